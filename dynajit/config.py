@@ -1,0 +1,136 @@
+"""Settings: one typed object, `config`.
+
+In: the defaults below, the environment (`DYNAJIT_<FIELD>`, read once at import), assignments. Out: `config.<field>`,
+read once per compile. One more setting: a field with a default, its `_doc`, and a test in `tests/test_config.py`. Few
+is better: a field needs a reason.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dynajit.exc import ConfigError
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+def _doc(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"doc": text})
+
+
+def _default_cache_dir() -> str:
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
+    return str(Path(root) / "dynajit")
+
+
+@dataclasses.dataclass
+class Config:
+    """The settings. Unknown names and values of the wrong type raise `ConfigError`."""
+
+    recompile_limit: int = _doc(8, "variants kept for one code object before it runs eagerly")
+    suppress_errors: bool = _doc(
+        False, "where a backend raises, run the frame eagerly instead of raising BackendCompilerFailed"
+    )
+    cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
+    cache_size_mb: int = _doc(1024, "the least recently used kernels beyond this many megabytes are deleted")
+    compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")
+    threads: int = _doc(0, "threads of generated CPU kernels; 0: torch.get_num_threads() at compile time")
+    simd: str = _doc(
+        "auto", "vector instructions of CPU kernels: auto (what this machine has), avx512, avx2, neon, none"
+    )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = _FIELDS.get(name)
+        if field is None:
+            raise ConfigError.unknown("configuration field", name, _FIELDS)
+        if type(value) is not field.type:
+            expected = getattr(field.type, "__name__", field.type)
+            raise ConfigError(f"config.{name} takes {expected}, not {type(value).__name__}: {value!r}")
+        if name == "simd" and value not in SIMD:
+            raise ConfigError.unknown("value of config.simd", value, SIMD)
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where ordinary lookup fails. AttributeError keeps hasattr() and copy working.
+        raise AttributeError(f"unknown configuration field {name!r}; known: {', '.join(sorted(_FIELDS))}")
+
+    def patch(self, **values: Any) -> "_Patch":
+        """Context manager and decorator: these values inside, the former ones afterwards."""
+        for name in values:
+            if name not in _FIELDS:
+                raise ConfigError.unknown("configuration field", name, _FIELDS)
+        return _Patch(self, values)
+
+    def load_environment(self, environ: dict[str, str] | None = None) -> None:
+        """Take each field's `DYNAJIT_<FIELD>` from `environ` (default: the process's) where it is set."""
+        source = os.environ if environ is None else environ
+        for name, field in _FIELDS.items():
+            text = source.get(f"DYNAJIT_{name.upper()}")
+            if text is not None:
+                setattr(self, name, _parse(name, field.type, text))
+
+    def describe(self) -> str:
+        """One line for each field: value, environment variable, meaning."""
+        return "\n".join(
+            f"{name} = {getattr(self, name)!r}  (DYNAJIT_{name.upper()}): {field.metadata['doc']}"
+            for name, field in _FIELDS.items()
+        )
+
+
+class _Patch(contextlib.ContextDecorator):
+    """What `Config.patch` returns. A stack of saved values lets one object be entered while it is active."""
+
+    def __init__(self, config: Config, values: dict[str, Any]) -> None:
+        self._config = config
+        self._values = values
+        self._saved: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Config:
+        saved = {name: getattr(self._config, name) for name in self._values}
+        try:
+            for name, value in self._values.items():
+                setattr(self._config, name, value)
+        except ConfigError:
+            self._restore(saved)
+            raise
+        self._saved.append(saved)
+        return self._config
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._restore(self._saved.pop())
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
+            setattr(self._config, name, value)
+
+
+def _parse(name: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        lowered = text.strip().lower()
+        if lowered in _TRUE or lowered in _FALSE:
+            return lowered in _TRUE
+        raise ConfigError(
+            f"DYNAJIT_{name.upper()} takes one of {', '.join(filter(None, _TRUE + _FALSE))}, not {text!r}"
+        )
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"DYNAJIT_{name.upper()} takes a whole number, not {text!r}") from None
+    return text
+
+
+def fields() -> Iterator[str]:
+    """The names of the settings."""
+    return iter(_FIELDS)
+
+
+SIMD = ("auto", "avx512", "avx2", "neon", "none")
+_FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Config)}
+
+config = Config()
+config.load_environment()

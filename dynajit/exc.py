@@ -1,0 +1,110 @@
+"""Every error that dynajit raises by itself.
+
+In: what happened, where in the user's code, why, and what to do. Out: an exception whose message says so and whose
+attributes hold the parts. The docstring of a class is its page in the user guide. One more error: a subclass of
+`DynajitError` here, with such a docstring.
+"""
+
+from collections.abc import Iterable
+
+
+class DynajitError(RuntimeError):
+    """Base of dynajit's errors: what the compiler, not the program, got wrong."""
+
+
+class Unsupported(DynajitError):
+    """Under `fullgraph=True` something was met that would break the graph.
+
+    `kind` is the break's identifier (see `dynajit/report/breaks.py`), `reason` the sentence about this occurrence,
+    `user_line` the user's source with a caret under the expression, `hint` what to change. Without `fullgraph=True`
+    the same code runs, in several graphs.
+    """
+
+    def __init__(self, reason: str, *, kind: str = "unsupported", user_line: str = "", hint: str = "") -> None:
+        self.kind = kind
+        self.reason = reason
+        self.user_line = user_line
+        self.hint = hint
+        super().__init__(
+            _paragraphs(f"graph break under fullgraph=True: {reason} [{kind}]", user_line, _what_to_do(hint))
+        )
+
+
+class RecompileLimitExceeded(DynajitError):
+    """A frame was compiled `config.recompile_limit` times under `fullgraph=True` and none of its variants fits this
+    call.
+
+    `reasons` says, for each variant, which guard failed. Without `fullgraph=True` such a frame runs eagerly from then
+    on. Usual remedies: pass the changing Python value as a tensor, mark the changing dimension dynamic, or raise
+    `recompile_limit`.
+    """
+
+    def __init__(self, function: str, limit: int, reasons: Iterable[str] = (), *, user_line: str = "") -> None:
+        self.function = function
+        self.limit = limit
+        self.reasons = tuple(reasons)
+        self.user_line = user_line
+        why = "\n  ".join(("Guards that failed, one for each variant:", *self.reasons)) if self.reasons else ""
+        super().__init__(
+            _paragraphs(
+                f"{function} was compiled recompile_limit={limit} times and no variant fits this call",
+                user_line,
+                why,
+                _what_to_do(
+                    "pass the changing value as a tensor, mark the dimension dynamic, or raise config.recompile_limit"
+                ),
+            )
+        )
+
+
+class BackendCompilerFailed(DynajitError):
+    """A backend raised while it compiled a graph.
+
+    `backend` is its name, `inner_exception` the cause (also `__cause__`), `graph_text` the graph it was given,
+    `user_stack` the user's lines the graph came from. With `config.suppress_errors` the frame runs eagerly instead.
+    """
+
+    def __init__(
+        self, backend: str, inner_exception: BaseException, graph_text: str = "", user_stack: str = ""
+    ) -> None:
+        self.backend = backend
+        self.inner_exception = inner_exception
+        self.graph_text = graph_text
+        self.user_stack = user_stack
+        super().__init__(
+            _paragraphs(
+                f"backend {backend!r} raised {type(inner_exception).__name__}: {inner_exception}",
+                f"The graph comes from:\n{user_stack}" if user_stack else "",
+                f"The graph:\n{graph_text}" if graph_text else "",
+                _what_to_do(
+                    "set dynajit.config.suppress_errors = True (or DYNAJIT_SUPPRESS_ERRORS=1) to run such frames
+                    eagerly"
+                ),
+            )
+        )
+        self.__cause__ = inner_exception
+
+
+class ConfigError(ValueError):
+    """An option, mode, backend, configuration field or log name that does not exist, or a value of the wrong kind.
+
+    The message lists what exists. It is a `ValueError` and no `DynajitError`: the program, not the compiler, has to
+    change.
+    """
+
+    @classmethod
+    def unknown(cls, what: str, name: object, known: Iterable[str]) -> "ConfigError":
+        """The error for an unknown `name` of a `what` ("backend", "mode", ...), listing the `known` ones."""
+        return cls(f"unknown {what} {name!r}; known: {', '.join(sorted(known))}")
+
+
+class InternalError(DynajitError):
+    """dynajit broke an invariant of its own: a bug in dynajit, not in the program. Please report the message."""
+
+
+def _what_to_do(hint: str) -> str:
+    return f"What to do: {hint}" if hint else ""
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n".join(part.rstrip("\n") for part in parts if part)

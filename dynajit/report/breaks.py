@@ -1,0 +1,114 @@
+"""The kinds of graph break, as data.
+
+In: an identifier. Out: the `BreakKind` with the sentence a user reads and what to change. To add one, add a line
+to the table with `_kind(...)`; the identifier is what `explain`, logs, counters and tests name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakKind:
+    """One reason why a graph ends.
+
+    Attributes:
+        id: stable identifier, dashes between words.
+        text: what happened, one sentence without a full stop; details are appended behind a colon.
+        hint: what the user can change so that the graph goes on.
+    """
+
+    id: str
+    text: str
+    hint: str
+
+
+KINDS: dict[str, BreakKind] = {}
+
+
+def _kind(id: str, text: str, hint: str) -> BreakKind:
+    kind = BreakKind(id, text, hint)
+    KINDS[id] = kind
+    return kind
+
+
+TENSOR_BRANCH = _kind(
+    "tensor-branch", "a branch depends on a tensor's value", "use torch.where, or torch.cond for larger branches"
+)
+DATA_DEPENDENT = _kind(
+    "data-dependent",
+    "an operation needs a tensor's values while tracing",
+    "keep the value in a tensor, or move the call out of the compiled function",
+)
+DYNAMIC_OUTPUT = _kind(
+    "dynamic-output-shape",
+    "the shape of a result depends on a tensor's values",
+    "use a masked form with a static shape, or move the call out of the compiled function",
+)
+OP_RAISES = _kind(
+    "operation-raises",
+    "the operation raises for these inputs",
+    "see the error; it is raised by running the operation itself",
+)
+RAISES = _kind(
+    "exception",
+    "an exception leaves the function",
+    "nothing to change if the exception is wanted: it is raised by running the line itself",
+)
+SKIPPED_CALL = _kind(
+    "skipped-call", "the called function is never traced", "move the call out of the compiled function"
+)
+OUTPUT_CALL = _kind(
+    "input-output",
+    "the call reads or writes outside of the program",
+    "move printing and file access out of the compiled function, or accept the break",
+)
+UNKNOWN_CALL = _kind(
+    "unknown-callable", "nothing is known about the called object", "call it outside of the compiled function"
+)
+UNKNOWN_OPCODE = _kind(
+    "unknown-opcode", "this bytecode has no meaning here yet", "rewrite the statement in simpler Python"
+)
+UNSUPPORTED_VALUE = _kind(
+    "unsupported-value", "this operation on this type of object is not traced", "do it outside of the compiled function"
+)
+UNSUPPORTED_ATTRIBUTE = _kind(
+    "unsupported-attribute", "this attribute is not traced", "read or write it outside of the compiled function"
+)
+UNSUPPORTED_TENSOR = _kind(
+    "unsupported-tensor",
+    "this kind of tensor or tensor method is not traced",
+    "use a plain torch.Tensor, or move the call out of the compiled function",
+)
+BACKWARD = _kind(
+    "backward", "backward() runs the autograd engine", "nothing to change: the forward and what follows are compiled"
+)
+USER_BREAK = _kind("user-break", "dynajit.graph_break() was called", "remove the call")
+DISABLED = _kind("disabled", "the function is marked with disable", "remove the mark")
+COMPILED_CALL = _kind(
+    "compiled-by-another", "the called function is compiled by another compiler", "let one compiler compile both"
+)
+FRAME_INTROSPECTION = _kind(
+    "frame-introspection",
+    "the call looks at the interpreter's frames or local names",
+    "pass what is needed as arguments",
+)
+CONTEXT_MANAGER = _kind(
+    "context-manager", "this context manager is not traced", "enter it outside of the compiled function"
+)
+GENERATOR = _kind(
+    "generator",
+    "a generator or coroutine is used in a way that is not traced",
+    "use a list, or consume the generator where it is made",
+)
+IN_REGION = _kind(
+    "break-in-region",
+    "the break is inside a loop, with or try block of the outermost function",
+    "move the loop's body into a function of its own",
+)
+RECURSION = _kind("recursion", "calls are nested too deep to be traced", "use a loop")
+IMPORT = _kind(
+    "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"
+)
+INTERNAL = _kind("internal-error", "dynajit failed while tracing", "please report the program with the traceback")

@@ -1,0 +1,133 @@
+"""Logs by artifact, switched by `DYNAJIT_LOGS` or `set_logs`.
+
+In: `emit(name, message, compile_id, location)` from anywhere in dynajit. Out: lines on stderr through Python's
+logging (loggers `dynajit.<artifact>`), each with the compile id `[frame/variant]` and the user's file and line.
+
+The specification is a comma-separated list, `DYNAJIT_LOGS="guards,+graph_breaks,-perf"`: `name` turns an artifact on,
+`+name` adds detail, `-name` turns it off, `all` means every artifact, `help` prints what there is. One more artifact:
+a line in `ARTIFACTS`.
+"""
+
+import logging
+import os
+import sys
+
+from dynajit.exc import ConfigError
+
+ARTIFACTS: dict[str, str] = {
+    "guards": "the guards of each compiled variant",
+    "graph_breaks": "where and why a graph ended; + adds the whole user stack",
+    "recompiles": "which guard failed when a frame is compiled again",
+    "bytecode": "the bytecode before and after",
+    "graph_code": "the captured torch graph as Python; + adds shapes",
+    "aot_graphs": "the ATen graphs: inference, or forward and backward",
+    "fusion": "which operations share a kernel, and why others do not",
+    "output_code": "the generated kernels",
+    "perf": "seconds by compile phase",
+}
+
+_OFF, _ON, _VERBOSE = 0, 1, 2
+_LOGGING_LEVEL = {_OFF: logging.WARNING, _ON: logging.INFO, _VERBOSE: logging.DEBUG}
+_KEYWORD_LEVEL: dict[bool | str, int] = {True: _ON, False: _OFF, "+": _VERBOSE, "-": _OFF}
+_levels: dict[str, int] = dict.fromkeys(ARTIFACTS, _OFF)
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to whatever `sys.stderr` is at that moment, which a handler made at import would not."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(self.format(record) + "\n")
+
+
+_handler = _StderrHandler()
+_handler.setFormatter(logging.Formatter("%(message)s"))
+
+
+def enabled(name: str) -> bool:
+    """Is the artifact on? One dictionary lookup: ask before building a message."""
+    return _level(name) != _OFF
+
+
+def verbose(name: str) -> bool:
+    """Was the artifact asked for with `+`?"""
+    return _level(name) == _VERBOSE
+
+
+def emit(name: str, message: str, compile_id: str | None = None, location: tuple[str, int] | None = None) -> None:
+    """Log `message` if the artifact is on, each line prefixed with compile id, location (file, line), artifact."""
+    level = _level(name)
+    if level == _OFF:
+        return
+    parts = []
+    if compile_id:
+        parts.append(compile_id if compile_id.startswith("[") else f"[{compile_id}]")
+    if location:
+        parts.append(f"{location[0]}:{location[1]}")
+    parts.append(f"[{name}]")
+    prefix = " ".join(parts)
+    text = "\n".join(f"{prefix} {line}".rstrip() for line in message.rstrip("\n").split("\n"))
+    logging.getLogger(f"dynajit.{name}").log(_LOGGING_LEVEL[level], "%s", text)
+
+
+def set_logs(spec: str | None = None, **artifacts: bool | str) -> None:
+    """Choose the artifacts anew; what is not named is turned off.
+
+    `set_logs("guards,+graph_breaks")`, or by keyword: `set_logs(guards=True, graph_breaks="+")`. `set_logs()` turns
+    all off. Raises `ConfigError` for an unknown name, before anything changes.
+    """
+    wanted = _parse(spec or "")
+    for name, value in artifacts.items():
+        _check(name)
+        if value not in _KEYWORD_LEVEL:
+            raise ConfigError(f"the log {name!r} takes True, False, '+' or '-', not {value!r}")
+        wanted[name] = _KEYWORD_LEVEL[value]
+    for name in ARTIFACTS:
+        _set(name, wanted.get(name, _OFF))
+
+
+def help_text() -> str:
+    """What `DYNAJIT_LOGS=help` prints."""
+    lines = ["DYNAJIT_LOGS takes a comma-separated list of (+name: more detail, -name: off, all: every one):"]
+    lines += [f"  {name:<13} {text}" for name, text in ARTIFACTS.items()]
+    return "\n".join(lines)
+
+
+def _level(name: str) -> int:
+    try:
+        return _levels[name]
+    except KeyError:
+        raise ConfigError.unknown("log", name, ARTIFACTS) from None
+
+
+def _check(name: str) -> None:
+    if name not in ARTIFACTS:
+        raise ConfigError.unknown("log", name, (*ARTIFACTS, "all", "help"))
+
+
+def _parse(spec: str) -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in spec.split(","))):
+        if item == "help":
+            sys.stderr.write(help_text() + "\n")
+            continue
+        level = {"+": _VERBOSE, "-": _OFF}.get(item[0], _ON)
+        name = item.lstrip("+-")
+        if name == "all":
+            wanted.update(dict.fromkeys(ARTIFACTS, level))
+            continue
+        _check(name)
+        wanted[name] = level
+    return wanted
+
+
+def _set(name: str, level: int) -> None:
+    _levels[name] = level
+    logging.getLogger(f"dynajit.{name}").setLevel(_LOGGING_LEVEL[level])
+    root = logging.getLogger("dynajit")
+    if level != _OFF and _handler not in root.handlers:
+        # As with torch's logs: the lines go to stderr once, whatever the program's root logger does. A program that
+        # wants them elsewhere adds a handler to the logger "dynajit". root.addHandler(_handler) root.propagate =
+        # False
+
+
+set_logs(os.environ.get("DYNAJIT_LOGS"))

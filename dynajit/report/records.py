@@ -1,0 +1,137 @@
+"""What one capture did, as plain data.
+
+In: `capture/` fills one `CompileRecord` for each frame it looked at and calls `publish`. Out: listeners (`listen`)
+get it: the counters, `explain`, tests. One more fact: a field with a default here, filled in `capture/`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynajit.report import caret
+
+
+@dataclass(frozen=True)
+class FrameLoc:
+    """A place in the user's code: the span of an instruction, columns in UTF-8 bytes, and the function's name."""
+
+    filename: str
+    lineno: int | None
+    end_lineno: int | None = None
+    col: int | None = None
+    end_col: int | None = None
+    function: str | None = None
+
+    def render(self, context: int = 0) -> str:
+        """The traceback-like text with carets."""
+        return caret.render(
+            self.filename, self.lineno, self.end_lineno, self.col, self.end_col, context, function=self.function
+        )
+
+    def short(self) -> str:
+        """`file:line`."""
+        return f"{self.filename}:{self.lineno}"
+
+
+@dataclass
+class GraphRecord:
+    """One captured graph. `first_line` and `last_line` are (file, line) of its first and last operation."""
+
+    compile_id: str
+    op_count: int
+    graph_module: Any  # torch.fx.GraphModule
+    first_line: tuple[str, int] | None = None
+    last_line: tuple[str, int] | None = None
+    why_ended: str = "return"
+
+
+@dataclass
+class BreakRecord:
+    """One graph break that happened. An attempt that was lifted to an outer call is not one of its own: `lifted_from`
+    says so.
+
+    `kind` is the identifier in `report/breaks.py`; `user_stack` goes from the outermost frame to the innermost;
+    `text` is the source with the caret.
+    """
+
+    kind: str
+    reason: str
+    hint: str = ""
+    user_stack: list[FrameLoc] = field(default_factory=list)
+    text: str = ""
+    lifted_from: str | None = None
+
+    def render(self) -> str:
+        """What, where, why and what to do."""
+        lines = [f"{self.reason} [{self.kind}]"]
+        lines += [self.text.rstrip("\n")] if self.text else [loc.render() for loc in self.user_stack[-1:]]
+        if self.lifted_from:
+            lines.append(f"  broken at the call outside, because of: {self.lifted_from}")
+        if self.hint:
+            lines.append(f"  What to do: {self.hint}")
+        return "\n".join(lines)
+
+
+@dataclass
+class GuardRecord:
+    """One guard: its text for the reader, the source it looks at, the user's line that made it necessary."""
+
+    text: str
+    source: str
+    user_loc: FrameLoc | None = None
+
+
+@dataclass
+class CompileRecord:
+    """One frame that capture looked at.
+
+    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled.
+    """
+
+    compile_id: str
+    code_name: str
+    filename: str
+    firstlineno: int
+    graphs: list[GraphRecord] = field(default_factory=list)
+    breaks: list[BreakRecord] = field(default_factory=list)
+    guards: list[GuardRecord] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+    recompile_reason: str | None = None
+    skipped: str | None = None
+
+
+Listener = Callable[[CompileRecord], None]
+
+_permanent: list[Listener] = []
+_local = threading.local()
+
+
+def subscribe(callback: Listener) -> None:
+    """Call `callback` after each capture in any thread, for the rest of the process (the counters)."""
+    _permanent.append(callback)
+
+
+@contextlib.contextmanager
+def listen(callback: Listener) -> Iterator[None]:
+    """Call `callback` after each capture that this thread makes inside the `with`."""
+    listeners = _listeners()
+    listeners.append(callback)
+    try:
+        yield
+    finally:
+        listeners.remove(callback)
+
+
+def publish(record: CompileRecord) -> None:
+    """Hand a finished record to the listeners. Called by capture, once for each frame it looked at."""
+    for callback in (*_permanent, *_listeners()):
+        callback(record)
+
+
+def _listeners() -> list[Listener]:
+    listeners: list[Listener] | None = getattr(_local, "listeners", None)
+    if listeners is None:
+        listeners = _local.listeners = []
+    return listeners
