@@ -77,8 +77,8 @@ class BackendCompilerFailed(DynajitError):
                 f"The graph comes from:\n{user_stack}" if user_stack else "",
                 f"The graph:\n{graph_text}" if graph_text else "",
                 _what_to_do(
-                    "set dynajit.config.suppress_errors = True (or DYNAJIT_SUPPRESS_ERRORS=1) to run such frames
-                    eagerly"
+                    "set dynajit.config.suppress_errors = True (or DYNAJIT_SUPPRESS_ERRORS=1) "
+                    "to run such frames eagerly"
                 ),
             )
         )

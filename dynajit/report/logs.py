@@ -126,8 +126,9 @@ def _set(name: str, level: int) -> None:
     root = logging.getLogger("dynajit")
     if level != _OFF and _handler not in root.handlers:
         # As with torch's logs: the lines go to stderr once, whatever the program's root logger does. A program that
-        # wants them elsewhere adds a handler to the logger "dynajit". root.addHandler(_handler) root.propagate =
-        # False
+        # wants them elsewhere adds a handler to the logger "dynajit".
+        root.addHandler(_handler)
+        root.propagate = False
 
 
 set_logs(os.environ.get("DYNAJIT_LOGS"))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# The phases in use, in order.
 PHASES = (
     "bytecode",
     "interpretation",
@@ -20,7 +21,7 @@ PHASES = (
     "lowering",
     "codegen",
     "c_compile",
-)  # those in use, in order
+)
 
 
 class _Span:
