@@ -1,0 +1,24 @@
+"""`backend="aot_eager"`: functionalised ATen graph, forward and backward, run op by op by torch.
+
+It tells a fault of the aot layer (wrong here too) from one of code generation (right here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.aot import compile_joint
+from dynajit.backends.registry import register_backend
+
+
+def _run_op_by_op(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: str) -> Callable[..., Any]:
+    return gm.forward
+
+
+@register_backend(name="aot_eager", tags=("debug",))
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The ATen graphs of `gm` without decompositions, each run by its own generated Python."""
+    return compile_joint(gm, example_inputs, _run_op_by_op)

@@ -1,0 +1,17 @@
+"""`backend="eager"`: runs the captured graph as it is, for debugging capture and measuring the front alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.backends.registry import register_backend
+
+
+@register_backend(name="eager", tags=("debug",))
+def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The graph's own generated Python, torch call by torch call."""
+    # `forward` rather than the module: nn.Module.__call__ would look for hooks on every call.
+    return gm.forward

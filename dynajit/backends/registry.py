@@ -1,0 +1,125 @@
+"""Names of backends.
+
+In:  a name (or a callable, which is its own backend).
+Out: the backend: `(GraphModule, example_inputs, **options) -> callable(*inputs) -> tuple | list`.
+Looked up in this order: registered by `register_backend`, built in (imported when first asked for), entry points of the
+group `dynajit_backends`, backends that other packages registered with torch.
+To add a built-in one: a file in this folder, its module's name in `_BUILTIN`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from dynajit.exc import ConfigError
+
+Backend = Callable[..., Callable[..., Any]]
+_B = TypeVar("_B", bound=Backend)
+
+ENTRY_POINT_GROUP = "dynajit_backends"
+
+# name -> (module that registers it when imported, tags)
+_BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "eager": ("dynajit.backends.eager", ("debug",)),
+    "aot_eager": ("dynajit.backends.aot_eager", ("debug",)),
+    "codegen": ("dynajit.backends.codegen", ()),
+    "inductor": ("dynajit.backends.inductor", ()),
+}
+
+_registered: dict[str, Backend] = {}
+_tags: dict[str, tuple[str, ...]] = {name: tags for name, (_, tags) in _BUILTIN.items()}
+_lock = threading.RLock()
+
+
+@overload
+def register_backend(fn: _B, *, name: str | None = ..., tags: Sequence[str] = ...) -> _B: ...
+@overload
+def register_backend(fn: None = ..., *, name: str | None = ..., tags: Sequence[str] = ...) -> Callable[[_B], _B]: ...
+def register_backend(fn: Any = None, *, name: str | None = None, tags: Sequence[str] = ()) -> Any:
+    """Make `fn` known as `name` (its `__name__` by default); plain call or decorator.
+
+    Registering a name again replaces it. `tags` sort backends for `list_backends` ("debug", "experimental").
+    Raises ConfigError when `fn` can't be called or has no name to go by.
+    """
+    if fn is None:
+        return lambda decorated: register_backend(decorated, name=name, tags=tags)
+    if not callable(fn):
+        raise ConfigError(f"register_backend: a backend must be callable, got {type(fn).__name__}: {fn!r}")
+    name = name or getattr(fn, "__name__", None)
+    if not name:
+        raise ConfigError(f"register_backend: {fn!r} has no __name__; give one with name=...")
+    with _lock:
+        _registered[name] = fn
+        _tags[name] = tuple(tags)
+    return fn
+
+
+def lookup_backend(backend: str | Backend) -> Backend:
+    """The backend called `backend`; a callable is returned as it is.
+
+    Raises ConfigError, listing the known names, for an unknown one.
+    """
+    if not isinstance(backend, str):
+        if callable(backend):
+            return backend
+        raise ConfigError(f"backend must be a name or a callable, got {type(backend).__name__}: {backend!r}")
+    with _lock:
+        found = _registered.get(backend) or _load_builtin(backend) or _load_entry_point(backend)
+    found = found or _lookup_in_torch(backend)
+    if found is None:
+        known = ", ".join(list_backends())
+        raise ConfigError(
+            f"unknown backend {backend!r}; known: {known}. Any callable (GraphModule, example_inputs) -> callable "
+            f"will do, and register_backend or an entry point in the group {ENTRY_POINT_GROUP!r} gives it a name"
+        )
+    return found
+
+
+def list_backends(exclude_tags: Sequence[str] = ()) -> list[str]:
+    """Sorted names of the backends that `lookup_backend` finds, those registered with torch only if torch.compile
+    was used in this process (asking torch is slow)."""
+    with _lock:
+        names = {*_registered, *_BUILTIN, *(point.name for point in _entry_points()), *_names_in_torch()}
+        return sorted(name for name in names if not set(exclude_tags) & set(_tags.get(name, ())))
+
+
+def _load_builtin(name: str) -> Backend | None:
+    if name not in _BUILTIN:
+        return None
+    module, tags = _BUILTIN[name]
+    importlib.import_module(module)
+    _tags[name] = tags
+    return _registered[name]
+
+
+def _entry_points() -> Sequence[importlib.metadata.EntryPoint]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _load_entry_point(name: str) -> Backend | None:
+    for point in _entry_points():
+        if point.name == name:
+            return register_backend(point.load(), name=name)
+    return None
+
+
+def _lookup_in_torch(name: str) -> Backend | None:
+    """A backend that another package (or torch itself: cudagraphs, onnxrt, openvino) registered with torch."""
+    from torch._dynamo.backends import registry as torch_registry
+    from torch._dynamo.exc import InvalidBackend
+
+    try:
+        return torch_registry.lookup_backend(name)
+    except InvalidBackend:
+        return None
+
+
+def _names_in_torch() -> list[str]:
+    import sys
+
+    torch_registry = sys.modules.get("torch._dynamo.backends.registry")
+    return torch_registry.list_backends() if torch_registry is not None else []
