@@ -1,0 +1,59 @@
+# make demo    set everything up, then real models side by side: eager, dynajit, torch.compile
+# make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
+# make lint    ruff, mypy, and the extension with warnings as errors
+# make bench   all benchmarks; tables go to benchmarks/results/
+# make clean   delete what was built; make distclean deletes the virtual environment too
+#
+# Set-up is done once: a virtual environment in .venv with what is missing, and the extension built in place.
+#   PYTHON=python3.12            another Python
+#   PIP_FLAGS="--index-url ..."  another package index (say, of CPU-only torch builds)
+
+PYTHON    ?= python3
+VENV      ?= .venv
+TORCH     ?= torch==2.13.0
+PIP_FLAGS ?=
+TESTS     ?= tests
+DEMO      ?=
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.packages
+BUILT := $(VENV)/.extension
+
+SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
+
+.PHONY: demo test lint bench build setup clean distclean
+.DELETE_ON_ERROR:
+
+demo: build
+	$(BIN)/python benchmarks/demo.py $(DEMO)
+
+test: build
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: build
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy dynajit
+
+bench: build
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/compile_time.py
+	$(BIN)/python benchmarks/demo.py --save
+
+setup: $(READY)
+build: $(BUILT)
+
+$(READY): tools/setup_env.py
+	$(PYTHON) tools/setup_env.py $(VENV) --torch "$(TORCH)" --pip-flags "$(PIP_FLAGS)"
+	@touch $@
+
+$(BUILT): $(READY) $(SOURCES)
+	@echo "building the extension"
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info dynajit/*.so $(BUILT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,103 @@
+"""Logs: the specification's grammar, the line format, unknown names."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dynajit.exc import ConfigError
+from dynajit.report import logs
+
+
+@pytest.fixture(autouse=True)
+def _logs_off() -> Iterator[None]:
+    yield
+    logs.set_logs()
+
+
+def test_off_by_default_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs()
+    logs.emit("guards", "not shown")
+    assert not any(logs.enabled(name) for name in logs.ARTIFACTS)
+    assert capsys.readouterr().err == ""
+
+
+def test_every_line_has_compile_id_location_and_artifact(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("guards")
+    logs.emit("guards", "first\nsecond", "3/1", ("model.py", 12))
+    logs.emit("guards", "no id")
+    logs.emit("graph_breaks", "off")
+    assert (
+        capsys.readouterr().err
+        == "[3/1] model.py:12 [guards] first\n[3/1] model.py:12 [guards] second\n[guards] no id\n"
+    )
+
+
+def test_brackets_are_not_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("perf")
+    logs.emit("perf", "x", "[0/0]")
+    assert capsys.readouterr().err == "[0/0] [perf] x\n"
+
+
+def test_plus_and_minus() -> None:
+    logs.set_logs("all, -perf ,+guards")
+    assert logs.enabled("fusion") and not logs.verbose("fusion")
+    assert not logs.enabled("perf")
+    assert logs.verbose("guards")
+    logs.set_logs("bytecode")
+    assert [name for name in logs.ARTIFACTS if logs.enabled(name)] == ["bytecode"]
+
+
+def test_keywords() -> None:
+    logs.set_logs("perf", guards=True, recompiles="+", perf=False)
+    assert [name for name in logs.ARTIFACTS if logs.enabled(name)] == ["guards", "recompiles"]
+    assert logs.verbose("recompiles") and not logs.verbose("guards")
+    with pytest.raises(ConfigError, match="takes True, False"):
+        logs.set_logs(guards="loud")
+
+
+def test_percent_signs_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("guards")
+    logs.emit("guards", "x % 2 == 0 and '%s'")
+    assert "x % 2 == 0 and '%s'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spec", ["guard", "guards,+graph_break", "-nothing"])
+def test_unknown_name_lists_all_and_changes_nothing(spec: str) -> None:
+    logs.set_logs("perf")
+    with pytest.raises(ConfigError) as error:
+        logs.set_logs(spec)
+    assert all(name in str(error.value) for name in logs.ARTIFACTS)
+    assert logs.enabled("perf") and not logs.enabled("guards")
+    with pytest.raises(ConfigError, match="known: .*guards"):
+        logs.enabled("guard")
+    with pytest.raises(ConfigError):
+        logs.emit("guard", "x")
+    with pytest.raises(ConfigError):
+        logs.set_logs(guard=True)
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("help")
+    err = capsys.readouterr().err
+    assert all(name in err and text in err for name, text in logs.ARTIFACTS.items())
+
+
+def test_environment_variable() -> None:
+    code = (
+        "from dynajit.report import logs; print(logs.enabled('guards'), logs.verbose('perf'), logs.enabled('fusion'))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=_environment("guards,+perf"), capture_output=True, text=True, check=True
+    )
+    assert out.stdout.split() == ["True", "True", "False"]
+    bad = subprocess.run(
+        [sys.executable, "-c", code], env=_environment("nonsense"), capture_output=True, text=True, check=False
+    )
+    assert bad.returncode != 0 and "unknown log 'nonsense'" in bad.stderr and "recompiles" in bad.stderr
+
+
+def _environment(spec: str) -> dict[str, str]:
+    return {**os.environ, "DYNAJIT_LOGS": spec, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
