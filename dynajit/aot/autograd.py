@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from dynajit.aot.joint import CompileFn, Decompositions
+    from dynajit.aot.decompositions import Decompositions
+    from dynajit.aot.joint import CompileFn
 
 
 def compile_with_autograd(

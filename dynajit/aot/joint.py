@@ -10,10 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from dynajit.aot.decompositions import Decompositions
+from dynajit.aot.runtime_wrappers import wrap_inference
+from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
+from dynajit.report import logs
 
 # (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
 CompileFn = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
-Decompositions = dict[Any, Callable[..., Any]]
 
 
 def compile_joint(
@@ -24,8 +30,54 @@ def compile_joint(
 ) -> Callable[..., Any]:
     """Functionalise and decompose `gm`, differentiate it where autograd will ask, compile the parts with `compile_fn`.
 
-    The result is a callable with the graph's inputs and outputs.
+    The result is a callable with the graph's inputs and outputs. It belongs to the grad mode, inference mode, autocast
+    state and input metadata that it was compiled under: the caller guards on them.
     """
-    from dynajit.aot.autograd import compile_with_autograd
+    graph = None if _may_need_grad(gm, example_inputs) else _try_short_road(gm, example_inputs, decompositions or {})
+    if graph is None:
+        from dynajit.aot.autograd import compile_with_autograd
 
-    return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
+        return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
+    compiled = compile_fn(graph.module, graph.inputs, "inference")
+    return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+
+
+def _may_need_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
+        return False
+    # With gradients off at the start, a node of the graph may still turn them on.
+    return torch.is_grad_enabled() or any(
+        node.op == "call_function" and node.target is torch._C._set_grad_enabled and node.args[0] is not False
+        for node in gm.graph.nodes
+    )
+
+
+def _try_short_road(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
+) -> FunctionalGraph | None:
+    if not all(_is_plain(value) for value in example_inputs):
+        return None
+    fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
+    inputs = [_as_fake(value, fake_mode) for value in example_inputs]
+    try:
+        return trace_functional(gm, inputs, fake_mode, decompositions)
+    except NotSimple as reason:
+        logs.emit("aot_graphs", f"through AOTAutograd: {reason}")
+        return None
+
+
+def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> FakeTensor:
+    return value if isinstance(value, FakeTensor) else fake_mode.from_tensor(value, static_shapes=True)
+
+
+def _is_plain(value: Any) -> bool:
+    """A strided tensor of no special class, with sizes known."""
+    return (
+        isinstance(value, torch.Tensor)
+        and type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+        and value.layout is torch.strided
+        and not torch._is_functional_tensor(value)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        and not (value.is_conj() or value.is_neg() or value.is_quantized)
+        and all(type(size) is int for size in (*value.shape, *value.stride()))
+    )

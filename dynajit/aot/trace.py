@@ -1,0 +1,294 @@
+"""The short road for graphs that autograd has no business with: one pass from torch calls to a functional ATen graph.
+
+In:  a torch-level GraphModule and a static, strided fake tensor for each placeholder.
+Out: `FunctionalGraph`: ATen operations only, no mutation but `copy_` into mutated inputs at the end, the same inputs
+     and outputs; or `NotSimple` with the reason why torch's AOTAutograd has to do it.
+
+torch's C++ functionalisation rewrites mutation, a dispatch mode below it writes down what reaches it. That is half the
+time of a traced and retraced graph. Outputs that are views stay views of what they view, so running the graph on real
+tensors aliases what eager aliases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynajit.aot.decompositions import Decompositions
+
+aten = torch.ops.aten
+
+# What a mode is asked that no graph has to do again.
+_QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
+# A tensor made from Python numbers reaches the dispatcher as a ready constant under one of these.
+_LIFTS = frozenset({aten.lift.default, aten.lift_fresh.default, aten.lift_fresh_copy.default})
+
+
+class NotSimple(Exception):
+    """The short road does not take this graph; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionalGraph:
+    """`mutated` are the positions of the inputs that the graph writes to."""
+
+    module: torch.fx.GraphModule
+    inputs: list[FakeTensor]
+    mutated: tuple[int, ...]
+
+
+def trace_functional(
+    gm: torch.fx.GraphModule, inputs: Sequence[FakeTensor], fake_mode: FakeTensorMode, decompositions: Decompositions
+) -> FunctionalGraph:
+    """The functional ATen graph of `gm`. Raises NotSimple; whatever the program itself raises comes through."""
+    recorder = _Recorder(decompositions, fake_mode)
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        recorder.add_input(node.name, value)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        if isinstance(value := operator.attrgetter(node.target)(gm), torch.Tensor):
+            recorder.constant(value)
+    replay = _Replay(gm, recorder)
+    grad_mode = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad_mode), fake_mode, recorder, _functionalised():
+        wrapped = [torch._to_functional_tensor(value) for value in inputs]
+        outputs = replay.run(*wrapped, enable_io_processing=False)
+        replay.refuse_mutated_constants()
+        if torch.is_grad_enabled() != grad_mode:
+            raise NotSimple("the graph leaves another grad mode behind")
+        mutated = _write_mutations_back(recorder, inputs, wrapped, outputs)
+        recorder.set_outputs([_output(recorder, value, wrapped, inputs) for value in outputs], mutated)
+    return FunctionalGraph(recorder.graph_module(), list(inputs), tuple(mutated))
+
+
+@contextlib.contextmanager
+def _functionalised() -> Iterator[None]:
+    # Views are recorded as views, not as copies.
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+def _write_mutations_back(
+    recorder: _Recorder, inputs: Sequence[FakeTensor], wrapped: Sequence[torch.Tensor], outputs: Sequence[Any]
+) -> dict[int, torch.fx.Node]:
+    """Position of each mutated input -> node of its new contents. Refuses the aliasing that values can't express."""
+    mutated: dict[int, torch.fx.Node] = {}
+    for position, (before, wrapper) in enumerate(zip(inputs, wrapped, strict=True)):
+        after = _unwrap(wrapper)
+        if after is before:
+            continue
+        if (after.shape, after.stride(), after.dtype) != (before.shape, before.stride(), before.dtype):
+            raise NotSimple("the metadata of an input is mutated")
+        mutated[position] = recorder.node_of(after)
+    written = {_storage(wrapped[position]) for position in mutated}
+    known = {id(wrapper) for wrapper in wrapped}
+    if any(isinstance(value, torch.Tensor) and id(value) not in known and _storage(value) in written for value in outputs):
+        raise NotSimple("an output is a view of a mutated input")
+    return mutated
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _unwrap(wrapper: torch.Tensor) -> torch.Tensor:
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+def _output(
+    recorder: _Recorder, value: Any, wrapped: Sequence[torch.Tensor], inputs: Sequence[FakeTensor]
+) -> torch.fx.Node | int | float | bool | str | None:
+    if isinstance(value, torch.Tensor):
+        for wrapper, before in zip(wrapped, inputs, strict=True):
+            if value is wrapper:
+                return recorder.node_of(before)
+        return recorder.node_of(_unwrap(value) if torch._is_functional_tensor(value) else value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise NotSimple(f"an output is a {type(value).__name__}")
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs the torch-level graph on functional tensors, telling the recorder whose turn it is."""
+
+    def __init__(self, gm: torch.fx.GraphModule, recorder: _Recorder) -> None:
+        super().__init__(gm)
+        self.recorder = recorder
+        self.constants: list[torch.Tensor] = []
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.recorder.current = n
+        return super().run_node(n)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = self.fetch_attr(target)
+        if not isinstance(value, torch.Tensor):
+            return value
+        wrapper = torch._to_functional_tensor(self.recorder.constant(value))
+        self.constants.append(wrapper)
+        return wrapper
+
+    def refuse_mutated_constants(self) -> None:
+        for wrapper in self.constants:
+            if id(_unwrap(wrapper)) not in self.recorder.constant_ids:
+                raise NotSimple("a tensor that the graph's module holds is mutated")
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise NotSimple(f"higher-order operator {target}")
+        return super().call_function(target, args, kwargs)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes each ATen call that reaches it to a graph, decomposing those in the table."""
+
+    def __init__(self, decompositions: Decompositions, fake_mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.decompositions = decompositions
+        self.fake_mode = fake_mode
+        self.graph = torch.fx.Graph()
+        self.attributes = torch.nn.Module()
+        self.current: torch.fx.Node | None = None
+        self._nodes: dict[int, torch.fx.Node] = {}
+        # Keys of `_nodes` are identities, so what they identify has to stay alive.
+        self._alive: list[torch.Tensor] = []
+        self._constants: dict[int, FakeTensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _QUERIES:
+            return func(*args, **kwargs)
+        if func in _LIFTS and not isinstance(args[0], FakeTensor):
+            # A fresh tensor at each call, so the constant itself must not get out.
+            func, args, kwargs = aten.clone.default, (self.constant(args[0]),), {}
+        decomposed = self._decompose(func, args, kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        if not isinstance(func, torch._ops.OpOverload):
+            raise NotSimple(f"{func} is not a plain operator")
+        if func._schema.is_mutable:
+            raise NotSimple(f"{func} mutates and has no functional form")
+        args = self._map(args, self._fake)
+        kwargs = self._map(kwargs, self._fake)
+        value = func(*args, **kwargs)
+        self._record(func, args, kwargs, value)
+        return value
+
+    def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        decomposition = self.decompositions.get(func)
+        with self:
+            if decomposition is not None:
+                value = decomposition(*args, **kwargs)
+                if value is not NotImplemented:
+                    return value
+            if isinstance(func, torch._ops.OpOverload) and func._can_decompose():
+                return func.decompose(*args, **kwargs)
+        return NotImplemented
+
+    def _record(self, func: Any, args: Any, kwargs: Any, value: Any) -> None:
+        operands = self._map(args, self.node_of), self._map(kwargs, self.node_of)
+        node = self.graph.create_node("call_function", func, *operands, name=func.overloadpacket.__name__)
+        node.meta["val"] = value
+        if self.current is not None and "stack_trace" in self.current.meta:
+            node.meta["stack_trace"] = self.current.meta["stack_trace"]
+        if isinstance(value, torch.Tensor):
+            self._bind(value, node)
+        elif isinstance(value, (tuple, list)):
+            for index, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    part = self.graph.call_function(operator.getitem, (node, index))
+                    part.meta.update(node.meta, val=item)
+                    self._bind(item, part)
+        elif value is not None:
+            raise NotSimple(f"{func} gives a {type(value).__name__}")
+
+    def _bind(self, value: torch.Tensor, node: torch.fx.Node) -> None:
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def add_input(self, name: str, value: FakeTensor) -> None:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        self._bind(value, node)
+
+    def constant(self, real: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor that the graph holds, which becomes an attribute of the graph's module."""
+        fake = self._constants.get(id(real))
+        if fake is None:
+            name = f"_tensor_constant{len(self._constants)}"
+            setattr(self.attributes, name, real)
+            fake = self.fake_mode.from_tensor(real, static_shapes=True)
+            node = self.graph.create_node("get_attr", name)
+            node.meta["val"] = fake
+            self._constants[id(real)] = fake
+            self._bind(fake, node)
+        return fake
+
+    @property
+    def constant_ids(self) -> set[int]:
+        return {id(fake) for fake in self._constants.values()}
+
+    def node_of(self, value: torch.Tensor) -> torch.fx.Node:
+        node = self._nodes.get(id(value))
+        if node is None:
+            raise NotSimple(f"a tensor of unknown origin: {value}")
+        return node
+
+    def _fake(self, value: torch.Tensor) -> torch.Tensor:
+        return value if isinstance(value, FakeTensor) else self.constant(value)
+
+    def _map(self, value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+        """`value` with `fn` applied to each tensor in it."""
+        if isinstance(value, torch.Tensor):
+            return fn(value)
+        if isinstance(value, (tuple, list)):
+            return type(value)([self._map(item, fn) for item in value])
+        if isinstance(value, dict):
+            return {key: self._map(item, fn) for key, item in value.items()}
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise NotSimple("symbolic numbers")
+        return value
+
+    def set_outputs(self, outputs: list[Any], mutated: dict[int, torch.fx.Node]) -> None:
+        placeholders = self.graph.find_nodes(op="placeholder")
+        for position, contents in mutated.items():
+            copy = self.graph.call_function(aten.copy_.default, (placeholders[position], contents))
+            copy.meta["val"] = placeholders[position].meta["val"]
+        self.graph.output(tuple(outputs))
+
+    def graph_module(self) -> torch.fx.GraphModule:
+        _eliminate_dead_code(self.graph)
+        # Most backends never call the module, so its Python is generated when someone does.
+        with _use_lazy_graph_module(True):
+            return _make_graph_module(self.attributes, self.graph)
+
+
+def _eliminate_dead_code(graph: torch.fx.Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and (node.op == "get_attr" or (node.op == "call_function" and not _has_effect(node.target))):
+            graph.erase_node(node)
+
+
+def _has_effect(target: Any) -> bool:
+    if target is operator.getitem:
+        return False
+    return (
+        target.namespace not in ("aten", "prims")
+        or target._schema.is_mutable
+        or not target._schema.returns
+        # Drawing random numbers moves the generator on, whatever becomes of them.
+        or torch.Tag.nondeterministic_seeded in target.tags
+    )
