@@ -1,0 +1,179 @@
+"""The call plan: a compiled graph as data. `codegen.generate` makes it, `runtime` runs it.
+
+In:  nothing; these are the classes.
+Out: `Plan`. Its steps run in order over a table of tensors, one for each name in `Plan.buffers`; inputs are there from
+     the start. Nothing here knows how a step is run. One more kind of step: a dataclass here, a case in `Plan.__str__`
+     and one in the executor.
+
+What the executor has to keep:
+
+* A kernel argument is the address of a tensor's first element (`data_ptr()`, so the storage offset is in it); all
+  arguments of a kernel are pointers, in the order of `KernelStep.args`, and shapes and strides are baked into the C text.
+  A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`, to be
+  raised as IndexError.
+* Sizes, strides, dtypes and devices of inputs are those of the example inputs (guards see to it).
+* An extern call may return other strides than the fake tensor had. Where `ExternStep.check` the executor compares each
+  result's sizes, strides (of dimensions longer than 1) and dtype with its `Buffer` and copies the result into a tensor
+  made by `empty_strided` if the strides differ, for kernels read these strides.
+* Linking: compile with -fopenmp but do not link libgomp; torch's own copy is loaded with global visibility, and a second
+  one would bring a second pool of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# What the C text relies on. -fwrapv: integer overflow wraps as in torch. No -ffast-math or part of it that changes values:
+# -fno-math-errno and -fno-trapping-math only drop errno and floating-point exception flags; -fno-signed-zeros is absent.
+# -ffp-contract=off: a*b+c rounds twice, as in eager.
+REQUIRED_CFLAGS = (
+    "-std=gnu11",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fopenmp",
+)
+TUNING_CFLAGS = ("-O3", "-march=native")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor of the plan: an input, a constant, an allocation, a view or a result of an extern call."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # in elements
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRef:
+    """Stands for a tensor in the arguments of an extern call and in `Plan.outputs`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocStep:
+    """`buffer` becomes a new uninitialised tensor, or takes over the memory of `reuse`, which nothing reads any more."""
+
+    buffer: str
+    reuse: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """Call C function `kernel` with the addresses of the tensors `args`; those in `outputs` are written."""
+
+    kernel: str
+    args: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExternStep:
+    """Call `target(*args, **kwargs)`; `BufferRef`s anywhere in the arguments stand for tensors.
+
+    `outputs` names the results: one name if `single`, else one for each element of the returned tuple, None for
+    those that are not kept. Results that are no tensors are kept under their name all the same and have no `Buffer`.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[str | None, ...]
+    single: bool = True
+    check: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """`output` is `base` seen with `output`'s own sizes and strides, starting `offset` elements after base's first."""
+
+    output: str
+    base: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeStep:
+    """Nothing reads these any more."""
+
+    buffers: tuple[str, ...]
+
+
+Step = AllocStep | KernelStep | ExternStep | ViewStep | FreeStep
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One C function: its name, how many pointers it takes, and for reports what it fuses and the user's lines."""
+
+    name: str
+    arity: int
+    ops: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    checked: bool = False
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """A compiled graph. `source` is one C translation unit ("" if there are no kernels)."""
+
+    name: str
+    source: str
+    kernels: tuple[KernelInfo, ...]
+    buffers: dict[str, Buffer]
+    inputs: tuple[str, ...]  # in the order of the graph's placeholders; those that are no tensors have no Buffer
+    constants: dict[str, Any]  # tensors (and submodules) held by the graph, by name
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]  # BufferRef, or the constant itself (None, int, ...)
+    ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder
+
+    def __str__(self) -> str:
+        lines = [f"plan {self.name}({', '.join(self.inputs)})"]
+        lines += [f"  {_step_text(self, step)}" for step in self.steps]
+        lines.append(f"  return {', '.join(_value_text(value) for value in self.outputs)}")
+        return "\n".join(lines)
+
+
+def _value_text(value: Any) -> str:
+    return value.name if isinstance(value, BufferRef) else repr(value)
+
+
+def _shape_text(plan: Plan, name: str) -> str:
+    buffer = plan.buffers[name]
+    return f"{name}: {str(buffer.dtype).removeprefix('torch.')}{list(buffer.shape)} strides {list(buffer.stride)}"
+
+
+def _step_text(plan: Plan, step: Step) -> str:
+    match step:
+        case AllocStep(buffer, reuse):
+            return f"alloc {_shape_text(plan, buffer)}" + (f" from {reuse}" if reuse else "")
+        case KernelStep(kernel, args, outputs):
+            return f"{', '.join(outputs)} <- {kernel}({', '.join(args)})"
+        case ExternStep(target, args, kwargs, outputs):
+            names = ", ".join(name or "_" for name in outputs)
+            return f"{names} = {target}({', '.join(_value_text(arg) for arg in args)}" + "".join(
+                f", {key}={_value_text(value)}" for key, value in kwargs.items()
+            ) + ")"
+        case ViewStep(output, base, offset):
+            return f"view {_shape_text(plan, output)} of {base} at {offset}"
+        case FreeStep(buffers):
+            return f"free {', '.join(buffers)}"
