@@ -1,0 +1,275 @@
+"""Rules on the shape of the code: layers point one way, torch.compile's compiler is no part, versions have an address.
+
+Reads the sources, runs nothing of them. Each rule is a function from a source text to a list of complaints, and is
+itself tested on a text that breaks it. A new folder gets its place in `MAY_IMPORT`.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "dynajit"
+MAX_LINES = 800
+
+BASE = ["exc", "config", "torch_compat", "_C", "report"]
+FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
+BACK = ["runtime", "aot", "loopir", "schedule", "codegen"]
+TOP = ["backends", "capture", "api", "testing", "__main__"]
+
+
+def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
+    return {layer: {*before, *order[: i + 1]} for i, layer in enumerate(order)}
+
+
+# For each layer those it may import: itself and what is below. The front (bytecode to resume) and the back (runtime to
+# codegen) do not see each other; they meet in backends and capture.
+MAY_IMPORT: dict[str, set[str]] = {
+    **_chain([], BASE),
+    **_chain(BASE, FRONT),
+    **_chain(BASE, BACK),
+    "backends": {*BASE, *BACK, "backends"},
+    "capture": {*BASE, *FRONT, "backends", "capture"},
+    "api": {*BASE, *FRONT, "backends", "capture", "api"},
+    # The package's face and its tools see everything.
+    **dict.fromkeys(["testing", "__main__", "__init__"], {*BASE, *FRONT, *BACK, *TOP, "__init__"}),
+}
+
+RIVAL = re.compile(r"torch[./]_(dynamo|inductor)")
+RIVAL_ADDRESSES = {
+    "dynajit/backends/inductor.py": {"_dynamo", "_inductor"},  # the optional backend that hands a graph over by name
+    "dynajit/backends/registry.py": {"_dynamo"},  # looks up third-party backends registered with torch
+}
+
+VERSION = re.compile(
+    r"\b(version_info|hexversion|python_version|PY_VERSION_HEX|PY_M[AI][JN]OR_VERSION|TORCH_VERSION_M\w+)\b"
+)
+VERSION_ADDRESS = re.compile(
+    r"dynajit/bytecode/(py3\d\d|target)\.py|csrc/compat(_3\d\d)?\.\w+|dynajit/torch_compat\.py"
+)
+
+
+def layer_of(path: str) -> str:
+    """The layer of a file below `dynajit/`: its folder, or its own name at the top."""
+    return Path(path).relative_to("dynajit").parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST, path: str) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) for everything imported, relative imports resolved, `from a import b` as a.b."""
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def upward_imports(source: str, path: str) -> list[str]:
+    layer = layer_of(path)
+    if layer not in MAY_IMPORT:
+        return [f"{path}: the layer {layer!r} has no place in MAY_IMPORT"]
+    complaints = []
+    for line, name in imports(ast.parse(source), path):
+        parts = name.split(".")
+        if parts[0] != "dynajit":
+            continue
+        target = parts[1] if len(parts) > 1 else "__init__"
+        target = target if target in MAY_IMPORT else "__init__"
+        if target not in MAY_IMPORT[layer]:
+            complaints.append(f"{path}:{line}: {layer} imports {name}, which is not below it")
+    return complaints
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of an attribute expression, or nothing."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, node.id])) if isinstance(node, ast.Name) else ""
+
+
+def rival_uses(source: str, path: str) -> list[str]:
+    """Imports of torch._dynamo and torch._inductor, attribute access to them, their names in strings (docstrings aside)."""
+    tree = ast.parse(source)
+    found = [(line, name) for line, name in imports(tree, path)]
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            found.append((node.lineno, dotted(node)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            found.append((node.lineno, node.value))
+    allowed = RIVAL_ADDRESSES.get(path, set())
+    complaints = {
+        (line, match.group())
+        for line, name in found
+        if (match := RIVAL.match(name)) and f"_{match.group(1)}" not in allowed
+    }
+    return [f"{path}:{line}: uses {name}" for line, name in sorted(complaints)]
+
+
+def version_tests(source: str, path: str) -> list[str]:
+    """Uses of Python's or torch's version outside the files that are their address. Comments and docstrings may."""
+    if VERSION_ADDRESS.fullmatch(path):
+        return []
+    if not path.endswith(".py"):
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m.group().count("\n"), source, flags=re.S)
+        lines = enumerate(code.splitlines(), 1)
+        return [f"{path}:{n}: {m.group()}" for n, line in lines if (m := VERSION.search(line))]
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        name = dotted(node) if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if name in ("torch.__version__", "torch.version.__version__") or VERSION.fullmatch(name.split(".")[-1]):
+            complaints.append(f"{path}:{node.lineno}: {name}")  # type: ignore[attr-defined]
+    complaints += [
+        f"{path}:{n}: {name}" for n, name in imports(ast.parse(source), path) if VERSION.fullmatch(name.split(".")[-1])
+    ]
+    return complaints
+
+
+def silent_handlers(source: str, path: str) -> list[str]:
+    """`except Exception: pass` and its like."""
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(s, ast.Pass) for s in node.body):
+            if node.type is None or (
+                isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+            ):
+                complaints.append(f"{path}:{node.lineno}: hides every error")
+    return complaints
+
+
+def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> dict[str, str]:
+    paths = [
+        p
+        for folder in folders
+        for p in sorted((ROOT / folder).rglob("*"))
+        if p.suffix in suffixes and "build" not in p.parts
+    ]
+    return {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+
+
+def complaints_of(rule: object, sources: dict[str, str]) -> str:
+    return "\n".join(line for path, text in sources.items() for line in rule(text, path))  # type: ignore[operator]
+
+
+C_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".cc")
+
+
+def test_no_upward_imports() -> None:
+    assert not complaints_of(upward_imports, files("dynajit"))
+
+
+def test_rival_is_no_part() -> None:
+    assert not complaints_of(rival_uses, files("dynajit"))
+    native = files("csrc", suffixes=C_SUFFIXES)
+    assert [path for path, text in native.items() if RIVAL.search(text)] == []
+
+
+def test_version_tests_have_an_address() -> None:
+    assert not complaints_of(version_tests, files("dynajit") | files("csrc", suffixes=C_SUFFIXES))
+
+
+def test_no_error_is_hidden() -> None:
+    assert not complaints_of(silent_handlers, files("dynajit"))
+
+
+def test_files_are_short() -> None:
+    sources = files("dynajit", "csrc", "tests", "benchmarks", "tools", suffixes=(".py", *C_SUFFIXES))
+    assert {path: n for path, text in sources.items() if (n := text.count("\n")) > MAX_LINES} == {}
+
+
+def test_the_rules_read_the_whole_package() -> None:
+    assert {"dynajit/exc.py", "dynajit/report/logs.py"} <= files("dynajit").keys()
+    known = set(MAY_IMPORT)
+    assert {layer_of(path) for path in files("dynajit")} <= known
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("dynajit/exc.py", "import dynajit.config"),
+        ("dynajit/report/logs.py", "from dynajit.guards import source"),
+        ("dynajit/report/logs.py", "from ..guards.source import Source"),
+        ("dynajit/guards/source.py", "def f():\n    from dynajit import capture"),
+        ("dynajit/graph/builder.py", "from dynajit.values.base import Value"),
+        ("dynajit/values/base.py", "if TYPE_CHECKING:\n    from dynajit.interp.machine import Machine"),
+        ("dynajit/resume/plan.py", "import dynajit.codegen.c"),
+        ("dynajit/codegen/c/printer.py", "from dynajit.bytecode import decode"),
+        ("dynajit/loopir/nodes.py", "from dynajit.codegen import compile_graph"),
+        ("dynajit/backends/eager.py", "import dynajit.capture.frame"),
+        ("dynajit/capture/frame.py", "from dynajit import compile"),
+        ("dynajit/capture/frame.py", "import dynajit"),
+        ("dynajit/new_folder/x.py", ""),
+    ],
+)
+def test_upward_import_is_found(path: str, source: str) -> None:
+    assert len(upward_imports(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (
+            "dynajit/guards/source.py",
+            "from dynajit import _C\nfrom dynajit.bytecode.assemble import Emitter\nimport torch",
+        ),
+        ("dynajit/guards/source.py", "from . import guard\nfrom .guard import Guard\nfrom ..report import logs"),
+        (
+            "dynajit/capture/frame.py",
+            "from dynajit.resume import plan\nfrom dynajit.backends.registry import lookup_backend",
+        ),
+        ("dynajit/backends/codegen.py", "from dynajit.codegen import compile_graph\nfrom dynajit.aot import joint"),
+        ("dynajit/__main__.py", "import dynajit\nfrom dynajit.api import compile"),
+    ],
+)
+def test_downward_import_is_fine(path: str, source: str) -> None:
+    assert upward_imports(source, path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "count"),
+    [
+        ("dynajit/api.py", "import torch._dynamo", 1),
+        ("dynajit/api.py", "from torch._inductor import config", 1),
+        ("dynajit/api.py", "from torch import _dynamo", 1),
+        ("dynajit/api.py", "import torch\ntorch._dynamo.reset()", 1),
+        ("dynajit/api.py", "importlib.import_module('torch._dynamo.utils')", 1),
+        ("dynajit/backends/registry.py", "import torch._inductor", 1),
+        ("dynajit/backends/inductor.py", "from torch._inductor.compile_fx import compile_fx", 0),
+        ("dynajit/api.py", '"""Like torch._dynamo.reset."""', 0),
+    ],
+)
+def test_rival_use_is_found(path: str, source: str, count: int) -> None:
+    assert len(rival_uses(source, path)) == count
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "count"),
+    [
+        ("dynajit/api.py", "import sys\nif sys.version_info >= (3, 12): pass", 1),
+        ("dynajit/api.py", "from sys import hexversion", 1),
+        ("dynajit/api.py", "import torch\nnew = torch.__version__ > '2.12'", 1),
+        ("dynajit/api.py", "import platform\nplatform.python_version()", 1),
+        ("dynajit/bytecode/py312.py", "import sys\nsys.version_info", 0),
+        ("dynajit/torch_compat.py", "import torch\ntorch.__version__", 0),
+        ("dynajit/api.py", "# sys.version_info is asked for in bytecode/\nx = 'torch.__version__'", 0),
+        ("csrc/frame_hook.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 1),
+        ("csrc/frame_hook.c", "/* PY_VERSION_HEX\n */ // TORCH_VERSION_MAJOR\n", 0),
+        ("csrc/compat_312.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 0),
+    ],
+)
+def test_version_test_is_found(path: str, source: str, count: int) -> None:
+    assert len(version_tests(source, path)) == count
+
+
+def test_silent_handler_is_found() -> None:
+    assert len(silent_handlers("try:\n    f()\nexcept Exception:\n    pass", "x.py")) == 1
+    assert silent_handlers("try:\n    f()\nexcept KeyError:\n    pass", "x.py") == []
