@@ -1,0 +1,627 @@
+"""Writing code objects: `Emitter` collects instructions and assembles them for the running CPython.
+
+In: calls such as load_fast("x"), mark(label), raw(user's instruction). Out: a CodeType that takes plain positional parameters. Constants may be any
+objects: each is kept by identity, never merged with an equal one. Jumps, exception ranges, inline caches, the stack's size and the line table are worked
+out here; the `bytecode` package encodes them. To emit one more op: a method that calls `op(name, arg)`, and an entry in each py3NN.LOWER.
+
+Cells are parameters: a name in `cells` must be a parameter whose value is a cell object. It is listed in co_cellvars and gets no MAKE_CELL, so that
+LOAD_DEREF, STORE_DEREF and LOAD_CLOSURE work on the passed cell itself (since 3.11 a cell variable that is a parameter lives in the parameter's slot).
+"""
+
+from __future__ import annotations
+
+import __future__
+import dis
+import opcode
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType
+from typing import Any, Final
+
+from bytecode import ConcreteBytecode, ConcreteInstr
+from bytecode.concrete import ExceptionTableEntry
+from bytecode.instr import InstrLocation
+
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.common import Kind, RawOp
+from dynajit.bytecode.decode import Instr, Positions
+from dynajit.bytecode.target import cache_entries, target
+
+_FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+_PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
+_OPPOSITE: Final = {
+    "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
+    "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
+    "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
+    "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE",
+}
+
+
+class Label:
+    """A place in the code: a jump's goal or a handler's start. `position` is set by Emitter.mark."""
+
+    __slots__ = ("position",)
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+
+
+class Handler:
+    """An exception range's goal: control goes to `label` with the stack cut to `depth` slots, then (with `lasti`) the raising instruction's offset and
+    the exception pushed. `depth` None: the depth at the first instruction of the range."""
+
+    __slots__ = ("depth", "label", "lasti")
+
+    def __init__(self, label: Label, depth: int | None = None, lasti: bool = False) -> None:
+        self.label = label
+        self.depth = depth
+        self.lasti = lasti
+
+
+class _Entry:
+    """One raw instruction to be assembled. `value` is the final integer once tables are known (a Label for jumps)."""
+
+    __slots__ = ("caches", "handler", "kind", "location", "opcode", "opname", "units", "value")
+
+    def __init__(self, opname: str, number: int, kind: Kind, value: Any, location: InstrLocation | None, handler: Handler | None, caches: int) -> None:
+        self.opname = opname
+        self.opcode = number
+        self.kind = kind
+        self.value = value
+        self.location = location
+        self.handler = handler
+        self.caches = caches
+        #: code units of EXTENDED_ARGs and the instruction
+        self.units = 1
+
+
+class Emitter:
+    """Collects instructions; see the module docstring."""
+
+    def __init__(self) -> None:
+        self._target = target()
+        self._caches = cache_entries()
+        self._entries: list[_Entry] = []
+        # constant 0 is what FunctionType takes for the docstring
+        self._consts: list[Any] = [None]
+        self._const_index: dict[int, int] = {id(None): 0}
+        self._names: dict[str, int] = {}
+        self._location: InstrLocation | None = None
+        self._positions: Positions | None = None
+        self._handler: Handler | None = None
+        #: where exhausted iterators land before going on to the label (Pythons that want END_FOR there)
+        self._landings: list[tuple[Label, Label, InstrLocation | None]] = []
+
+    # -- where and under which handler
+
+    def set_location(self, positions: Positions | None) -> None:
+        """Line and columns (lineno, end_lineno, col, end_col) of the instructions that follow; None: no line of the user's."""
+        if positions == self._positions:
+            return
+        self._positions = positions
+        if positions is None or positions[0] is None:
+            self._location = None
+        else:
+            lineno, end_lineno, col, end_col = positions
+            if None in (end_lineno, col, end_col):
+                end_lineno = col = end_col = None
+            self._location = InstrLocation(lineno, end_lineno, col, end_col)
+
+    def set_handler(self, handler: Handler | None) -> None:
+        """The innermost exception handler of the instructions that follow."""
+        self._handler = handler
+
+    # -- any op
+
+    def op(self, name: str, arg: Any = None) -> None:
+        """Emit canonical op `name` that does not jump."""
+        for raw in self._target.LOWER[name](arg):
+            self._raw_op(raw)
+
+    def _raw_op(self, raw: RawOp) -> None:
+        opname, kind, value, shift, low = raw
+        if kind == Kind.CONST:
+            value = self._const(value)
+        elif kind == Kind.NAME:
+            value = self._names.setdefault(value, len(self._names))
+        elif kind == Kind.NONE:
+            value = 0
+        if shift:
+            value = value << shift | low
+        self._append(opname, kind, value)
+
+    def _append(self, opname: str, kind: Kind, value: Any) -> None:
+        number = opcode.opmap[opname]
+        self._entries.append(_Entry(opname, number, kind, value, self._location, self._handler, self._caches[number]))
+
+    def _const(self, obj: Any) -> int:
+        index = self._const_index.get(id(obj))
+        if index is None:
+            index = self._const_index[id(obj)] = len(self._consts)
+            self._consts.append(obj)  # keeps it alive, so its id stays its own
+        return index
+
+    def raw(self, instr: Instr, goal: Label | None = None) -> None:
+        """Emit a decoded instruction again, at its own position. A jump needs `goal`, the label of its target."""
+        self.set_location(instr.positions)
+        if instr.op in JUMPS:
+            if goal is None:
+                raise ValueError(f"{instr!r} jumps: raw() needs the label of its target")
+            self.jump_op(instr.op, goal)
+        else:
+            self.op(instr.op, instr.arg)
+
+    # -- jumps
+
+    def label(self) -> Label:
+        """A new label, not placed yet."""
+        return Label()
+
+    def mark(self, label: Label) -> None:
+        """Place `label` before the next instruction."""
+        if label.position is not None:
+            raise ValueError("this label has been placed already")
+        label.position = len(self._entries)
+
+    def jump_op(self, op: str, goal: Label) -> None:
+        """Emit canonical jump `op` to `goal`, forward or (if goal is placed already) backward."""
+        if op == "FOR_ITER" and self._target.FOR_ITER_LANDING:
+            landing = Label()
+            self._landings.append((landing, goal, self._location))
+            goal = landing
+        backward = goal.position is not None
+        opname = self._target.jump_opname(op, backward)
+        if opname is not None:
+            self._append(opname, Kind.BACKWARD if backward else Kind.FORWARD, goal)
+            return
+        if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
+            self.copy(1)
+            self.jump_op("POP_" + op.removesuffix("_OR_POP"), goal)
+            self.pop_top()
+        elif op in _OPPOSITE:
+            over = Label()
+            self.jump_op(_OPPOSITE[op], over)
+            self.jump_op("JUMP", goal)
+            self.mark(over)
+        else:
+            raise ValueError(f"{op} cannot jump {'backward' if backward else 'forward'}")
+
+    def jump(self, goal: Label) -> None:
+        """Go to `goal`."""
+        self.jump_op("JUMP", goal)
+
+    def pop_jump_if_true(self, goal: Label) -> None:
+        """Pop; go to `goal` if it was true."""
+        self.jump_op("POP_JUMP_IF_TRUE", goal)
+
+    def pop_jump_if_false(self, goal: Label) -> None:
+        """Pop; go to `goal` if it was false."""
+        self.jump_op("POP_JUMP_IF_FALSE", goal)
+
+    def pop_jump_if_none(self, goal: Label) -> None:
+        """Pop; go to `goal` if it was None."""
+        self.jump_op("POP_JUMP_IF_NONE", goal)
+
+    def pop_jump_if_not_none(self, goal: Label) -> None:
+        """Pop; go to `goal` if it was not None."""
+        self.jump_op("POP_JUMP_IF_NOT_NONE", goal)
+
+    def for_iter(self, end: Label) -> None:
+        """Push the next item of the iterator on top; when exhausted pop the iterator and go to `end`."""
+        self.jump_op("FOR_ITER", end)
+
+    # -- constants and variables
+
+    def load_const(self, obj: Any) -> None:
+        """Push `obj` itself, whatever it is."""
+        if type(obj) is frozenset and any(type(item) in (str, tuple) for item in obj):
+            # The constructor of code objects replaces a frozenset constant that holds names by one with interned names.
+            self.op("LOAD_CONST", [obj])
+            self.op("LOAD_CONST", 0)
+            self.op("BINARY_SUBSCR")
+        else:
+            self.op("LOAD_CONST", obj)
+
+    def load_fast(self, name: str) -> None:
+        """Push a local."""
+        self.op("LOAD_FAST", name)
+
+    def store_fast(self, name: str) -> None:
+        """Pop into a local."""
+        self.op("STORE_FAST", name)
+
+    def delete_fast(self, name: str) -> None:
+        """Unbind a local."""
+        self.op("DELETE_FAST", name)
+
+    def load_deref(self, name: str) -> None:
+        """Push what a cell holds."""
+        self.op("LOAD_DEREF", name)
+
+    def store_deref(self, name: str) -> None:
+        """Pop into a cell."""
+        self.op("STORE_DEREF", name)
+
+    def delete_deref(self, name: str) -> None:
+        """Empty a cell."""
+        self.op("DELETE_DEREF", name)
+
+    def load_closure(self, name: str) -> None:
+        """Push the cell itself."""
+        self.op("LOAD_CLOSURE", name)
+
+    def load_global(self, name: str) -> None:
+        """Push a global or builtin."""
+        self.op("LOAD_GLOBAL", (name, False))
+
+    def store_global(self, name: str) -> None:
+        """Pop into a global."""
+        self.op("STORE_GLOBAL", name)
+
+    def delete_global(self, name: str) -> None:
+        """Unbind a global."""
+        self.op("DELETE_GLOBAL", name)
+
+    # -- attributes and items
+
+    def load_attr(self, name: str) -> None:
+        """object → attribute."""
+        self.op("LOAD_ATTR", name)
+
+    def store_attr(self, name: str) -> None:
+        """value, object → ."""
+        self.op("STORE_ATTR", name)
+
+    def delete_attr(self, name: str) -> None:
+        """object → ."""
+        self.op("DELETE_ATTR", name)
+
+    def binary_subscr(self) -> None:
+        """container, key → item."""
+        self.op("BINARY_SUBSCR")
+
+    def store_subscr(self) -> None:
+        """value, container, key → ."""
+        self.op("STORE_SUBSCR")
+
+    def delete_subscr(self) -> None:
+        """container, key → ."""
+        self.op("DELETE_SUBSCR")
+
+    # -- building and taking apart
+
+    def build_tuple(self, n: int) -> None:
+        """n items → tuple."""
+        self.op("BUILD_TUPLE", n)
+
+    def build_list(self, n: int) -> None:
+        """n items → list."""
+        self.op("BUILD_LIST", n)
+
+    def build_set(self, n: int) -> None:
+        """n items → set."""
+        self.op("BUILD_SET", n)
+
+    def build_map(self, n: int) -> None:
+        """n times key, value → dict."""
+        self.op("BUILD_MAP", n)
+
+    def build_slice(self, n: int) -> None:
+        """start, stop (, step) → slice."""
+        self.op("BUILD_SLICE", n)
+
+    def build_string(self, n: int) -> None:
+        """n strings → string."""
+        self.op("BUILD_STRING", n)
+
+    def list_extend(self, n: int = 1) -> None:
+        """Pop an iterable and extend the list n below with it."""
+        self.op("LIST_EXTEND", n)
+
+    def list_append(self, n: int = 1) -> None:
+        """Pop a value and append it to the list n below."""
+        self.op("LIST_APPEND", n)
+
+    def set_update(self, n: int = 1) -> None:
+        """Pop an iterable and add its items to the set n below."""
+        self.op("SET_UPDATE", n)
+
+    def dict_update(self, n: int = 1) -> None:
+        """Pop a mapping and update the dict n below with it."""
+        self.op("DICT_UPDATE", n)
+
+    def list_to_tuple(self) -> None:
+        """list → tuple."""
+        self.op("LIST_TO_TUPLE")
+
+    def unpack_sequence(self, n: int) -> None:
+        """sequence → its n items, the first on top."""
+        self.op("UNPACK_SEQUENCE", n)
+
+    # -- the stack
+
+    def pop_top(self) -> None:
+        """Drop the top."""
+        self.op("POP_TOP")
+
+    def copy(self, n: int) -> None:
+        """Push the nth slot from the top (1 is the top) again."""
+        self.op("COPY", n)
+
+    def swap(self, n: int) -> None:
+        """Exchange the top and the nth slot from the top."""
+        self.op("SWAP", n)
+
+    def push_null(self) -> None:
+        """Push a NULL."""
+        self.op("PUSH_NULL")
+
+    # -- operators
+
+    def is_op(self, invert: bool = False) -> None:
+        """left, right → left is (not) right."""
+        self.op("IS_OP", invert)
+
+    def contains_op(self, invert: bool = False) -> None:
+        """item, container → item (not) in container."""
+        self.op("CONTAINS_OP", invert)
+
+    def compare_op(self, symbol: str) -> None:
+        """left, right → left <symbol> right."""
+        self.op("COMPARE_OP", symbol)
+
+    def binary_op(self, symbol: str) -> None:
+        """left, right → left <symbol> right; "+=" and its kin are the in-place operators."""
+        self.op("BINARY_OP", symbol)
+
+    def unary_not(self) -> None:
+        """value → not value."""
+        self.op("UNARY_NOT")
+
+    def get_iter(self) -> None:
+        """iterable → iterator."""
+        self.op("GET_ITER")
+
+    # -- calls
+
+    def call_function(
+        self, push_callable: Callable[[], None], push_args: Callable[[], None], argc: int, kwnames: tuple[str, ...] = ()
+    ) -> None:
+        """Call what `push_callable` pushes with the `argc` arguments (keywords included, last) that `push_args` pushes."""
+        self.begin_call(push_callable)
+        push_args()
+        self.end_call(argc, kwnames)
+
+    def begin_call(self, push_callable: Callable[[], None]) -> None:
+        """Push the callable and its NULL in this Python's order; push the arguments next, then end_call."""
+        if self._target.NULL_AFTER_CALLABLE:
+            push_callable()
+            self.push_null()
+        else:
+            self.push_null()
+            push_callable()
+
+    def end_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
+        """Call with the `argc` arguments on the stack, the last len(kwnames) of them by keyword."""
+        self.raw_call(argc, kwnames)
+
+    def raw_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
+        """The call alone: callable, NULL (or self) and arguments lie on the stack as CPython's own code leaves them."""
+        self.op("CALL", (argc, tuple(kwnames)))
+
+    def call_function_ex(self, has_kwargs: bool = False) -> None:
+        """Call with a tuple of positional and, if `has_kwargs`, a dict of keyword arguments on the stack above callable and NULL."""
+        self.op("CALL_FUNCTION_EX", has_kwargs)
+
+    def return_value(self) -> None:
+        """Pop and return."""
+        self.op("RETURN_VALUE")
+
+    # -- assembling
+
+    def assemble(
+        self, name: str, params: Sequence[str], cells: Iterable[str], template: CodeType, qualname: str | None = None
+    ) -> CodeType:
+        """The code object: a function of `params` (those in `cells` are passed as cell objects), with the file and first line of `template`.
+
+        Further cell variables that the code uses are made by MAKE_CELL as usual. ValueError for code that is not well-formed: a label that was never
+        placed, control that runs off the end, a stack whose depth differs by path.
+        """
+        return _Assembly(self, params, frozenset(cells)).code(name, template, qualname or name)
+
+
+class _Assembly:
+    """One Emitter.assemble call: prologue, slots, jumps, stack depth, then the `bytecode` package's encoder."""
+
+    def __init__(self, emitter: Emitter, params: Sequence[str], cells: frozenset[str]) -> None:
+        self.emitter = emitter
+        self.params = list(params)
+        self.entries = list(emitter._entries)
+        if len(set(self.params)) != len(self.params):
+            raise ValueError(f"a parameter is named twice: {', '.join(self.params)}")
+        if not cells.issubset(self.params):
+            raise ValueError(f"cells must be parameters: {', '.join(sorted(cells.difference(self.params)))}")
+        self._land_iterators()
+        self._resolve_slots(cells)
+
+    def _land_iterators(self) -> None:
+        """Behind everything else: what a FOR_ITER must jump to, then the jump to the place where the loop ends."""
+        emitter = self.emitter
+        if not emitter._landings:
+            return
+        saved, emitter._entries = emitter._entries, self.entries
+        handler = emitter._handler
+        emitter.set_handler(None)
+        self.landing_positions: dict[Label, int] = {}
+        for landing, goal, location in emitter._landings:
+            if goal.position is None:
+                raise ValueError("a FOR_ITER's end label was never placed")
+            landing.position = len(self.entries)
+            emitter._location = location
+            for raw in emitter._target.FOR_ITER_LANDING:
+                emitter._raw_op(raw)
+            emitter.jump_op("JUMP", goal)
+        emitter._entries = saved
+        emitter._positions = None
+        emitter.set_location(None)
+        emitter.set_handler(handler)
+
+    def _resolve_slots(self, cells: frozenset[str]) -> None:
+        """Local and cell names to slots; MAKE_CELL for cells that are not passed; RESUME."""
+        slots = {name: i for i, name in enumerate(self.params)}
+        used_cells: dict[str, None] = dict.fromkeys(name for name in self.params if name in cells)
+        for entry in self.entries:
+            if entry.kind == Kind.LOCAL:
+                slots.setdefault(entry.value, len(slots))
+            elif entry.kind == Kind.CELL:
+                used_cells.setdefault(entry.value)
+        self.varnames = list(slots)
+        self.cellvars = list(used_cells)
+        for name in self.cellvars:
+            slots.setdefault(name, len(slots))
+        checked = opcode.opmap.get("LOAD_FAST_CHECK")
+        bound = frozenset(self.params)
+        resolved = []
+        for entry in self.entries:
+            if entry.kind in (Kind.LOCAL, Kind.CELL):
+                if checked is not None and entry.opname == "LOAD_FAST" and entry.kind == Kind.LOCAL and entry.value not in bound:
+                    # since 3.12 LOAD_FAST trusts the compiler that the local is bound; here nobody has proved it
+                    entry = _Entry("LOAD_FAST_CHECK", checked, entry.kind, entry.value, entry.location, entry.handler, 0)
+                else:
+                    entry = _Entry(entry.opname, entry.opcode, entry.kind, entry.value, entry.location, entry.handler, entry.caches)
+                entry.value = slots[entry.value]
+                entry.kind = Kind.INT
+                entry.units = _units(entry.value)
+            elif entry.kind < Kind.FORWARD:
+                entry.units = _units(entry.value)
+            resolved.append(entry)
+        new_cells = [name for name in self.cellvars if name not in cells]
+        prologue = [_Entry("MAKE_CELL", opcode.opmap["MAKE_CELL"], Kind.INT, slots[name], None, None, 0) for name in new_cells]
+        prologue.append(_Entry("RESUME", opcode.opmap["RESUME"], Kind.INT, 0, None, None, 0))
+        for entry in prologue:
+            entry.units = _units(entry.value)
+        self.shift = len(prologue)
+        self.entries = prologue + resolved
+
+    def _position(self, label: Label) -> int:
+        if label.position is None:
+            raise ValueError("a label was jumped to but never placed")
+        return label.position + self.shift
+
+    def code(self, name: str, template: CodeType, qualname: str) -> CodeType:
+        """Assemble."""
+        depths = self._stack_depths()
+        offsets, arguments = self._jump_arguments()
+        concrete = ConcreteBytecode()
+        concrete.name, concrete.qualname, concrete.filename = name, qualname, template.co_filename
+        concrete.first_lineno = template.co_firstlineno
+        concrete.flags = _PLAIN_FLAGS | template.co_flags & _FUTURE_FLAGS  # type: ignore[assignment]
+        concrete.argcount = len(self.params)
+        concrete.varnames = self.varnames
+        concrete.cellvars = self.cellvars
+        concrete.consts = self.emitter._consts
+        concrete.names = list(self.emitter._names)
+        concrete.exception_table = self._exception_table(offsets)
+        first = InstrLocation(template.co_firstlineno, None, None, None)
+        nowhere = InstrLocation(None, None, None, None)
+        instrs: list[ConcreteInstr] = []
+        for i, (entry, argument) in enumerate(zip(self.entries, arguments, strict=True)):
+            location = entry.location or (first if i < self.shift else nowhere)
+            # extended_args keeps an instruction at the size that the jumps were worked out with
+            extended = entry.units - 1 or None
+            if entry.opcode < opcode.HAVE_ARGUMENT:
+                instrs.append(ConcreteInstr(entry.opname, location=location))
+            else:
+                instrs.append(ConcreteInstr(entry.opname, argument, location=location, extended_args=extended))
+            if entry.caches:
+                instrs.extend([ConcreteInstr("CACHE", 0, location=location)] * entry.caches)
+        concrete.extend(instrs)
+        # CPython refuses a stack of size 0 where there is an exception table; one slot more costs nothing
+        return concrete.to_code(stacksize=max(depths) + 1, compute_exception_stack_depths=False)
+
+    def _stack_depths(self) -> list[int]:
+        """Depth before each instruction (-1: never reached), found by following every path once; all paths must agree."""
+        entries, count = self.entries, len(self.entries)
+        depths = [-1] * count
+        highest = 0
+        pending = [(0, 0)]
+        while pending:
+            i, depth = pending.pop()
+            while True:
+                if i >= count:
+                    raise ValueError("control runs off the end of the emitted code")
+                if depths[i] >= 0 or depth < 0:
+                    if depths[i] != depth:
+                        raise ValueError(f"stack depth at {self._describe(i)} is {depth} on one path, {depths[i]} on another")
+                    break
+                depths[i] = depth
+                entry = entries[i]
+                handler = entry.handler
+                if handler is not None:
+                    if handler.depth is None:
+                        handler.depth = depth
+                    pending.append((self._position(handler.label), handler.depth + 1 + handler.lasti))
+                argument = None if entry.opcode < opcode.HAVE_ARGUMENT else entry.value
+                if entry.kind == Kind.FORWARD or entry.kind == Kind.BACKWARD:
+                    effect = dis.stack_effect(entry.opcode, 0, jump=True)
+                    pending.append((self._position(entry.value), depth + effect))
+                    highest = max(highest, depth + effect)
+                    argument = 0
+                if entry.opname in _RAW_TERMINATORS:
+                    break
+                depth += dis.stack_effect(entry.opcode, argument, jump=False)
+                highest = max(highest, depth)
+                i += 1
+        depths.append(max(highest, max(depths)))
+        return depths
+
+    def _describe(self, i: int) -> str:
+        entry = self.entries[i]
+        line = f", line {entry.location.lineno}" if entry.location is not None else ""
+        return f"instruction {i - self.shift} ({entry.opname}{line})"
+
+    def _jump_arguments(self) -> tuple[list[int], list[int]]:
+        """Offsets (code units; one more for the end) and arguments. Instructions only grow, so this ends; mostly at the second round."""
+        entries = self.entries
+        while True:
+            offsets, offset = [], 0
+            for entry in entries:
+                offsets.append(offset)
+                offset += entry.units + entry.caches
+            offsets.append(offset)
+            arguments, grown = [], False
+            for i, entry in enumerate(entries):
+                value = entry.value
+                if entry.kind == Kind.FORWARD or entry.kind == Kind.BACKWARD:
+                    value = offsets[self._position(value)] - offsets[i + 1]
+                    if entry.kind == Kind.BACKWARD:
+                        value = -value
+                    if _units(value) > entry.units:
+                        entry.units = _units(value)
+                        grown = True
+                arguments.append(value)
+            if not grown:
+                return offsets, arguments
+
+    def _exception_table(self, offsets: list[int]) -> list[ExceptionTableEntry]:
+        """Runs of instructions with one handler. Offsets in code units, the last inclusive."""
+        table: list[ExceptionTableEntry] = []
+        current: Handler | None = None
+        for i, entry in enumerate(self.entries):
+            handler = entry.handler
+            if handler is None:
+                current = None
+            elif handler is current:
+                table[-1].stop_offset = offsets[i + 1] - 1
+            else:
+                goal = offsets[self._position(handler.label)]
+                table.append(ExceptionTableEntry(offsets[i], offsets[i + 1] - 1, goal, handler.depth or 0, handler.lasti))
+                current = handler
+        return table
+
+
+def _units(argument: int) -> int:
+    """Code units of an instruction with this argument, EXTENDED_ARGs included."""
+    return 1 if argument < 0x100 else 2 if argument < 0x10000 else 3 if argument < 0x1000000 else 4
+
+
+_RAW_TERMINATORS: Final = (TERMINATORS - {"JUMP"}) | {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}

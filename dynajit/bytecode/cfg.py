@@ -1,0 +1,254 @@
+"""Control flow: successors, reachability, basic blocks, and the regions (loops, with, try, except) that enclose an instruction.
+
+In: a decoded `Code`. Out: plain lists of indices and `Region`s, computed on first use and kept in `Code.memo`. To recognise another kind of
+region add a function that returns [(kind, start, members)] to `_REGION_FINDERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, NamedTuple
+
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.decode import Code, Instr
+
+RegionKind = Literal["for", "while", "with", "try", "except"]
+
+
+class Region(NamedTuple):
+    """A part of the code that control enters at `start`. For a loop `start` is its header (FOR_ITER, or the first instruction of a while's body); for
+    with and try the first protected instruction; for except PUSH_EXC_INFO. `end` is one past its last instruction, not counting exception handlers
+    that the compiler placed behind everything else."""
+
+    kind: RegionKind
+    start: int
+    end: int
+
+
+class Block(NamedTuple):
+    """Instructions [start, end), the blocks control goes to (by index of first instruction) and the handlers that exceptions go to."""
+
+    start: int
+    end: int
+    successors: tuple[int, ...]
+    handlers: tuple[int, ...]
+
+
+def successors(instr: Instr) -> tuple[int, ...]:
+    """Indices of the instructions that may run after `instr`, exceptions aside."""
+    if instr.op in JUMPS and instr.target is not None:
+        return (instr.target,) if instr.op in TERMINATORS else (instr.index + 1, instr.target)
+    return () if instr.op in TERMINATORS else (instr.index + 1,)
+
+
+def reachable_from(code: Code, index: int) -> list[int]:
+    """Sorted indices of all instructions that may run once control is at `index`, exception handlers included."""
+    memo: dict[int, list[int]] = code.memo.setdefault("reachable", {})
+    if index in memo:
+        return memo[index]
+    instrs, count = code.instrs, len(code.instrs)
+    seen = bytearray(count)
+    pending = [index]
+    while pending:
+        i = pending.pop()
+        while i < count and not seen[i]:
+            seen[i] = 1
+            instr = instrs[i]
+            if instr.handler is not None and not seen[instr.handler]:
+                pending.append(instr.handler)
+            if instr.target is not None:
+                pending.append(instr.target)
+            if instr.op in TERMINATORS:
+                break
+            i += 1
+    memo[index] = [i for i in range(count) if seen[i]]
+    return memo[index]
+
+
+_NAME_LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF"})
+
+
+def super_sites(code: Code) -> frozenset[int]:
+    """Instructions that may be a zero-argument super(): these find `__class__` and the first parameter in the frame by themselves."""
+    cached: frozenset[int] | None = code.memo.get("super_sites")
+    if cached is None:
+        found = set()
+        if "__class__" in code.freevars:
+            previous = ""
+            for instr in code.instrs:
+                is_call = instr.op == "CALL" and instr.arg == (0, ()) and previous in _NAME_LOADS
+                if is_call or (instr.op == "LOAD_SUPER_ATTR" and not instr.arg[2]):
+                    found.add(instr.index)
+                if instr.op != "NOP":
+                    previous = instr.op
+        cached = code.memo["super_sites"] = frozenset(found)
+    return cached
+
+
+def blocks(code: Code) -> list[Block]:
+    """Basic blocks in order. A block also ends where the innermost handler changes."""
+    cached: list[Block] | None = code.memo.get("blocks")
+    if cached is not None:
+        return cached
+    instrs, count = code.instrs, len(code.instrs)
+    leaders = {0}
+    for instr in instrs:
+        if instr.target is not None:
+            leaders.add(instr.target)
+        if instr.handler is not None:
+            leaders.add(instr.handler)
+        following = instr.index + 1
+        if following < count:
+            ends = instr.op in JUMPS or instr.op in TERMINATORS
+            if ends or instrs[following].handler != instr.handler:
+                leaders.add(following)
+    starts = sorted(leaders)
+    result = []
+    for start, end in zip(starts, [*starts[1:], count], strict=True):
+        last = instrs[end - 1]
+        handlers = () if instrs[start].handler is None else (instrs[start].handler,)
+        result.append(Block(start, end, tuple(s for s in successors(last) if s < count), handlers))
+    code.memo["blocks"] = result
+    return result
+
+
+def _live_blocks(code: Code) -> dict[int, Block]:
+    live = set(reachable_from(code, 0))
+    return {block.start: block for block in blocks(code) if block.start in live}
+
+
+def _indices(chosen: Iterable[Block]) -> frozenset[int]:
+    return frozenset(i for block in chosen for i in range(block.start, block.end))
+
+
+Found = tuple[RegionKind, int, frozenset[int]]
+
+
+def _loops(code: Code) -> list[Found]:
+    """Natural loops: header h of a back edge u → h, and all that reaches u without passing h. CPython's compiler lays code out so that exactly its
+    loops jump backward to something that dominates the jump; exception handlers that continue the loop are members too."""
+    table = _live_blocks(code)
+    predecessors: dict[int, set[int]] = {start: set() for start in table}
+    for block in table.values():
+        for successor in (*block.successors, *block.handlers):
+            predecessors[successor].add(block.start)
+    tails: dict[int, set[int]] = {}
+    for block in table.values():
+        for successor in block.successors:
+            if successor <= block.start and _dominates(table, successor, block.start):
+                tails.setdefault(successor, set()).add(block.start)
+    found: list[Found] = []
+    for header, sources in tails.items():
+        members, pending = {header}, list(sources)
+        while pending:
+            start = pending.pop()
+            if start not in members:
+                members.add(start)
+                pending.extend(predecessors[start])
+        # a loop may begin with the code that evaluates a while's condition; a for's header block is just FOR_ITER
+        is_for = code.instrs[table[header].end - 1].op == "FOR_ITER" and table[header].end == header + 1
+        found.append(("for" if is_for else "while", header, _indices(table[m] for m in members)))
+    return found
+
+
+def _dominates(table: dict[int, Block], header: int, tail: int) -> bool:
+    """Can `tail` not be reached from the entry without passing `header`?"""
+    entry = min(table)
+    if entry == header:
+        return True
+    seen, pending = {entry}, [entry]
+    while pending:
+        block = table[pending.pop()]
+        for successor in (*block.successors, *block.handlers):
+            if successor != header and successor not in seen:
+                if successor == tail:
+                    return False
+                seen.add(successor)
+                pending.append(successor)
+    return True
+
+
+def _protected(code: Code) -> list[Found]:
+    """with and try: the instructions whose exceptions go, directly or from a handler inside, to a handler that begins with PUSH_EXC_INFO. Other
+    handlers are the compiler's own (restoring the exception state, the name of `except … as`, or a comprehension's variable)."""
+    instrs = code.instrs
+    members: dict[int, set[int]] = {}
+    chains: dict[int | None, tuple[int, ...]] = {None: ()}
+
+    def chain(handler: int | None) -> tuple[int, ...]:
+        if handler not in chains:
+            chains[handler] = ()  # a handler that protects itself would otherwise recurse for ever
+            outer = chain(instrs[handler].handler)
+            own = (handler,) if instrs[handler].op == "PUSH_EXC_INFO" else ()
+            chains[handler] = (*own, *outer)
+        return chains[handler]
+
+    for i in reachable_from(code, 0):
+        for handler in chain(instrs[i].handler):
+            members.setdefault(handler, set()).add(i)
+    found: list[Found] = []
+    for handler, inside in members.items():
+        is_with = handler + 1 < len(instrs) and instrs[handler + 1].op == "WITH_EXCEPT_START"
+        found.append(("with" if is_with else "try", min(inside), frozenset(inside)))
+    return found
+
+
+def _handlers(code: Code) -> list[Found]:
+    """except and finally bodies: what runs between PUSH_EXC_INFO and POP_EXCEPT. Forward data flow of the stack of handled exceptions."""
+    instrs = code.instrs
+    state: dict[int, tuple[int, ...]] = {}
+    pending: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    members: dict[int, set[int]] = {}
+    while pending:
+        i, handled = pending.pop()
+        while i < len(instrs) and i not in state:
+            instr = instrs[i]
+            state[i] = handled
+            if instr.op == "PUSH_EXC_INFO":
+                handled = (*handled, i)
+            for push in handled:
+                members.setdefault(push, set()).add(i)
+            # PUSH_EXC_INFO and POP_EXCEPT cannot raise; their table entries would give the handler a wrong state
+            if instr.handler is not None and instr.op not in ("PUSH_EXC_INFO", "POP_EXCEPT"):
+                pending.append((instr.handler, handled))
+            if instr.op == "POP_EXCEPT":
+                handled = handled[:-1]
+            if instr.target is not None:
+                pending.append((instr.target, handled))
+            if instr.op in TERMINATORS:
+                break
+            i += 1
+    return [("except", push, frozenset(inside)) for push, inside in members.items()]
+
+
+_REGION_FINDERS: Final[tuple[Callable[[Code], list[Found]], ...]] = (_loops, _protected, _handlers)
+
+
+def regions(code: Code) -> list[tuple[Region, ...]]:
+    """For each instruction the regions around it, outermost first."""
+    cached: list[tuple[Region, ...]] | None = code.memo.get("regions")
+    if cached is not None:
+        return cached
+    found = [f for finder in _REGION_FINDERS for f in finder(code)]
+    # An enclosing region holds all of what it encloses. On a tie (a loop whose whole body is protected) the one entered first is outside.
+    found.sort(key=lambda f: (-len(f[2]), f[1]))
+    around: list[list[Region]] = [[] for _ in code.instrs]
+    for kind, start, members in found:
+        region = Region(kind, start, _end(start, members))
+        for i in members:
+            around[i].append(region)
+    shared: dict[tuple[Region, ...], tuple[Region, ...]] = {}
+    result = [shared.setdefault(t, t) for t in map(tuple, around)]
+    code.memo["regions"] = result
+    return result
+
+
+def _end(start: int, members: frozenset[int]) -> int:
+    """One past the last member before the handlers laid out behind the function's normal code. Members of a region's normal path may have small gaps
+    (a `break` or `return` inside a loop), so this is the last member that no gap larger than the region so far precedes."""
+    end = start
+    for i in sorted(members):
+        if i > end and i - end > max(end - start, 1):
+            break
+        end = i + 1
+    return end

@@ -1,0 +1,185 @@
+"""What the py3NN modules share: how a raw opcode's argument is read and written, and the opcodes that mean the same in every known CPython.
+
+In: raw opcode names and integer arguments. Out: `Decoding` (raw → canonical) and `RawOp` (canonical → raw) records, `TABLE` and `LOWER` with the
+entries common to 3.11–3.14. To map an opcode that one Python has and another does not, put it into that Python's own module.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any, Final, NamedTuple, Protocol
+
+
+class Kind(enum.IntEnum):
+    """What an integer argument stands for."""
+
+    NONE = 0
+    INT = 1
+    CONST = 2
+    LOCAL = 3
+    CELL = 4
+    NAME = 5
+    FORWARD = 6
+    BACKWARD = 7
+    CUSTOM = 8
+
+
+class Tables:
+    """The tables of one code object that arguments index into."""
+
+    __slots__ = ("cells", "consts", "kwnames", "localsplus", "names")
+
+    def __init__(self, code: CodeType) -> None:
+        varnames = code.co_varnames
+        self.consts = code.co_consts
+        self.names = code.co_names
+        # One array of slots: locals, then cells that are not locals too, then free variables (Objects/codeobject.c, "localsplus").
+        self.localsplus = (*varnames, *(n for n in code.co_cellvars if n not in varnames), *code.co_freevars)
+        self.cells = frozenset(code.co_cellvars).union(code.co_freevars)
+        #: keyword names that the next CALL takes
+        self.kwnames: tuple[str, ...] = ()
+
+
+Canonical = tuple[str, Any]
+Custom = Callable[[Tables, int], tuple[Canonical, ...]]
+
+
+class Decoding(NamedTuple):
+    """How one raw opcode is decoded. With Kind.CUSTOM `custom` gives the canonical instructions, else `op` and the argument's kind do."""
+
+    op: str
+    kind: Kind = Kind.NONE
+    custom: Custom | None = None
+
+
+class RawOp(NamedTuple):
+    """One raw instruction to be emitted: the argument is (index of `value` in the table of `kind`) << shift | low."""
+
+    opname: str
+    kind: Kind = Kind.NONE
+    value: Any = None
+    shift: int = 0
+    low: int = 0
+
+
+Lower = Callable[[Any], tuple[RawOp, ...]]
+
+
+class Target(Protocol):
+    """What a py3NN module offers."""
+
+    TABLE: dict[str, Decoding]
+    LOWER: dict[str, Lower]
+    #: raw instructions that must stand where a FOR_ITER jumps to, before the code that follows the loop
+    FOR_ITER_LANDING: tuple[RawOp, ...]
+    #: True where the NULL of a plain call stands above the callable (3.13+) rather than below
+    NULL_AFTER_CALLABLE: bool
+
+    def jump_opname(self, op: str, backward: bool) -> str | None:
+        """The raw name of canonical jump `op`, or None where this Python has none for that direction."""
+
+
+_NUMBER_OPERATORS: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
+#: BINARY_OP's argument → symbol (Include/opcode.h, NB_ADD …)
+BINARY_SYMBOLS: Final[tuple[str, ...]] = _NUMBER_OPERATORS + tuple(s + "=" for s in _NUMBER_OPERATORS)
+BINARY_ARGS: Final[dict[str, int]] = {symbol: i for i, symbol in enumerate(BINARY_SYMBOLS)}
+COMPARE_SYMBOLS: Final[tuple[str, ...]] = ("<", "<=", "==", "!=", ">", ">=")
+COMPARE_ARGS: Final[dict[str, int]] = {symbol: i for i, symbol in enumerate(COMPARE_SYMBOLS)}
+CONVERSIONS: Final[tuple[str | None, ...]] = (None, "s", "r", "a")
+
+_SAME_NONE: Final = (
+    "NOP POP_TOP PUSH_NULL STORE_SUBSCR DELETE_SUBSCR UNARY_NEGATIVE UNARY_NOT UNARY_INVERT GET_ITER GET_LEN MATCH_MAPPING "
+    "MATCH_SEQUENCE MATCH_KEYS LOAD_BUILD_CLASS RETURN_VALUE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH "
+    "WITH_EXCEPT_START RETURN_GENERATOR GET_YIELD_FROM_ITER GET_AITER GET_ANEXT END_ASYNC_FOR SETUP_ANNOTATIONS"
+)
+_SAME_INT: Final = (
+    "COPY SWAP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE LIST_EXTEND SET_UPDATE "
+    "DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE MATCH_CLASS RAISE_VARARGS RERAISE"
+)
+_SAME_LOCAL: Final = "LOAD_FAST STORE_FAST DELETE_FAST"
+_SAME_CELL: Final = "MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF"
+_SAME_NAME: Final = (
+    "STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM"
+)
+
+
+def same(names: str, kind: Kind) -> dict[str, Decoding]:
+    """Decodings of opcodes whose canonical name is the raw one."""
+    return {name: Decoding(name, kind) for name in names.split()}
+
+
+def same_lower(names: str, kind: Kind) -> dict[str, Lower]:
+    """The way back for `same`."""
+
+    def lower(name: str) -> Lower:
+        if kind is Kind.NONE:
+            fixed = (RawOp(name),)
+            return lambda arg: fixed
+        return lambda arg: (RawOp(name, kind, arg),)
+
+    return {name: lower(name) for name in names.split()}
+
+
+def custom(function: Custom) -> Decoding:
+    """A decoding computed by `function(tables, arg)`."""
+    return Decoding("", Kind.CUSTOM, function)
+
+
+def one(op: str, convert: Callable[[int], Any]) -> Decoding:
+    """A decoding to `op` whose argument is `convert(raw argument)`."""
+    return custom(lambda tables, arg: ((op, convert(arg)),))
+
+
+def lower_int(opname: str, convert: Callable[[Any], int] = int) -> Lower:
+    """Emit `opname` with the integer `convert(canonical argument)`."""
+    return lambda arg: (RawOp(opname, Kind.INT, convert(arg)),)
+
+
+def binary_op(tables: Tables, arg: int) -> tuple[Canonical, ...]:
+    """BINARY_OP's number to its symbol; a number from a newer Python is kept as UNKNOWN."""
+    if arg < len(BINARY_SYMBOLS):
+        return (("BINARY_OP", BINARY_SYMBOLS[arg]),)
+    return (("UNKNOWN", ("BINARY_OP", arg)),)
+
+
+def load_global(tables: Tables, arg: int) -> tuple[Canonical, ...]:
+    """LOAD_GLOBAL's low bit asks for a NULL."""
+    return (("LOAD_GLOBAL", (tables.names[arg >> 1], bool(arg & 1))),)
+
+
+TABLE: Final[dict[str, Decoding]] = {
+    **same(_SAME_NONE, Kind.NONE),
+    **same(_SAME_INT, Kind.INT),
+    **same(_SAME_LOCAL, Kind.LOCAL),
+    **same(_SAME_CELL, Kind.CELL),
+    **same(_SAME_NAME, Kind.NAME),
+    "LOAD_CONST": Decoding("LOAD_CONST", Kind.CONST),
+    "LOAD_GLOBAL": custom(load_global),
+    "BINARY_OP": custom(binary_op),
+    "IS_OP": one("IS_OP", bool),
+    "CONTAINS_OP": one("CONTAINS_OP", bool),
+    "UNPACK_EX": one("UNPACK_EX", lambda arg: (arg & 0xFF, arg >> 8)),
+}
+
+LOWER: Final[dict[str, Lower]] = {
+    **same_lower(_SAME_NONE, Kind.NONE),
+    **same_lower(_SAME_INT, Kind.INT),
+    **same_lower(_SAME_LOCAL, Kind.LOCAL),
+    **same_lower(_SAME_CELL, Kind.CELL),
+    **same_lower(_SAME_NAME, Kind.NAME),
+    "LOAD_CONST": lambda arg: (RawOp("LOAD_CONST", Kind.CONST, arg),),
+    "LOAD_GLOBAL": lambda arg: (RawOp("LOAD_GLOBAL", Kind.NAME, arg[0], 1, int(arg[1])),),
+    "BINARY_OP": lower_int("BINARY_OP", BINARY_ARGS.__getitem__),
+    "IS_OP": lower_int("IS_OP"),
+    "CONTAINS_OP": lower_int("CONTAINS_OP"),
+    "UNPACK_EX": lower_int("UNPACK_EX", lambda arg: arg[0] | arg[1] << 8),
+    "UNKNOWN": lambda arg: (RawOp(arg[0], Kind.INT, arg[1]),),
+}
+
+
+def lower(target: Target | ModuleType, op: str, arg: Any) -> tuple[RawOp, ...]:
+    """The raw instructions for one canonical one that does not jump. KeyError where this Python cannot express it."""
+    emit: Lower = target.LOWER[op]
+    return emit(arg)

@@ -1,0 +1,171 @@
+"""The rest of a function as a function of its own.
+
+In: a decoded `Code`, the index of the instruction to go on at, the kinds of the stack's slots, the locals and cells that will be passed. Out: a code object
+taking (stack values that are not NULL, bottom first; locals; cells) that rebuilds the stack and goes on at that instruction. Only what is
+reachable from there is kept, with its exception ranges and the user's file and lines. Cells and free variables are parameters: see assemble.py.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Sequence
+from types import CodeType
+from typing import Final, Literal
+
+from dynajit.bytecode.assemble import Emitter, Handler, Label
+from dynajit.bytecode.canonical import CELL_OPS, JUMPS
+from dynajit.bytecode.cfg import reachable_from, super_sites
+from dynajit.bytecode.decode import Code, Instr
+
+_DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
+
+
+def build_continuation(
+    code: Code, index: int, stack: Sequence[Literal["value", "null"]], params: Sequence[str], cells: Sequence[str]
+) -> CodeType:
+    """The code of a function that continues `code` just before instruction `index`.
+
+    Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value), then `cells` (cell objects of cell
+    and free variables). Locals that are not passed are unbound. ValueError if the rest needs a cell that is not in `cells`, and for
+    generators, coroutines and class or module bodies, which have no continuation.
+    """
+    original = code.code
+    if code.is_generator:
+        raise ValueError(f"{code.name!r} is a generator or coroutine: it cannot be continued as a function")
+    if not original.co_flags & 0x0001:  # CO_OPTIMIZED
+        raise ValueError(f"{code.name!r} is a class or module body: its locals are not fast locals")
+    reachable = reachable_from(code, index)
+    _check_cells(code, reachable, cells)
+    slots = _slot_names(stack, {*original.co_varnames, *code.cellvars, *code.freevars})
+    emitter = Emitter()
+    _push_stack(emitter, code.instrs[index], stack, slots)
+    _Tail(code, emitter, reachable, frozenset(cells)).emit(index)
+    return emitter.assemble(code.name, [*slots, *params, *cells], frozenset(cells), original, original.co_qualname)
+
+
+def _check_cells(code: Code, reachable: list[int], cells: Sequence[str]) -> None:
+    known = {*code.cellvars, *code.freevars}
+    unknown = [name for name in cells if name not in known]
+    if unknown:
+        raise ValueError(f"{code.name!r} has no cell or free variable {', '.join(unknown)}")
+    used = {code.instrs[i].arg for i in reachable if code.instrs[i].op in CELL_OPS and code.instrs[i].op != "MAKE_CELL"}
+    # MAKE_CELL inside the body (a comprehension inlined by 3.12+) makes its own
+    made = {code.instrs[i].arg for i in reachable if code.instrs[i].op == "MAKE_CELL" and i >= code.entry}
+    missing = used.intersection(known).difference(cells, made)
+    if missing:
+        raise ValueError(f"the rest of {code.name!r} needs the cells {', '.join(sorted(missing))}")
+
+
+def _slot_names(stack: Sequence[str], taken: set[str]) -> list[str]:
+    """Parameter names for the stack's values; underscores are added where the user has a variable of that name."""
+    names: list[str] = []
+    for kind in stack:
+        if kind == "value":
+            name = f"stack{len(names)}"
+            while name in taken:
+                name = "_" + name
+            names.append(name)
+    return names
+
+
+def _push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list[str]) -> None:
+    """Put the operands back and let go of the parameters, so that an operand lives no longer than in the original."""
+    emitter.set_location(first.positions)
+    values = iter(slots)
+    for kind in stack:
+        if kind == "null":
+            emitter.push_null()
+        else:
+            emitter.load_fast(next(values))
+    for name in slots:
+        emitter.delete_fast(name)
+
+
+class _Tail:
+    """Emits the reachable instructions of `code` in their original order."""
+
+    def __init__(self, code: Code, emitter: Emitter, reachable: list[int], cells: frozenset[str]) -> None:
+        self.code = code
+        self.emitter = emitter
+        self.reachable = reachable
+        self.cells = cells
+        self.labels: dict[int, Label] = {}
+        self.handlers: dict[tuple[int, int, bool], Handler] = {}
+        self.super_sites = super_sites(code)
+        for i in reachable:
+            instr = code.instrs[i]
+            for goal in (instr.target, instr.handler):
+                if goal is not None and goal not in self.labels:
+                    self.labels[goal] = Label()
+
+    def emit(self, index: int) -> None:
+        """All of it, entered at `index`."""
+        emitter, instrs = self.emitter, self.code.instrs
+        if self.reachable[0] != index:
+            emitter.jump(self.labels.setdefault(index, Label()))
+        for i in self.reachable:
+            instr = instrs[i]
+            if i in self.labels:
+                emitter.mark(self.labels[i])
+            emitter.set_handler(self._handler(instr))
+            if i in self.super_sites:
+                self._super(instr)
+            elif instr.op in JUMPS and instr.target is not None:
+                emitter.raw(instr, self.labels[instr.target])
+            elif not self._is_dropped(instr):
+                emitter.raw(instr)
+
+    def _is_dropped(self, instr: Instr) -> bool:
+        if instr.op == "NOP":
+            # PRECALL and KW_NAMES come back with their CALL; the compiler's own NOPs carry a line for tracers
+            return instr.raw.opname != "NOP"
+        return instr.op in _DROPPED or (instr.op == "MAKE_CELL" and instr.index < self.code.entry)
+
+    def _handler(self, instr: Instr) -> Handler | None:
+        if instr.handler is None:
+            return None
+        key = (instr.handler, instr.handler_depth, instr.handler_lasti)
+        handler = self.handlers.get(key)
+        if handler is None:
+            handler = self.handlers[key] = Handler(self.labels[instr.handler], instr.handler_depth, instr.handler_lasti)
+        return handler
+
+    def _super(self, instr: Instr) -> None:
+        """A call that may be zero-argument super(), which looks for a *free* variable `__class__` and for the first parameter in the frame. Neither is
+        where it was, so if the callee is super they are passed; whatever else was called gets what the user wrote."""
+        code, emitter = self.code, self.emitter
+        if not code.params or (instr.op == "CALL" and "__class__" not in self.cells):
+            emitter.raw(instr)
+            return
+        is_call = instr.op == "CALL"
+        otherwise, end = Label(), Label()
+        emitter.set_location(instr.positions)
+        emitter.copy(1 if is_call else 3)
+        emitter.load_const(super)
+        emitter.is_op()
+        emitter.pop_jump_if_false(otherwise)
+        if is_call:
+            emitter.load_deref("__class__")
+            self._load_first_parameter()
+            emitter.raw_call(2)
+        else:
+            name, is_method, _ = instr.arg
+            emitter.op("LOAD_SUPER_ATTR", (name, is_method, True))
+        emitter.jump(end)
+        emitter.mark(otherwise)
+        emitter.raw(instr)
+        emitter.mark(end)
+
+    def _load_first_parameter(self) -> None:
+        first = self.code.params[0]
+        if first in self.cells:
+            self.emitter.load_deref(first)
+        else:
+            self.emitter.load_fast(first)
+
+
+def pretty(code: CodeType) -> str:
+    """A readable listing for DYNAJIT_LOGS=bytecode: signature, then CPython's own disassembly."""
+    names = ", ".join(f"{name} (cell)" if name in code.co_cellvars else name for name in code.co_varnames[: code.co_argcount])
+    head = f'{code.co_qualname}({names})  # File "{code.co_filename}", line {code.co_firstlineno}'
+    return f"{head}\n{dis.Bytecode(code).dis()}"

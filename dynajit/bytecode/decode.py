@@ -1,0 +1,216 @@
+"""A code object decoded once into canonical instructions.
+
+In: a CodeType. Out: a `Code`: list of `Instr` with resolved names, constants, jump targets (indices into the list), innermost exception handler and
+source positions. Decoding never raises: an opcode that the py3NN module does not map becomes op "UNKNOWN" with arg (raw name, raw argument).
+The result is cached for as long as the code object lives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import opcode
+import weakref
+from types import CodeType
+from typing import Any, NamedTuple
+
+from dynajit.bytecode.common import Decoding, Kind, Tables
+from dynajit.bytecode.target import cache_entries, target
+
+Positions = tuple[int | None, int | None, int | None, int | None]
+
+
+class RawInstr(NamedTuple):
+    """What CPython holds: opcode name, full argument, offset in bytes of the opcode (after any EXTENDED_ARG)."""
+
+    opname: str
+    arg: int
+    offset: int
+
+
+class Instr:
+    """One canonical instruction. `target` and `handler` are indices into `Code.instrs`."""
+
+    __slots__ = ("arg", "handler", "handler_depth", "handler_lasti", "index", "op", "positions", "raw", "target")
+
+    def __init__(self, index: int, op: str, arg: Any, positions: Positions, raw: RawInstr) -> None:
+        self.index = index
+        self.op = op
+        self.arg = arg
+        self.target: int | None = None
+        self.handler: int | None = None
+        #: the stack is cut to this many slots before the handler's (offset and) exception are pushed
+        self.handler_depth = 0
+        #: the handler also gets the offset of the raising instruction, pushed before the exception
+        self.handler_lasti = False
+        self.positions = positions
+        self.raw = raw
+
+    @property
+    def lineno(self) -> int | None:
+        """The user's line, if the compiler gave one."""
+        return self.positions[0]
+
+    def __repr__(self) -> str:
+        arrow = f" -> {self.target}" if self.target is not None else f" {self.arg!r}"
+        return f"<{self.index} {self.op}{arrow}>"
+
+
+class Code:
+    """A decoded code object. Analyses (liveness, regions) are kept in `memo` by the modules that compute them."""
+
+    __slots__ = ("_code", "cellvars", "entry", "freevars", "has_varargs", "has_varkw", "instrs", "is_generator", "memo", "name", "params")
+
+    def __init__(self, code: CodeType, instrs: list[Instr]) -> None:
+        # Weak, or the cache entry (and every constant) would outlive the code object.
+        self._code = weakref.ref(code)
+        self.instrs = instrs
+        flags = code.co_flags
+        self.name = code.co_name
+        self.has_varargs = bool(flags & inspect.CO_VARARGS)
+        self.has_varkw = bool(flags & inspect.CO_VARKEYWORDS)
+        count = code.co_argcount + code.co_kwonlyargcount + self.has_varargs + self.has_varkw
+        self.params: tuple[str, ...] = code.co_varnames[:count]
+        self.cellvars: tuple[str, ...] = code.co_cellvars
+        self.freevars: tuple[str, ...] = code.co_freevars
+        self.is_generator = bool(flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
+        #: index of the first instruction after the prologue (MAKE_CELL …, RESUME)
+        self.entry = next((i.index + 1 for i in instrs if i.op == "RESUME"), 0)
+        self.memo: dict[str, Any] = {}
+
+    @property
+    def code(self) -> CodeType:
+        """The code object. RuntimeError if it has been freed: whoever works on a Code keeps the function or frame it came from."""
+        code = self._code()
+        if code is None:
+            raise RuntimeError(f"the code object of {self.name!r} is gone; keep it alive while its decoded form is used")
+        return code
+
+    def __len__(self) -> int:
+        return len(self.instrs)
+
+    def __repr__(self) -> str:
+        return f"<Code {self.name}, {len(self.instrs)} instrs>"
+
+
+_cache: dict[int, tuple[weakref.ref[CodeType], Code]] = {}
+
+
+def decode(code: CodeType) -> Code:
+    """The decoded form of `code`, from the cache if this very object was decoded before."""
+    key = id(code)
+    cached = _cache.get(key)
+    if cached is not None and cached[0]() is code:
+        return cached[1]
+    decoded = Code(code, _decode_instrs(code))
+
+    def forget(reference: weakref.ref[CodeType], key: int = key) -> None:
+        entry = _cache.get(key)
+        if entry is not None and entry[0] is reference:
+            del _cache[key]
+
+    _cache[key] = (weakref.ref(code, forget), decoded)
+    return decoded
+
+
+def _decodings() -> list[Decoding | None]:
+    """Decoding by opcode number for the running Python."""
+    table = target().TABLE
+    return [table.get(name) for name in opcode.opname]
+
+
+_by_opcode: list[Decoding | None] | None = None
+
+
+def _decode_instrs(code: CodeType) -> list[Instr]:
+    global _by_opcode
+    if _by_opcode is None:
+        _by_opcode = _decodings()
+    by_opcode, caches, opnames = _by_opcode, cache_entries(), opcode.opname
+    raw_code = code.co_code
+    tables = Tables(code)
+    consts, names, localsplus = tables.consts, tables.names, tables.localsplus
+    positions = list(code.co_positions())
+    instrs: list[Instr] = []
+    index_at: dict[int, int] = {}  # byte offset of an instruction (its first EXTENDED_ARG) → canonical index
+    jumps: list[tuple[Instr, int]] = []
+    offset, start, extended, size = 0, -1, 0, len(raw_code)
+    while offset < size:
+        number, arg = raw_code[offset], raw_code[offset + 1] | extended
+        if start < 0:
+            start = offset
+        if number == opcode.EXTENDED_ARG:
+            extended = arg << 8
+            offset += 2
+            continue
+        after = offset + 2 + 2 * caches[number]
+        raw = RawInstr(opnames[number], arg, offset)
+        index = len(instrs)
+        index_at[start] = index_at[offset] = index
+        decoding = by_opcode[number]
+        where = positions[offset >> 1]
+        if decoding is None:
+            instrs.append(Instr(index, "UNKNOWN", (raw.opname, arg), where, raw))
+        else:
+            op, kind, custom = decoding
+            if kind == Kind.NONE:
+                instrs.append(Instr(index, op, None, where, raw))
+            elif kind == Kind.LOCAL or kind == Kind.CELL:
+                instrs.append(Instr(index, op, localsplus[arg], where, raw))
+            elif kind == Kind.CONST:
+                instrs.append(Instr(index, op, consts[arg], where, raw))
+            elif kind == Kind.NAME:
+                instrs.append(Instr(index, op, names[arg], where, raw))
+            elif kind == Kind.INT:
+                instrs.append(Instr(index, op, arg, where, raw))
+            elif custom is not None:
+                for op, value in custom(tables, arg):
+                    instrs.append(Instr(len(instrs), op, value, where, raw))
+            else:
+                instr = Instr(index, op, None, where, raw)
+                instrs.append(instr)
+                jumps.append((instr, after + 2 * arg if kind == Kind.FORWARD else after - 2 * arg))
+        offset, start, extended = after, -1, 0
+    _resolve_jumps(instrs, jumps, index_at)
+    _attach_handlers(code, instrs, index_at)
+    return instrs
+
+
+def _resolve_jumps(instrs: list[Instr], jumps: list[tuple[Instr, int]], index_at: dict[int, int]) -> None:
+    for instr, offset in jumps:
+        goal = index_at[offset]
+        if instr.op == "FOR_ITER":
+            # The jump lands behind the instructions that only clean up after an exhausted iterator (END_FOR …).
+            while instrs[goal].op == "END_FOR":
+                goal += 1
+        instr.target = goal
+
+
+def _attach_handlers(code: CodeType, instrs: list[Instr], index_at: dict[int, int]) -> None:
+    entries = parse_exception_table(code.co_exceptiontable)
+    if not entries:
+        return
+    offsets = [instr.raw.offset for instr in instrs]
+    position = 0
+    for start, end, handler_offset, depth, lasti in entries:  # sorted and disjoint
+        handler = index_at[handler_offset]
+        while position < len(instrs) and offsets[position] < start:
+            position += 1
+        while position < len(instrs) and offsets[position] < end:
+            instr = instrs[position]
+            instr.handler, instr.handler_depth, instr.handler_lasti = handler, depth, lasti
+            position += 1
+
+
+def parse_exception_table(table: bytes) -> list[tuple[int, int, int, int, bool]]:
+    """(start, end, handler, depth, lasti) for each entry, offsets in bytes, end exclusive (Objects/exception_handling_notes.txt in CPython)."""
+    numbers: list[int] = []
+    value = 0
+    for byte in table:
+        value = value << 6 | byte & 0x3F
+        if not byte & 0x40:
+            numbers.append(value)
+            value = 0
+    return [
+        (2 * start, 2 * (start + length), 2 * handler, depth_lasti >> 1, bool(depth_lasti & 1))
+        for start, length, handler, depth_lasti in zip(*[iter(numbers)] * 4, strict=True)
+    ]
