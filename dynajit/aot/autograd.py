@@ -10,6 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._guards import TracingContext, detect_fake_mode, tracing
+
+from dynajit import torch_compat
+from dynajit.aot.runtime_wrappers import eager_on_overlap
 
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
@@ -33,9 +37,10 @@ def compile_with_autograd(
 
         return compile_phase
 
-    # Donated buffers make backward(retain_graph=True) an error that eager doesn't raise.
-    with functorch_config.patch(donated_buffer=False):
-        return aot_module_simplified(
+    # AOTAutograd leaves in the context which inputs are mutated.
+    context = TracingContext(detect_fake_mode(list(example_inputs)))
+    with functorch_config.patch(torch_compat.aot_options()), tracing(context):
+        compiled = aot_module_simplified(
             gm,
             list(example_inputs),
             fw_compiler=compiler("forward"),
@@ -45,6 +50,16 @@ def compile_with_autograd(
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )
+    return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+
+
+def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
+    metadata = context.fw_metadata
+    if metadata is None:
+        return list(range(len(inputs)))
+    # AOTAutograd puts parameters that the module itself holds before the inputs.
+    own = len(metadata.input_info) - len(inputs)
+    return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
 
 
 def _boxed(fn: Callable[..., Any]) -> Callable[[list[Any]], Any]:

@@ -12,17 +12,21 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynajit import torch_compat
+
 Compiled = Callable[..., Any]
 
 
-def wrap_inference(inputs: Sequence[FakeTensor], mutated: Sequence[int], eager: Compiled, compiled: Compiled) -> Compiled:
+def wrap_inference(
+    inputs: Sequence[FakeTensor], mutated: Sequence[int], eager: Compiled, compiled: Compiled
+) -> Compiled:
     """`compiled`, the run of a graph that the short road traced, with what its calls need around them."""
     return eager_on_overlap(inputs, mutated, eager, without_autocast(compiled))
 
 
 def without_autocast(compiled: Compiled) -> Compiled:
     """Autocast's casts are in the graph already; operators called from compiled code must not cast again."""
-    if not torch._C._is_any_autocast_enabled():
+    if not torch_compat.any_autocast_enabled():
         return compiled
 
     def call(*inputs: Any) -> Any:

@@ -92,7 +92,9 @@ def _write_mutations_back(
         mutated[position] = recorder.node_of(after)
     written = {_storage(wrapped[position]) for position in mutated}
     known = {id(wrapper) for wrapper in wrapped}
-    if any(isinstance(value, torch.Tensor) and id(value) not in known and _storage(value) in written for value in outputs):
+    if any(
+        isinstance(value, torch.Tensor) and id(value) not in known and _storage(value) in written for value in outputs
+    ):
         raise NotSimple("an output is a view of a mutated input")
     return mutated
 

@@ -1,21 +1,72 @@
-"""`backend="codegen"`, the default: fused C kernels for CPU tensors."""
+"""`backend="codegen"`, the default: fused C kernels for CPU tensors, everything else through torch's dispatcher.
+
+In:  a torch-level graph. Out: a callable that runs its call plans.
+Where nothing can be fused (no C compiler, another device, a graph of a kind that can't be planned) the ATen graph runs
+operator by operator, and one line says so.
+"""
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from dynajit.aot import compile_joint
+from dynajit import codegen as generator
+from dynajit.aot import compile_joint, decompositions
 from dynajit.backends.registry import register_backend
+from dynajit.exc import ConfigError
+from dynajit.report import logs, phases
+from dynajit.runtime import executor, toolchain
 
-
-def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: str) -> Callable[..., Any]:
-    return gm.forward
+# No option changes what is generated yet; a name nobody knows is an error all the same.
+_OPTIONS: tuple[str, ...] = ()
+_serial = itertools.count()
+_told: set[str] = set()
 
 
 @register_backend(name="codegen")
 def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Functionalise `gm` and generate code for its ATen graphs."""
-    return compile_joint(gm, example_inputs, _compile)
+    """Functionalise `gm`, differentiate it if need be, and generate code for its ATen graphs."""
+    for name in options.get("options") or ():
+        if name not in _OPTIONS:
+            raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
+    device = next((d for d in map(_device, example_inputs) if d not in (None, "cpu")), None)
+    if device is not None:
+        _tell(f"no code is generated for tensors on {device} yet: graphs with such tensors run operator by operator")
+        return compile_joint(gm, example_inputs, _run_op_by_op)
+    with phases.timer("aot"):
+        return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
+
+
+def _device(value: Any) -> str | None:
+    return value.device.type if isinstance(value, torch.Tensor) else None
+
+
+def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    name = f"{phase}_{next(_serial)}"
+    if logs.enabled("aot_graphs"):
+        logs.emit("aot_graphs", f"{name}\n{gm.print_readable(print_output=False)}")
+    try:
+        with phases.timer("codegen"):
+            plan = generator.generate(gm, inputs, name)
+            compiled = executor.build(plan)
+    except (generator.CannotGenerate, toolchain.ToolchainError) as error:
+        _tell(f"{error}; such graphs run operator by operator")
+        return _run_op_by_op(gm, inputs, phase)
+    if logs.enabled("output_code"):
+        logs.emit("output_code", f"{name}\n{plan.source}\n{plan}")
+    return compiled
+
+
+def _run_op_by_op(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    return gm.forward
+
+
+def _tell(reason: str) -> None:
+    """Warn once for each reason: it costs speed, and can be mended."""
+    if reason not in _told:
+        _told.add(reason)
+        warnings.warn(f"dynajit: {reason}", stacklevel=2)

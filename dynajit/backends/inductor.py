@@ -14,4 +14,5 @@ from dynajit.backends.registry import register_backend
 def inductor(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Compile `gm` with Inductor; `mode` and `options` mean what they mean to torch.compile."""
     from torch._dynamo.backends.inductor import inductor as torch_backend
+
     return torch_backend(gm, list(example_inputs), **options)

@@ -1,0 +1,301 @@
+"""Runs a call plan: one straight-line Python function for each plan, everything it needs bound to its globals.
+
+In:  a `codegen.plan.Plan`.
+Out: a function from the graph's inputs to the tuple of its outputs. Its text is in `linecache`, so tracebacks show it.
+To support one more kind of step: a method `_<step>` of `_Writer` and its line in `_Writer.write`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import linecache
+import math
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit import torch_compat
+from dynajit.codegen.plan import (
+    AllocStep,
+    Buffer,
+    BufferRef,
+    ExternStep,
+    FreeStep,
+    KernelStep,
+    Plan,
+    ViewStep,
+)
+from dynajit.runtime import load
+
+_serial = itertools.count()
+
+# ATen operators whose function in `torch` takes the same arguments in the same order and costs a microsecond less.
+_DIRECT = (
+    *("mm", "bmm", "addmm", "baddbmm", "convolution", "embedding", "index_select"),
+    *("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"),
+)
+
+
+def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
+    """Compile the plan's kernels, if it has any, and its Python function. Raises ToolchainError.
+
+    The function has attributes `source` (its text) and `plan`.
+    """
+    writer = _Writer(plan)
+    text = writer.write()
+    scope = writer.scope
+    if plan.kernels:
+        library = load.load_source(plan.source)
+        prototypes = {
+            kernel.name: f"{'int' if kernel.checked else 'void'} {{}}({', '.join(['uintptr_t'] * kernel.arity) or 'void'});"
+            for kernel in plan.kernels
+        }
+        scope.update(library.functions(prototypes), _library=library)
+    filename = f"<dynajit plan {plan.name} {next(_serial)}>"
+    exec(compile(text, filename, "exec"), scope)  # noqa: S102  (the text is ours)
+    call = scope.pop("call")
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    weakref.finalize(call, linecache.cache.pop, filename, None).atexit = False
+    call.source, call.plan = text, plan
+    return _without_function_modes(call)
+
+
+def _without_function_modes(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch-function mode saw the user's calls while they were traced; it must not see the plan's own as well."""
+    if torch._C._len_torch_function_stack() == 0:
+        return call
+
+    def without_modes(*inputs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return call(*inputs)
+
+    return without_modes
+
+
+class _Writer:
+    """Writes the text of one plan's function and collects in `scope` what the text refers to."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scope: dict[str, Any] = {"_fix": _fix, "_raise_index_error": _raise_index_error}
+        self.lines: list[str] = []
+        self.names: dict[str, str] = {}
+        self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library"}
+        self._kernels = {kernel.name: kernel for kernel in plan.kernels}
+        self._bound: dict[tuple[str, int], str] = {}
+        self._fresh: set[str] = set()  # tensors allocated here: they start at offset 0 of their memory
+        self._dtypes: dict[str, torch.dtype] = {}  # what the tensor behind an allocated buffer really holds
+        self._pointers: dict[str, str] = {}  # buffer -> variable that holds its address
+        self._pointer_uses = Counter(arg for step in plan.steps if isinstance(step, KernelStep) for arg in step.args)
+        self._tensor_uses = _tensors_used(plan)
+
+    def write(self) -> str:
+        plan = self.plan
+        for name, value in plan.constants.items():
+            self.scope[self._name(name)] = value
+        parameters = ", ".join(self._name(name) for name in plan.inputs)
+        for step in plan.steps:
+            match step:
+                case AllocStep():
+                    self._alloc(step)
+                case KernelStep():
+                    self._kernel(step)
+                case ExternStep():
+                    self._extern(step)
+                case ViewStep():
+                    self._view(step)
+                case FreeStep():
+                    self._free(step)
+        outputs = "".join(f"{self._expression(value)}, " for value in plan.outputs)
+        self.lines.append(f"return ({outputs.strip()})" if plan.outputs else "return ()")
+        return "\n    ".join([f"def call({parameters}):", *self.lines]) + "\n"
+
+    def _alloc(self, step: AllocStep) -> None:
+        buffer = self.plan.buffers[step.buffer]
+        name = self._name(step.buffer)
+        if step.reuse is None:
+            self.lines.append(f"{name} = {self._empty(buffer)}")
+            self._fresh.add(step.buffer)
+            self._dtypes[step.buffer] = buffer.dtype
+            return
+        base = self._name(step.reuse)
+        dtype = self._dtypes.get(step.reuse, self.plan.buffers[step.reuse].dtype)
+        if step.buffer not in self._tensor_uses:
+            # Only kernels touch it, so its address is all there has to be; the old tensor keeps the memory.
+            self._pointers[step.buffer] = self._pointer(step.reuse, held=True)
+            self.lines.append(f"{name} = {base}")
+        else:
+            if dtype != buffer.dtype:
+                base = f"{self._bind('_reinterpret', _reinterpret)}({base}, {self._bind('dtype', buffer.dtype)})"
+                dtype = buffer.dtype
+            as_strided = self._bind("as_strided", torch.as_strided)
+            self.lines.append(f"{name} = {as_strided}({base}, {buffer.shape!r}, {buffer.stride!r}, 0)")
+        self._dtypes[step.buffer] = dtype
+        self._fresh.add(step.buffer)
+
+    def _empty(self, buffer: Buffer) -> str:
+        if buffer.device.type == "cpu":
+            make = self._bind("empty", torch_compat.empty_strided_cpu)
+            return f"{make}({buffer.shape!r}, {buffer.stride!r}, {self._bind('dtype', buffer.dtype)})"
+        make = self._bind("empty_strided", torch.empty_strided)
+        dtype, device = self._bind("dtype", buffer.dtype), self._bind("device", buffer.device)
+        return f"{make}({buffer.shape!r}, {buffer.stride!r}, dtype={dtype}, device={device})"
+
+    def _kernel(self, step: KernelStep) -> None:
+        call = f"{step.kernel}({', '.join(self._pointer(arg) for arg in step.args)})"
+        info = self._kernels[step.kernel]
+        if not info.checked:
+            self.lines.append(call)
+            return
+        errors = self._bind("errors", info.errors)
+        self.lines.append(f"_status = {call}")
+        self.lines.append(f"if _status: _raise_index_error({errors}, _status)")
+
+    def _pointer(self, buffer: str, held: bool = False) -> str:
+        """Text for the address of a buffer; kept in a variable if it is asked for again."""
+        known = self._pointers.get(buffer)
+        if known is not None:
+            return known
+        text = f"{self._name(buffer)}.data_ptr()"
+        if self._pointer_uses[buffer] < 2 and not held:
+            return text
+        variable = self._pointers[buffer] = self._unused(f"p_{self._name(buffer)}")
+        self.lines.append(f"{variable} = {text}")
+        return variable
+
+    def _extern(self, step: ExternStep) -> None:
+        arguments = [self._expression(arg) for arg in step.args]
+        arguments += [f"{key}={self._expression(value)}" for key, value in step.kwargs.items()]
+        call = f"{self._target(step.target)}({', '.join(arguments)})"
+        kept = [name for name in step.outputs if name is not None]
+        if not kept:
+            self.lines.append(call)
+        elif step.single:
+            self.lines.append(f"{self._name(kept[0])} = {call}")
+        else:
+            targets = ", ".join("_" if name is None else self._name(name) for name in step.outputs)
+            self.lines.append(f"{targets}{',' if len(step.outputs) == 1 else ''} = {call}")
+        if step.check:
+            for output in kept:
+                self._check(output)
+
+    def _check(self, output: str) -> None:
+        # Sizes and dtype follow from the arguments' metadata; strides are the operator's own choice.
+        buffer = self.plan.buffers.get(output)
+        if buffer is not None:
+            name = self._name(output)
+            expected = self._bind("buffer", buffer)
+            self.lines.append(f"if {name}.stride() != {buffer.stride!r}: {name} = _fix({name}, {expected})")
+
+    def _view(self, step: ViewStep) -> None:
+        buffer = self.plan.buffers[step.output]
+        base = self._name(step.base)
+        offset = str(step.offset)
+        if step.base not in self._fresh:
+            offset = f"{base}.storage_offset()" + (f" + {step.offset}" if step.offset else "")
+        as_strided = self._bind("as_strided", torch.as_strided)
+        name = self._name(step.output)
+        self.lines.append(f"{name} = {as_strided}({base}, {buffer.shape!r}, {buffer.stride!r}, {offset})")
+
+    def _free(self, step: FreeStep) -> None:
+        self.lines.append("del " + ", ".join(self._name(buffer) for buffer in step.buffers))
+
+    def _target(self, target: Callable[..., Any]) -> str:
+        if isinstance(target, torch._ops.OpOverload):
+            packet = target.overloadpacket.__name__
+            if target.namespace == "aten" and target._overloadname == "default" and packet in _DIRECT:
+                return self._bind(packet, getattr(torch, packet))
+            return self._bind(f"aten_{packet}", target)
+        return self._bind(getattr(target, "__name__", "fn"), target)
+
+    def _expression(self, value: Any) -> str:
+        """Text that evaluates to `value`."""
+        if isinstance(value, BufferRef):
+            return self._name(value.name)
+        if type(value) is tuple:
+            return f"({''.join(f'{self._expression(item)}, ' for item in value)})"
+        if type(value) is list:
+            return f"[{', '.join(self._expression(item) for item in value)}]"
+        if type(value) is dict and all(type(key) is str for key in value):
+            return "{" + ", ".join(f"{key!r}: {self._expression(item)}" for key, item in value.items()) + "}"
+        if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+            return repr(value)
+        return self._bind("constant", value)
+
+    def _bind(self, hint: str, value: Any) -> str:
+        """The global that holds `value`."""
+        key = (hint, id(value))
+        name = self._bound.get(key)
+        if name is None:
+            name = self._bound[key] = self._unused(hint)
+            self.scope[name] = value
+        return name
+
+    def _name(self, buffer: str) -> str:
+        name = self.names.get(buffer)
+        if name is None:
+            name = self.names[buffer] = self._unused(buffer)
+        return name
+
+    def _unused(self, hint: str) -> str:
+        base = hint if hint.isidentifier() and not keyword.iskeyword(hint) and hint != "call" else "v"
+        name = base
+        for number in itertools.count(1):
+            if name not in self._taken and name not in self.scope:
+                break
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def _tensors_used(plan: Plan) -> set[str]:
+    """Buffers that something other than a kernel reads or writes, so that there must be a tensor."""
+    used: set[str] = set()
+
+    def visit(value: Any) -> None:
+        if isinstance(value, BufferRef):
+            used.add(value.name)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                visit(item)
+        elif isinstance(value, dict):
+            visit(tuple(value.values()))
+
+    visit(plan.outputs)
+    for step in plan.steps:
+        match step:
+            case ExternStep(args=args, kwargs=kwargs):
+                visit(args)
+                visit(tuple(kwargs.values()))
+            case ViewStep(base=base):
+                used.add(base)
+            case AllocStep(reuse=reuse) if reuse is not None and step.buffer in used:
+                used.add(reuse)
+    return used
+
+
+def _fix(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """`tensor` with the strides that kernels were compiled for: itself where only strides that don't count differ."""
+    if tuple(tensor.shape) != buffer.shape or tensor.dtype != buffer.dtype:
+        raise RuntimeError(
+            f"{buffer.name} is {tensor.dtype} {list(tensor.shape)}, was to be {buffer.dtype} {list(buffer.shape)}: "
+            "the operator's fake implementation and its kernel disagree"
+        )
+    pairs = zip(tensor.shape, tensor.stride(), buffer.stride, strict=True)
+    if tensor.numel() == 0 or all(size == 1 or stride == expected for size, stride, expected in pairs):
+        return tensor
+    made = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=buffer.device)
+    return made.copy_(tensor)
+
+
+def _reinterpret(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The memory of a tensor that starts at offset 0, as elements of another dtype."""
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _raise_index_error(errors: tuple[str, ...], status: int) -> None:
+    raise IndexError(errors[status - 1])

@@ -1,0 +1,67 @@
+"""Compiled C into this process.
+
+In:  C source and what to call in it.
+Out: an open `Library`; its functions take addresses as integers, and the GIL is released while one runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dynajit.report import phases
+from dynajit.runtime import store, toolchain
+
+# Bump when what is compiled from the same source with the same flags changes meaning.
+_FORMAT = "1"
+
+
+class Library:
+    """An open shared object. The functions it hands out do not keep it open: hold on to it while they may be called."""
+
+    def __init__(self, path: Path) -> None:
+        # Imported here because it brings a C parser along that a process with warm graphs only may never need.
+        import cffi
+
+        self.path = path
+        self._ffi = cffi.FFI()
+        # ABI mode: nothing is generated or compiled for the binding. cffi releases the GIL around each call.
+        self._library = self._ffi.dlopen(str(path))
+
+    def functions(self, prototypes: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
+        """The functions of these names; a prototype has `{}` for the name: "void {}(uintptr_t, uintptr_t);"."""
+        self._ffi.cdef("\n".join(text.format(name) for name, text in prototypes.items()), override=True)
+        return {name: getattr(self._library, name) for name in prototypes}
+
+
+_libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def load_source(source: str) -> Library:
+    """The library compiled from `source`: open already, from the artifact store, or compiled now.
+
+    Raises ToolchainError where no C compiler works or it refuses the text.
+    """
+    chain = toolchain.find()
+    key = hashlib.sha256(f"{_FORMAT}\0{chain.fingerprint}\0{source}".encode()).hexdigest()
+    with _lock:
+        library = _libraries.get(key)
+    if library is None:
+        with phases.timer("c_compile"):
+            path = store.get_or_make(key, ".so", functools.partial(_compile, chain, source))
+            library = Library(path)
+        with _lock:
+            library = _libraries.setdefault(key, library)
+    return library
+
+
+def _compile(chain: toolchain.Toolchain, source: str, output: Path) -> None:
+    text = output.with_suffix(".c")
+    text.write_text(source, encoding="utf-8")
+    chain.compile(text, output)

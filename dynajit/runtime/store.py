@@ -1,0 +1,166 @@
+"""The artifact store: compiled kernels on disk, found again by what they were made from.
+
+In:  a key (hex digest of everything that decides the contents) and a function that makes the file.
+Out: the path of a file with those contents, verified; made now or by any process before.
+One folder, private to the user. A file appears under its name only when complete (temporary name, then rename), so
+processes may work in it at once. What is broken, foreign or half there is a miss. Nothing in it is ever unpickled.
+One more kind of artifact: another `suffix`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dynajit.config import config
+
+_FORMAT = "v1"
+_STALE_S = 3600  # a temporary folder older than this has lost its process
+_PUTS_PER_SWEEP = 64
+
+
+class Store:
+    """The store in folder `root`; `limit` bytes at most are kept (checked now and then, oldest use goes first)."""
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self.root = root / _FORMAT
+        self.limit = limit
+        self._puts = 0
+
+    def get(self, key: str, suffix: str) -> Path | None:
+        """The verified file kept under `key`, or None."""
+        path = self._path(key, suffix)
+        try:
+            if _is_ours(path) and _checksum_file(path).read_text(encoding="ascii") == _digest(path):
+                os.utime(path)
+                return path
+        except (OSError, UnicodeDecodeError):
+            return None
+        return None
+
+    def put(self, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+        """`make(path)` writes the file; it is kept under `key`, and returned. Raises OSError, or what `make` raises."""
+        path = self._path(key, suffix)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
+        try:
+            made = scratch / f"{key}{suffix}"
+            make(made)
+            made.chmod(0o600)
+            checksum = scratch / "checksum"
+            checksum.write_text(_digest(made), encoding="ascii")
+            made.replace(path)
+            checksum.replace(_checksum_file(path))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if self._puts % _PUTS_PER_SWEEP == 0:
+            self.sweep()
+        self._puts += 1
+        return path
+
+    def sweep(self) -> None:
+        """Delete what was not used for longest until the rest fits, and what dead processes left."""
+        now = time.time()
+        for folder in self.root.glob("tmp-*"):
+            if now - _modified(folder) > _STALE_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        files = sorted(self._files(), key=_modified, reverse=True)
+        total = 0
+        for path in files:
+            total += _size(path)
+            if total > self.limit:
+                _checksum_file(path).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Delete everything."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self.root.glob("??/*") if path.suffix != ".sum")
+
+    def _path(self, key: str, suffix: str) -> Path:
+        return self.root / key[:2] / f"{key}{suffix}"
+
+
+def find() -> Store:
+    """The store that the settings of this moment name, or one in a temporary folder where that can't be used."""
+    return _open(config.cache_dir, config.cache_size_mb)
+
+
+def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+    """The file for `key`, made if no process has yet. Where the store can't be written (full disk, read-only), a file
+    of this process's own."""
+    store = find()
+    path = store.get(key, suffix)
+    if path is not None:
+        return path
+    try:
+        return store.put(key, suffix, make)
+    except OSError as error:
+        fallback = _open_temporary(f"the artifact store {store.root} can't be written: {error}", config.cache_size_mb)
+        return fallback.get(key, suffix) or fallback.put(key, suffix, make)
+
+
+@functools.cache
+def _open(folder: str, limit_mb: int) -> Store:
+    root = Path(folder).expanduser()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.stat()
+        if status.st_uid != os.geteuid():
+            return _open_temporary(f"the artifact store {root} belongs to another user", limit_mb)
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            root.chmod(0o700)
+        (root / _FORMAT).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return _open_temporary(f"the artifact store {root} can't be used: {error}", limit_mb)
+    return Store(root, limit_mb << 20)
+
+
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="dynajit-")
+
+
+@functools.cache
+def _open_temporary(why: str, limit_mb: int) -> Store:
+    # Cached, so that each reason is told once.
+    folder = Path(_temporary_folder().name)
+    warnings.warn(f"dynajit: {why}. Kernels of this process are kept in {folder} and lost with it", stacklevel=2)
+    return Store(folder, limit_mb << 20)
+
+
+def _checksum_file(path: Path) -> Path:
+    return path.with_name(path.name + ".sum")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _is_ours(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,186 @@
+"""The C compiler: which one, with which flags, and running it.
+
+In:  `config.compiler`, `config.simd`, $CC; C text that includes no header torch would have to provide.
+Out: `find()`: the `Toolchain` in use, or `ToolchainError` saying what was tried; `Toolchain.compile(source, output)`.
+To support one more compiler: its flags in `_flags` and its family in `_family`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from dynajit.codegen.plan import REQUIRED_CFLAGS
+from dynajit.config import config
+from dynajit.exc import DynajitError
+
+# A kernel file takes well under a second; a compiler that hangs must not hang the user's program.
+COMPILE_TIMEOUT_S = 120
+_PROBE_TIMEOUT_S = 20
+
+_SIMD_FLAGS = {
+    "auto": ("-march=native",),
+    "avx512": ("-march=native", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
+    "avx2": ("-march=native", "-mno-avx512f", "-mavx2", "-mfma"),
+    "neon": ("-mcpu=native",),
+    "none": ("-fno-tree-vectorize", "-fno-tree-slp-vectorize"),
+}
+
+
+class ToolchainError(DynajitError):
+    """No C compiler works, or the one in use refused a file. Graphs run unfused then.
+
+    Install gcc or clang, or name one with `dynajit.config.compiler`, DYNAJIT_COMPILER or CC.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolchain:
+    """A C compiler with the flags kernels are compiled with.
+
+    `fingerprint` stands for everything but the source that decides what comes out: it belongs in a kernel's key.
+    """
+
+    command: tuple[str, ...]
+    family: str
+    flags: tuple[str, ...]
+    link: tuple[str, ...]
+    openmp: bool
+    fingerprint: str
+
+    def compile(self, source: Path, output: Path) -> None:
+        """Compile the C file `source` to the shared object `output`. Raises ToolchainError."""
+        command = [*self.command, *self.flags, "-o", str(output), str(source), *self.link]
+        code, text = _run(command, COMPILE_TIMEOUT_S)
+        if code != 0 or not output.exists():
+            outcome = "took too long and was stopped" if code is None else f"ended with status {code}"
+            raise ToolchainError(f"the C compiler {outcome}\n  command: {shlex.join(command)}\n{text[-4000:]}")
+
+
+def find() -> Toolchain:
+    """The toolchain that the settings of this moment lead to. Raises ToolchainError where there is none."""
+    found = _find(config.compiler, os.environ.get("CC", ""), config.simd)
+    if isinstance(found, ToolchainError):
+        raise found
+    return found
+
+
+@functools.cache
+def _find(configured: str, environment: str, simd: str) -> Toolchain | ToolchainError:
+    # Failure is cached as well: a graph must not search the machine again for what isn't there.
+    tried = []
+    candidates = [configured] if configured else [environment, "cc", "gcc", "clang"]
+    for candidate in filter(None, candidates):
+        command = _resolve(candidate)
+        if command is None:
+            tried.append(f"{candidate}: not found")
+            continue
+        code, version = _run([*command, "--version"], _PROBE_TIMEOUT_S)
+        family = _family(version)
+        if code != 0 or family is None:
+            tried.append(f"{candidate}: does not say that it is gcc or clang")
+            continue
+        return _toolchain(command, family, version, simd)
+    return ToolchainError(
+        "no C compiler works, so nothing can be fused. Tried " + "; ".join(tried) + ". Install gcc or clang, or name "
+        "one with dynajit.config.compiler, DYNAJIT_COMPILER or CC"
+    )
+
+
+def _resolve(candidate: str) -> tuple[str, ...] | None:
+    """`candidate` as a command line. A configured path may hold blanks; $CC may hold arguments ("ccache gcc")."""
+    for parts in ([candidate], shlex.split(candidate)):
+        program = shutil.which(parts[0]) if parts else None
+        if program is not None:
+            return (program, *parts[1:])
+    return None
+
+
+def _family(version: str) -> str | None:
+    first = version.lower()
+    if "clang" in first:
+        return "clang"
+    return "gcc" if "gcc" in first or "free software foundation" in first else None
+
+
+def _toolchain(command: tuple[str, ...], family: str, version: str, simd: str) -> Toolchain:
+    openmp = _loaded_openmp() if family == "gcc" else None
+    flags = _flags(family, simd, openmp is not None)
+    # The libraries are named one by one so that -fopenmp does not add the compiler's own OpenMP runtime: two of them in
+    # one process mean two thread pools and a torch.set_num_threads() that only one listens to.
+    link = ("-nodefaultlibs", *([openmp] if openmp else []), "-lm", "-lc", "-lgcc") if family == "gcc" else ("-lm",)
+    text = "\0".join((version, *command, *flags, *link, _cpu()))
+    return Toolchain(command, family, flags, link, openmp is not None, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _flags(family: str, simd: str, openmp: bool) -> tuple[str, ...]:
+    target = _SIMD_FLAGS[simd]
+    if platform.machine() in ("aarch64", "arm64") and simd == "auto":
+        target = _SIMD_FLAGS["neon"]
+    if family == "clang" and simd == "none":
+        target = ("-fno-vectorize", "-fno-slp-vectorize")
+    return (
+        *("-O3", "-shared", "-fPIC", "-pipe", "-w"),
+        *(flag for flag in REQUIRED_CFLAGS if openmp or flag != "-fopenmp"),
+        *target,
+    )
+
+
+def _loaded_openmp() -> str | None:
+    """The OpenMP runtime that torch brought into this process; gcc's calls work with each of these three."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    paths = sorted({line.split(maxsplit=5)[-1].strip() for line in maps.splitlines() if ".so" in line})
+    for prefix in ("libgomp", "libiomp5", "libomp"):
+        for path in paths:
+            if Path(path).name.startswith(prefix):
+                return path
+    return None
+
+
+@functools.cache
+def _cpu() -> str:
+    """What -march=native depends on: a cache folder may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("flags", "Features", "model name", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def _run(command: list[str], timeout: float) -> tuple[int | None, str]:
+    """Exit status (None: stopped after `timeout` seconds) and everything that the command wrote."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},
+            # Its own process group: a compiler driver has children, and Ctrl-C is the user's program's affair.
+            start_new_session=True,
+        )
+    except OSError as error:
+        return 127, str(error)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return None, ""
+        raise
+    return process.returncode, output.decode(errors="replace")
