@@ -15,7 +15,7 @@ import dis
 import opcode
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bytecode import ConcreteBytecode, ConcreteInstr
 from bytecode.concrete import ExceptionTableEntry
@@ -74,6 +74,15 @@ class _Entry:
         self.units = 1
 
 
+class _Landing(NamedTuple):
+    """Where a FOR_ITER jumps to on Pythons that want an END_FOR there, before going on to `goal`."""
+
+    label: Label
+    instructions: tuple[RawOp, ...]
+    goal: Label
+    location: InstrLocation | None
+
+
 class Emitter:
     """Collects instructions; see the module docstring."""
 
@@ -88,8 +97,7 @@ class Emitter:
         self._location: InstrLocation | None = None
         self._positions: Positions | None = None
         self._handler: Handler | None = None
-        #: where exhausted iterators land before going on to the label (Pythons that want END_FOR there)
-        self._landings: list[tuple[Label, Label, InstrLocation | None]] = []
+        self._landings: list[_Landing] = []
 
     # -- where and under which handler
 
@@ -164,9 +172,9 @@ class Emitter:
 
     def jump_op(self, op: str, goal: Label) -> None:
         """Emit canonical jump `op` to `goal`, forward or (if goal is placed already) backward."""
-        if op == "FOR_ITER" and self._target.FOR_ITER_LANDING:
+        if op in self._target.LANDINGS:
             landing = Label()
-            self._landings.append((landing, goal, self._location))
+            self._landings.append(_Landing(landing, self._target.LANDINGS[op], goal, self._location))
             goal = landing
         backward = goal.position is not None
         opname = self._target.jump_opname(op, backward)
@@ -451,15 +459,14 @@ class _Assembly:
         saved, emitter._entries = emitter._entries, self.entries
         handler = emitter._handler
         emitter.set_handler(None)
-        self.landing_positions: dict[Label, int] = {}
-        for landing, goal, location in emitter._landings:
-            if goal.position is None:
+        for landing in emitter._landings:
+            if landing.goal.position is None:
                 raise ValueError("a FOR_ITER's end label was never placed")
-            landing.position = len(self.entries)
-            emitter._location = location
-            for raw in emitter._target.FOR_ITER_LANDING:
+            landing.label.position = len(self.entries)
+            emitter._location = landing.location
+            for raw in landing.instructions:
                 emitter._raw_op(raw)
-            emitter.jump_op("JUMP", goal)
+            emitter.jump_op("JUMP", landing.goal)
         emitter._entries = saved
         emitter._positions = None
         emitter.set_location(None)
@@ -549,7 +556,9 @@ class _Assembly:
             while True:
                 if i >= count:
                     raise ValueError("control runs off the end of the emitted code")
-                if depths[i] >= 0 or depth < 0:
+                if depth < 0:
+                    raise ValueError(f"more was popped than pushed before {self._describe(i)}")
+                if depths[i] >= 0:
                     if depths[i] != depth:
                         raise ValueError(f"stack depth at {self._describe(i)} is {depth} on one path, {depths[i]} on another")
                     break

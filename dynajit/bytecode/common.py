@@ -72,8 +72,9 @@ class Target(Protocol):
 
     TABLE: dict[str, Decoding]
     LOWER: dict[str, Lower]
-    #: raw instructions that must stand where a FOR_ITER jumps to, before the code that follows the loop
-    FOR_ITER_LANDING: tuple[RawOp, ...]
+    #: canonical jump → raw instructions that must stand where it jumps to, and only take away what it left on the stack. Canonical FOR_ITER and
+    #: SEND leave nothing and have the instruction behind as their target.
+    LANDINGS: dict[str, tuple[RawOp, ...]]
     #: True where the NULL of a plain call stands above the callable (3.13+) rather than below
     NULL_AFTER_CALLABLE: bool
 

@@ -176,11 +176,11 @@ def _decode_instrs(code: CodeType) -> list[Instr]:
 
 
 def _resolve_jumps(instrs: list[Instr], jumps: list[tuple[Instr, int]], index_at: dict[int, int]) -> None:
+    landings = target().LANDINGS
     for instr, offset in jumps:
         goal = index_at[offset]
-        if instr.op == "FOR_ITER":
-            # The jump lands behind the instructions that only clean up after an exhausted iterator (END_FOR …).
-            while instrs[goal].op == "END_FOR":
+        for raw in landings.get(instr.op, ()):
+            if instrs[goal].raw.opname == raw.opname:
                 goal += 1
         instr.target = goal
 

@@ -100,7 +100,7 @@ LOWER: Final[dict[str, Lower]] = {
     "RETURN_CONST": lambda arg: (RawOp("LOAD_CONST", Kind.CONST, arg), RawOp("RETURN_VALUE")),
 }
 
-FOR_ITER_LANDING: Final[tuple[RawOp, ...]] = ()
+LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {
