@@ -35,8 +35,8 @@ lint: build
 	$(BIN)/python -m mypy dynajit
 
 bench: build
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/compile_time.py
+	-$(BIN)/python benchmarks/overhead.py --save
+	$(BIN)/python benchmarks/compile_time.py --save
 	$(BIN)/python benchmarks/demo.py --save
 
 setup: $(READY)

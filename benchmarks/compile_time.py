@@ -1,0 +1,143 @@
+"""How long the first compile in a fresh process takes, against torch.compile.
+
+    python benchmarks/compile_time.py [--repeats N] [--save]
+
+Each figure is from a process of its own: imports of torch and of the model, then the clock from `compile` to the first
+result. `empty caches`: new cache folders. `prepared`: the same, after another process compiled an unrelated function
+into those folders, which takes out what a compiler does once for a machine (torch.compile probes the processor's vector
+instructions and builds a precompiled header). `warm`: the same program again over full caches. CPU seconds are of the
+process and everything it started. Medians over the repeats; the compilers take turns.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import side_by_side as sbs
+import torch
+from models import PROGRAMS
+
+PROGRAM_NAMES = ("softmax(x @ y)", "GPT-2 (4 layers)")
+STATES = ("empty caches", "prepared", "warm")
+HEADER = (
+    "program",
+    "caches",
+    "dynajit s",
+    "torch.compile s",
+    "share",
+    "dynajit CPU s",
+    "torch.compile CPU s",
+    "CPU share",
+)
+# The issue's bar, for empty caches: at most this share of torch.compile's time.
+BAR = 1 / 3
+
+
+def unrelated(x: torch.Tensor) -> torch.Tensor:
+    return (x - 3).sum(dim=0)
+
+
+def compile_once(name: str, compiler: str) -> dict[str, Any]:
+    """Child: wall and CPU seconds from compile to first result."""
+    if name == "unrelated":
+        fn: Callable[..., Any] = unrelated
+        args: tuple[Any, ...] = (torch.randn(64, 64),)
+        kwargs: dict[str, Any] = {}
+    else:
+        case = PROGRAMS[name].build()
+        fn, args, kwargs = case.fn, case.args, case.kwargs
+    with torch.no_grad():
+        cpu, wall = sbs.tree_cpu_seconds(), time.perf_counter()
+        sbs.COMPILERS[compiler](fn, None)(*args, **kwargs)
+        wall = time.perf_counter() - wall
+        cpu = sbs.tree_cpu_seconds() - cpu
+    return {"wall": wall, "cpu": cpu}
+
+
+def one_repeat(name: str, compiler: str) -> dict[str, dict[str, float]]:
+    """The three cache states once, in new processes."""
+
+    def child(program: str, folder: str) -> dict[str, Any]:
+        return sbs.run_child(__file__, ["--program", program, "--compiler", compiler], Path(folder))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as empty,
+        tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as prepared,
+    ):
+        out = {"empty caches": child(name, empty), "warm": child(name, empty)}
+        child("unrelated", prepared)
+        out["prepared"] = child(name, prepared)
+    return out
+
+
+def measure(name: str, repeats: int, progress: sbs.Progress) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """state -> compiler -> "wall" and "cpu" -> the figure of each repeat."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {
+        state: {who: {"wall": [], "cpu": []} for who in sbs.COMPILERS} for state in STATES
+    }
+    for repeat in range(repeats):
+        order = list(sbs.COMPILERS) if repeat % 2 == 0 else list(reversed(sbs.COMPILERS))
+        for who in order:
+            progress.step(f"{name}: {who}, repeat {repeat + 1} of {repeats}")
+            for state, figures in one_repeat(name, who).items():
+                for clock, seconds in figures.items():
+                    found[state][who][clock].append(seconds)
+    progress.clear()
+    return found
+
+
+def row(name: str, state: str, found: dict[str, dict[str, list[float]]]) -> tuple[list[str], float]:
+    """The cells, and dynajit's wall seconds over torch.compile's."""
+    cells, shares = [name, state], []
+    for clock in ("wall", "cpu"):
+        ours, theirs = (statistics.median(found[who][clock]) for who in ("dynajit", "torch.compile"))
+        shares.append(ours / max(theirs, 1e-9))
+        cells += [f"{ours:.2f}", f"{theirs:.2f}", f"{shares[-1]:.2f}"]
+    return cells, shares[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/compile_time.md")
+    for hidden in ("--program", "--compiler", "--out"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        torch.set_num_threads(1)
+        sbs.finish_child(options.out, compile_once(options.program, options.compiler))
+
+    print(sbs.machine())
+    table = sbs.Table(HEADER, max(PROGRAM_NAMES, key=len))
+    print("\n".join(table.lines), flush=True)
+    progress = sbs.Progress()
+    fine, failures = True, []
+    for name in PROGRAM_NAMES:
+        try:
+            found = measure(name, options.repeats, progress)
+        except sbs.ChildFailed as error:
+            progress.clear()
+            failures.append(f"{name}: {error}")
+            continue
+        for state in STATES:
+            cells, share = row(name, state, found[state])
+            fine = fine and (state != "empty caches" or share <= BAR)
+            print(table.add(cells), flush=True)
+    print("\n".join(["", *failures]))
+    word = "met" if fine and not failures else "missed"
+    verdict = f"Bar: with empty caches at most {BAR:.2f} of torch.compile's wall seconds: {word}."
+    print(verdict)
+    if options.save:
+        what = f"Seconds from `compile` to the first result in a fresh process; medians of {options.repeats}."
+        text = f"{what}\n\n{table}\n\n{verdict}"
+        print("written:", sbs.save("compile_time", "First compile", text, "python benchmarks/compile_time.py --save"))
+    return 0 if fine and not failures else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
