@@ -13,9 +13,10 @@ from types import CodeType
 from typing import Final, Literal
 
 from dynajit.bytecode.assemble import Emitter, Handler, Label
-from dynajit.bytecode.canonical import CELL_OPS, JUMPS
+from dynajit.bytecode.canonical import JUMPS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.decode import Code, Instr
+from dynajit.bytecode.liveness import cells_live
 
 _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
 
@@ -35,7 +36,7 @@ def build_continuation(
     if not original.co_flags & 0x0001:  # CO_OPTIMIZED
         raise ValueError(f"{code.name!r} is a class or module body: its locals are not fast locals")
     reachable = reachable_from(code, index)
-    _check_cells(code, reachable, cells)
+    _check_cells(code, index, cells)
     slots = _slot_names(stack, {*original.co_varnames, *code.cellvars, *code.freevars})
     emitter = Emitter()
     _push_stack(emitter, code.instrs[index], stack, slots)
@@ -43,15 +44,12 @@ def build_continuation(
     return emitter.assemble(code.name, [*slots, *params, *cells], frozenset(cells), original, original.co_qualname)
 
 
-def _check_cells(code: Code, reachable: list[int], cells: Sequence[str]) -> None:
+def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]
     if unknown:
         raise ValueError(f"{code.name!r} has no cell or free variable {', '.join(unknown)}")
-    used = {code.instrs[i].arg for i in reachable if code.instrs[i].op in CELL_OPS and code.instrs[i].op != "MAKE_CELL"}
-    # MAKE_CELL inside the body (a comprehension inlined by 3.12+) makes its own
-    made = {code.instrs[i].arg for i in reachable if code.instrs[i].op == "MAKE_CELL" and i >= code.entry}
-    missing = used.intersection(known).difference(cells, made)
+    missing = cells_live(code, index).difference(cells)
     if missing:
         raise ValueError(f"the rest of {code.name!r} needs the cells {', '.join(sorted(missing))}")
 

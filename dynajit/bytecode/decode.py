@@ -55,15 +55,28 @@ class Instr:
         return f"<{self.index} {self.op}{arrow}>"
 
 
+class _Decoded:
+    """What all `Code`s of one code object share."""
+
+    __slots__ = ("entry", "instrs", "memo")
+
+    def __init__(self, instrs: list[Instr]) -> None:
+        self.instrs = instrs
+        #: index of the first instruction after the prologue (MAKE_CELL …, RESUME)
+        self.entry = next((i.index + 1 for i in instrs if i.op == "RESUME"), 0)
+        self.memo: dict[str, Any] = {}
+
+
 class Code:
     """A decoded code object. Analyses (liveness, regions) are kept in `memo` by the modules that compute them."""
 
-    __slots__ = ("_code", "cellvars", "entry", "freevars", "has_varargs", "has_varkw", "instrs", "is_generator", "memo", "name", "params")
+    __slots__ = ("cellvars", "code", "entry", "freevars", "has_varargs", "has_varkw", "instrs", "is_generator", "memo", "name", "params")
 
-    def __init__(self, code: CodeType, instrs: list[Instr]) -> None:
-        # Weak, or the cache entry (and every constant) would outlive the code object.
-        self._code = weakref.ref(code)
-        self.instrs = instrs
+    def __init__(self, code: CodeType, decoded: _Decoded) -> None:
+        self.code = code
+        self.instrs = decoded.instrs
+        self.entry = decoded.entry
+        self.memo = decoded.memo
         flags = code.co_flags
         self.name = code.co_name
         self.has_varargs = bool(flags & inspect.CO_VARARGS)
@@ -73,17 +86,6 @@ class Code:
         self.cellvars: tuple[str, ...] = code.co_cellvars
         self.freevars: tuple[str, ...] = code.co_freevars
         self.is_generator = bool(flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
-        #: index of the first instruction after the prologue (MAKE_CELL …, RESUME)
-        self.entry = next((i.index + 1 for i in instrs if i.op == "RESUME"), 0)
-        self.memo: dict[str, Any] = {}
-
-    @property
-    def code(self) -> CodeType:
-        """The code object. RuntimeError if it has been freed: whoever works on a Code keeps the function or frame it came from."""
-        code = self._code()
-        if code is None:
-            raise RuntimeError(f"the code object of {self.name!r} is gone; keep it alive while its decoded form is used")
-        return code
 
     def __len__(self) -> int:
         return len(self.instrs)
@@ -92,7 +94,15 @@ class Code:
         return f"<Code {self.name}, {len(self.instrs)} instrs>"
 
 
-_cache: dict[int, tuple[weakref.ref[CodeType], Code]] = {}
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Code) and other.code is self.code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+
+# The cache holds no code object, else neither it nor its constants would ever be freed; so a Code is made anew by each decode(), of shared parts.
+_cache: dict[int, tuple[weakref.ref[CodeType], _Decoded]] = {}
 
 
 def decode(code: CodeType) -> Code:
@@ -100,8 +110,8 @@ def decode(code: CodeType) -> Code:
     key = id(code)
     cached = _cache.get(key)
     if cached is not None and cached[0]() is code:
-        return cached[1]
-    decoded = Code(code, _decode_instrs(code))
+        return Code(code, cached[1])
+    decoded = _Decoded(_decode_instrs(code))
 
     def forget(reference: weakref.ref[CodeType], key: int = key) -> None:
         entry = _cache.get(key)
@@ -109,7 +119,7 @@ def decode(code: CodeType) -> Code:
             del _cache[key]
 
     _cache[key] = (weakref.ref(code, forget), decoded)
-    return decoded
+    return Code(code, decoded)
 
 
 def _decodings() -> list[Decoding | None]:

@@ -85,7 +85,8 @@ def _solve(code: Code, bits: dict[str, int]) -> list[int]:
 
 def cells_live(code: Code, index: int) -> frozenset[str]:
     """Names of the cell and free variables that any instruction reachable from `index` refers to."""
-    found = {code.instrs[i].arg for i in reachable_from(code, index) if code.instrs[i].op in CELL_OPS}
-    if "__class__" in code.freevars and any(i in super_sites(code) for i in reachable_from(code, index)):
-        found.add("__class__")
-    return frozenset(found & {*code.cellvars, *code.freevars})
+    reachable = reachable_from(code, index)
+    found = {code.instrs[i].arg for i in reachable if code.instrs[i].op in CELL_OPS}
+    if not super_sites(code).isdisjoint(reachable):
+        found.update(("__class__", *code.params[:1]))  # super() finds these by itself
+    return frozenset(found.intersection((*code.cellvars, *code.freevars)))
