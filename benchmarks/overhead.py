@@ -125,7 +125,7 @@ def main() -> int:
     )
     print(f"\n{verdict}")
     if options.save:
-        what = "Median microseconds a call, one thread, gradients off; `share`: dynajit's overhead over torch.compile's."
+        what = "Median microseconds a call, one thread, no gradients; `share`: dynajit's overhead over torch.compile's."
         text = f"{what}\n\n{table}\n\n{verdict}"
         print("written:", sbs.save("overhead", "Overhead of a call", text, "python benchmarks/overhead.py --save"))
     return 0 if first is not None and first <= BAR else 1
