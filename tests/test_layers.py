@@ -17,7 +17,7 @@ MAX_LINES = 800
 
 BASE = ["exc", "config", "torch_compat", "_C", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
-BACK = ["runtime", "aot", "loopir", "schedule", "codegen"]
+BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "capture", "api", "testing", "__main__"]
 
 
@@ -25,17 +25,18 @@ def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
     return {layer: {*before, *order[: i + 1]} for i, layer in enumerate(order)}
 
 
-# For each layer those it may import: itself and what is below. The front (bytecode to resume) and the back (runtime to
-# codegen) do not see each other; they meet in backends and capture.
+# For each layer those it may import: itself and what is below. The front (bytecode to resume) and the back (aot, and
+# loopir to runtime) do not see each other; they meet in backends and capture.
 MAY_IMPORT: dict[str, set[str]] = {
     **_chain([], BASE),
     **_chain(BASE, FRONT),
     **_chain(BASE, BACK),
-    "backends": {*BASE, *BACK, "backends"},
+    "aot": {*BASE, "aot"},
+    "backends": {*BASE, *BACK, "aot", "backends"},
     "capture": {*BASE, *FRONT, "backends", "capture"},
     "api": {*BASE, *FRONT, "backends", "capture", "api"},
     # The package's face and its tools see everything.
-    **dict.fromkeys(["testing", "__main__", "__init__"], {*BASE, *FRONT, *BACK, *TOP, "__init__"}),
+    **{face: {*BASE, *FRONT, *BACK, "aot", *TOP, "__init__"} for face in ("testing", "__main__", "__init__")},
 }
 
 RIVAL = re.compile(r"torch[./]_(dynamo|inductor)")
@@ -97,7 +98,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def rival_uses(source: str, path: str) -> list[str]:
-    """Imports of torch._dynamo and torch._inductor, attribute access to them, their names in strings (docstrings aside)."""
+    """Imports of torch._dynamo and torch._inductor, attribute access to them, their names in strings."""
     tree = ast.parse(source)
     found = [(line, name) for line, name in imports(tree, path)]
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -120,7 +121,7 @@ def version_tests(source: str, path: str) -> list[str]:
     if VERSION_ADDRESS.fullmatch(path):
         return []
     if not path.endswith(".py"):
-        code = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m.group().count("\n"), source, flags=re.S)
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m.group().count("\n"), source, flags=re.DOTALL)
         lines = enumerate(code.splitlines(), 1)
         return [f"{path}:{n}: {m.group()}" for n, line in lines if (m := VERSION.search(line))]
     complaints = []
@@ -139,9 +140,8 @@ def silent_handlers(source: str, path: str) -> list[str]:
     complaints = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler) and all(isinstance(s, ast.Pass) for s in node.body):
-            if node.type is None or (
-                isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
-            ):
+            caught = dotted(node.type) if node.type else "everything"
+            if caught in ("everything", "Exception", "BaseException"):
                 complaints.append(f"{path}:{node.lineno}: hides every error")
     return complaints
 
