@@ -1,0 +1,88 @@
+"""Building scalar expressions: conversion, promotion, and the small simplifications that are always right.
+
+In:  scalar expressions and Python numbers.
+Out: scalar expressions in the grammar of `nodes.py`. One more simplification: in `convert` or `apply`, if it changes no
+     bit of the result.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dynajit.loopir import nodes
+from dynajit.loopir.nodes import Const, Op, Scalar
+from dynajit.loopir.ops import LOW_PRECISION, OPS
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What arithmetic on that dtype is done in (torch's opmath type on CPUs)."""
+    return torch.float32 if dtype in LOW_PRECISION else dtype
+
+
+def number(value: bool | float, dtype: torch.dtype) -> Const:
+    """A Python number as an expression; for bfloat16 and float16 rounded to them."""
+    if dtype in LOW_PRECISION:
+        value = float(torch.tensor(float(value), dtype=torch.float32).to(dtype))
+    elif dtype is torch.float32:
+        value = float(torch.tensor(float(value), dtype=torch.float64).to(torch.float32))
+    return nodes.const(value, dtype)
+
+
+def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
+    """`x` as that dtype, with the meaning of `Tensor.to`."""
+    if x.dtype is dtype:
+        return x
+    # A float constant may not fit an integer dtype: left to the machine, as in eager.
+    if isinstance(x, Const) and (dtype.is_floating_point or not x.dtype.is_floating_point):
+        return number(_wrapped(x.value, dtype), dtype)
+    if isinstance(x, Op) and x.name == "convert" and _exact(x.arguments[0].dtype, x.dtype):
+        # Going through a wider type changes nothing.
+        return convert(x.arguments[0], dtype)
+    return nodes.op("convert", (x,), dtype)
+
+
+def _wrapped(value: bool | float, dtype: torch.dtype) -> bool | float:
+    if dtype is torch.bool or dtype.is_floating_point:
+        return value
+    bits = torch.iinfo(dtype).bits
+    whole = int(value) & ((1 << bits) - 1)
+    return whole - (1 << bits) if dtype.is_signed and whole >= 1 << (bits - 1) else whole
+
+
+_EXACT = {
+    torch.bool: {
+        torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.bfloat16, torch.float16, torch.float32, torch.float64,
+    },
+    torch.bfloat16: {torch.float32, torch.float64},
+    torch.float16: {torch.float32, torch.float64},
+    torch.float32: {torch.float64},
+    torch.int8: {torch.int16, torch.int32, torch.int64, torch.float32, torch.float64},
+    torch.uint8: {torch.int16, torch.int32, torch.int64, torch.float32, torch.float64},
+    torch.int16: {torch.int32, torch.int64, torch.float32, torch.float64},
+    torch.int32: {torch.int64, torch.float64},
+}  # fmt: skip
+
+
+def _exact(source: torch.dtype, target: torch.dtype) -> bool:
+    """Does each value of `source` exist in `target`?"""
+    return target in _EXACT.get(source, ())
+
+
+def apply(name: str, *arguments: Scalar) -> Scalar:
+    """The operation on arguments that already have its dtype (`where`: condition first)."""
+    operation = OPS[name]
+    dtype = arguments[-1].dtype
+    return nodes.op(name, arguments, torch.bool if operation.result == "bool" else dtype)
+
+
+def like(value: float, x: Scalar) -> Const:
+    """The number in the dtype of `x`."""
+    return number(value, x.dtype)
+
+
+def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
+    """`condition ? then : otherwise`."""
+    if isinstance(condition, Const):
+        return then if condition.value else otherwise
+    return nodes.op("where", (condition, then, otherwise), then.dtype)

@@ -1,0 +1,220 @@
+"""What a lowering builds with: new computed tensors, elements of tensors seen through views, reductions.
+
+In:  `Value`s and the fake result of the op being lowered (`out`).
+Out: `Value`s; the tensors made are appended to the program in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir import nodes
+from dynajit.loopir.build import apply, compute_dtype, convert, number
+from dynajit.loopir.index import (
+    Atom,
+    Index,
+    axis,
+    constant,
+    contiguous_strides,
+    linearise,
+    substitute,
+    unravel,
+)
+from dynajit.loopir.nodes import (
+    Origin,
+    Pointwise,
+    Program,
+    Reduction,
+    Scalar,
+    Shape,
+    Value,
+    axes_for,
+    axis_of,
+)
+from dynajit.loopir.ops import SUPPORTED
+from dynajit.loopir.registry import NotLowered
+
+Number = bool | int | float
+Body = Callable[..., Scalar]
+
+
+class Builder:
+    """The state of lowering one graph: the program so far, and the node at hand (`out`: its fake result, `origin`)."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.out: Any = None
+        self.origin = Origin("", "")
+        self._count = 0
+        self.order = 0
+
+    # ---- reading
+
+    def element(self, value: Value, axes: Sequence[Index]) -> Scalar:
+        """The element of `value`, broadcast to the axes."""
+        return nodes.read(value.root, position_at(value, axes))
+
+    def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype) -> Scalar:
+        """A tensor's element or a number, converted to `dtype`."""
+        if isinstance(x, Value):
+            return convert(self.element(x, axes), dtype)
+        return number(x, dtype)
+
+    # ---- making tensors
+
+    def name(self, prefix: str = "t") -> str:
+        """A name no other tensor of the program has."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def pointwise(
+        self, shape: Sequence[int], body: Callable[[tuple[Index, ...]], Scalar], stride: Shape | None = None
+    ) -> Value:
+        """A new tensor whose element at `axes` is `body(axes)`."""
+        shape = tuple(shape)
+        axes = axes_for(shape)
+        scalar = body(axes)
+        self.order += 1
+        tensor = Pointwise(
+            self.name(), shape, stride or contiguous_strides(shape), scalar.dtype, self.order, self.origin
+        )
+        tensor.body = scalar
+        self.program.items.append(tensor)
+        return whole(tensor)
+
+    def result(self, body: Callable[[tuple[Index, ...]], Scalar]) -> Value:
+        """A new tensor with the shape, strides and dtype of the op's fake result."""
+        dtype = check_dtype(self.out.dtype)
+        return self.pointwise(self.out.shape, lambda axes: convert(body(axes), dtype), dense_stride(self.out))
+
+    def elementwise(self, function: Body, *args: Value | Number, dtype: torch.dtype | None = None) -> Value:
+        """`function` on the arguments broadcast to the result's shape and converted to the compute dtype of `dtype`
+        (default: the result's)."""
+        dtype = compute_dtype(check_dtype(dtype or self.out.dtype))
+        return self.result(lambda axes: function(*(self.argument(arg, axes, dtype) for arg in args)))
+
+    def map(
+        self, function: Body, *args: Value | Number, dtype: torch.dtype, shape: Sequence[int] | None = None
+    ) -> Value:
+        """An intermediate: `function` on the broadcast arguments, all as `dtype`."""
+        if shape is None:
+            shape = torch.broadcast_shapes(*(arg.shape for arg in args if isinstance(arg, Value)))
+        return self.pointwise(shape, lambda axes: function(*(self.argument(arg, axes, dtype) for arg in args)))
+
+    def reduce(self, kind: str, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> Value:
+        """`x` (converted to `dtype`) combined over `dims`."""
+        rank = len(x.shape)
+        reduced = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+        kept_shape = [1 if i in reduced else size for i, size in enumerate(x.shape)]
+        shape = tuple(kept_shape) if keepdim else tuple(size for i, size in enumerate(x.shape) if i not in reduced)
+        outer = iter(axes_for(shape))
+        inner: list[Index] = []
+        where: list[Index] = []
+        for i, size in enumerate(x.shape):
+            if i in reduced:
+                inner.append(axis(f"r{i}", size))
+                where.append(inner[-1])
+                if keepdim:
+                    next(outer)
+            else:
+                where.append(next(outer))
+        self.order += 1
+        tensor = Reduction(self.name(), shape, contiguous_strides(shape), dtype, self.order, self.origin)
+        tensor.kind = kind
+        tensor.inner = tuple(inner)
+        tensor.body = convert(self.element(x, where), dtype)
+        tensor.domain = x.shape
+        tensor.outer_mask = tuple(i not in reduced for i in range(rank))
+        tensor.place = tuple(where)
+        self.program.items.append(tensor)
+        return whole(tensor)
+
+    def as_result(self, value: Value, out: Any = None) -> Value:
+        """`value` in the shape, strides and dtype of the fake result: itself, or a conversion of it."""
+        out = self.out if out is None else out
+        stride = dense_stride(out)
+        if value.dtype is out.dtype and value.root.stride == stride and value.whole:
+            return value
+        dtype = check_dtype(out.dtype)
+        return self.pointwise(out.shape, lambda axes: convert(self.element(value, axes), dtype), stride)
+
+    # ---- views
+
+    def view(self, value: Value, shape: Sequence[int], where: Callable[[tuple[Index, ...]], Sequence[Index]]) -> Value:
+        """`value` seen in another shape; `where` gives the position in `value` of the element at the new axes."""
+        shape = tuple(shape)
+        return Value(value.root, position_at(value, where(axes_for(shape))), shape)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """`value`'s elements in row-major order in another shape."""
+        if tuple(shape) == value.shape:
+            return value
+        strides = contiguous_strides(shape)
+        return self.view(value, shape, lambda axes: unravel(linearise(axes, strides), value.shape))
+
+
+def whole(tensor: nodes.Tensor) -> Value:
+    """The tensor itself as a value."""
+    return Value(tensor, tensor.axes, tensor.shape)
+
+
+def position_at(value: Value, axes: Sequence[Index]) -> tuple[Index, ...]:
+    """Where in the root the element of `value` at `axes` is; `value` is broadcast."""
+    own = axes_for(value.shape)
+    if len(axes) > len(own):
+        axes = axes[len(axes) - len(own) :]
+    replace: dict[Atom, Index] = {}
+    for mine, at in zip(own, axes, strict=True):
+        atom = axis_of(mine)
+        if atom is not None and mine is not at:
+            replace[atom] = at
+    if not replace:
+        return value.position
+    return tuple(substitute(index, replace) for index in value.position)
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype, if kernels can have it."""
+    if dtype not in SUPPORTED:
+        raise NotLowered(f"dtype {dtype}")
+    return dtype
+
+
+def dense_stride(fake: Any) -> Shape:
+    """The strides of a fake tensor if its elements fill the memory without overlap, else row-major ones."""
+    shape, stride = tuple(fake.shape), tuple(fake.stride())
+    expected = 1
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size != 1):
+        if step != expected:
+            return contiguous_strides(shape)
+        expected *= size
+    return stride
+
+
+def affine(value: Value) -> tuple[Shape, int] | None:
+    """Strides and offset of `value` over its root's memory; None where no strides give it."""
+    address = linearise(value.position, value.root.stride)
+    strides = dict.fromkeys(range(len(value.shape)), 0)
+    index_of = {axis_of(mine): i for i, mine in enumerate(axes_for(value.shape)) if axis_of(mine) is not None}
+    for atom, coefficient in address.terms:
+        dim = index_of.get(atom) if isinstance(atom, Axis) else None
+        if dim is None:
+            return None
+        strides[dim] = coefficient
+    return tuple(strides.values()), address.constant
+
+
+__all__ = [
+    "Builder",
+    "NotLowered",
+    "affine",
+    "apply",
+    "check_dtype",
+    "constant",
+    "dense_stride",
+    "position_at",
+    "whole",
+]

@@ -1,0 +1,234 @@
+"""From a functional ATen graph to a program of the loop IR.
+
+In:  `lower(gm, name)`: an fx GraphModule whose nodes carry fake tensors of static shape in `meta["val"]`.
+Out: `Program`. A node whose op has no lowering, or whose lowering says `NotLowered`, or that is on another device than the
+     CPU, becomes an extern call. `SymbolicShapes` where a shape is not known.
+To lower one more op: see `registry.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from dynajit.loopir import index, lower_pointwise, lower_reduction, lower_view, nodes
+from dynajit.loopir.build import convert
+from dynajit.loopir.builder import Builder, affine, whole
+from dynajit.loopir.nodes import Extern, NameRef, Origin, Program, Source, Value
+from dynajit.loopir.registry import LOWERINGS, NotLowered
+
+__all__ = ["SymbolicShapes", "lower", "lower_pointwise", "lower_reduction", "lower_view"]
+
+aten = torch.ops.aten
+
+
+class SymbolicShapes(Exception):
+    """The graph has sizes that are known only when it runs."""
+
+
+def lower(gm: torch.fx.GraphModule, name: str) -> Program:
+    """The graph as a program."""
+    index.clear()
+    nodes.clear()
+    return _Lowering(gm, name).run()
+
+
+class _Lowering:
+    """One graph: what each fx node became, and the builder."""
+
+    def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
+        self.gm = gm
+        self.program = Program(name, ())
+        self.build = Builder(self.program)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.tail = _trailing_copies(gm.graph)
+        self.line = (object(), "")
+
+    def run(self) -> Program:
+        inputs: list[str] = []
+        for node in self.gm.graph.nodes:
+            self.build.origin = Origin(node.name, str(node.target), self._line_of(node))
+            if node.op == "placeholder":
+                inputs.append(node.name)
+                self.values[node] = self._source(node.name, node.meta.get("val"), external=True)
+            elif node.op == "get_attr":
+                self.values[node] = self._constant(node)
+            elif node.op == "output":
+                self.program.outputs = tuple(self._output(arg) for arg in node.args[0])
+            else:
+                self.values[node] = self._call(node)
+        self.program.inputs = tuple(inputs)
+        return self.program
+
+    def _line_of(self, node: torch.fx.Node) -> str:
+        trace = node.meta.get("stack_trace")
+        if trace is None:
+            return ""
+        if trace is not self.line[0]:
+            lines = [line.strip() for line in trace.strip().splitlines()]
+            code = [line for line in lines if line and not line.startswith(("File ", "^"))]
+            self.line = (trace, code[-1] if code else "")
+        return self.line[1]
+
+    def _source(self, name: str, fake: Any, external: bool = False) -> Any:
+        """The value of something in memory; a `NameRef` for what is no plain tensor."""
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise SymbolicShapes(name)
+        if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+            return NameRef(name)
+        shape, stride = tuple(fake.shape), tuple(fake.stride())
+        if not all(type(number) is int for number in (*shape, *stride)):
+            raise SymbolicShapes(name)
+        self.build.order += 1
+        source = Source(name, shape, stride, fake.dtype, self.build.order, self.build.origin, fake.device)
+        self.program.sources[name] = source
+        return whole(source)
+
+    def _constant(self, node: torch.fx.Node) -> Any:
+        found: Any = self.gm
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        self.program.constants[node.name] = found
+        return self._source(node.name, found)
+
+    # ---- calls
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        args, kwargs = map_arg((node.args, node.kwargs), self.values.__getitem__)
+        if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
+            return args[0][args[1]]
+        function = LOWERINGS.get(node.target)
+        if function is not None:
+            lowered = self._lowered(node, function, args, kwargs)
+            if lowered is not None:
+                return lowered
+        return self._extern(node, args, kwargs)
+
+    def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        build = self.build
+        out = node.meta.get("val")
+        if not _on_cpu(out) or not all(_lowerable(arg) for arg in (*args, *kwargs.values())):
+            return None
+        build.out = out
+        made = len(self.program.items)
+        try:
+            return function(build, *args, **kwargs)
+        except NotLowered:
+            del self.program.items[made:]
+            return None
+
+    def _extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
+        in_place = node in self.tail
+        args, kwargs = _map(lambda value: self.in_memory(value), (args, kwargs), Value)
+        if target is aten.copy_.default and in_place:
+            self._append_extern(node, args, kwargs, (None,), single=True, mutates=(args[0].root,))
+            return args[0]
+        out = node.meta.get("val")
+        if isinstance(out, (tuple, list)):
+            results = tuple(self._source(f"{node.name}_{i}", fake) for i, fake in enumerate(out))
+            names = tuple(value.root if isinstance(value, Value) else value.name for value in results)
+            self._append_extern(node, args, kwargs, names, single=False)
+            return results
+        result = self._source(node.name, out)
+        name = result.root if isinstance(result, Value) else result.name
+        self._append_extern(node, args, kwargs, (name,), single=True)
+        return result
+
+    def _append_extern(
+        self, node: torch.fx.Node, args: Any, kwargs: Any, results: Any, *, single: bool, mutates: Any = ()
+    ) -> None:
+        target = node.target
+        schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
+        pure_function = target is operator.getitem
+        self.build.order += 1
+        extern = Extern(
+            target,  # type: ignore[arg-type]
+            args,
+            kwargs,
+            results,
+            single,
+            self.build.order,
+            self.build.origin,
+            keep_order=schema is not None and torch.Tag.nondeterministic_seeded in target.tags,  # type: ignore[union-attr]
+            mutates=mutates,
+            barrier=not mutates and not pure_function and (schema is None or schema.is_mutable),
+            aliases=schema is None or any(result.alias_info is not None for result in schema.returns),
+        )
+        self.program.items.append(extern)
+
+    # ---- into memory
+
+    def in_memory(self, value: Value, fake: Any = None) -> Value:
+        """A value that is a strided view of its root; a copy if no strides express it."""
+        if value.whole or affine(value) is not None:
+            return value
+        return self.build.pointwise(value.shape, lambda axes: self.build.element(value, axes))
+
+    def _output(self, arg: Any) -> Any:
+        if not isinstance(arg, torch.fx.Node):
+            return arg
+        value = self.values[arg]
+        fake = arg.meta.get("val")
+        if not isinstance(value, Value):
+            return value
+        layout = affine(value)
+        expected = tuple(fake.stride())
+        if layout is not None and _same_strides(value.shape, layout[0], expected):
+            return value
+        build = self.build
+        return build.pointwise(value.shape, lambda axes: convert(build.element(value, axes), value.dtype), expected)
+
+
+def _same_strides(shape: Any, one: Any, other: Any) -> bool:
+    return 0 in shape or all(a == b for size, a, b in zip(shape, one, other, strict=True) if size != 1)
+
+
+def _on_cpu(out: Any) -> bool:
+    if isinstance(out, (tuple, list)):
+        return all(_on_cpu(fake) for fake in out)
+    if not isinstance(out, torch.Tensor):
+        return False
+    if not all(type(size) is int for size in out.shape):
+        raise SymbolicShapes(str(out.shape))
+    return out.device.type == "cpu" and out.layout is torch.strided
+
+
+def _lowerable(arg: Any) -> bool:
+    if isinstance(arg, Value):
+        root = arg.root
+        return not isinstance(root, Source) or (root.device.type == "cpu" and root.dtype in nodes.SUPPORTED)
+    if isinstance(arg, (tuple, list)):
+        return all(_lowerable(item) for item in arg)
+    return not isinstance(arg, (NameRef, complex))
+
+
+def _map(function: Callable[[Any], Any], tree: Any, kind: type) -> Any:
+    """`function` on the instances of `kind` in nested tuples, lists, dicts and slices."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([_map(function, item, kind) for item in tree])  # type: ignore[call-arg]
+    if isinstance(tree, dict):
+        return {key: _map(function, item, kind) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(_map(function, item, kind) for item in (tree.start, tree.stop, tree.step)))
+    return tree
+
+
+def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The `copy_` calls into inputs at the end of the graph, where functionalisation puts them."""
+    found: set[torch.fx.Node] = set()
+    for node in reversed(list(graph.nodes)):
+        if node.op == "output":
+            continue
+        target = node.args[0] if node.args else None
+        into_input = isinstance(target, torch.fx.Node) and target.op == "placeholder"
+        if node.target is not aten.copy_.default or not into_input:
+            break
+        found.add(node)
+    return found

@@ -1,0 +1,461 @@
+"""Lowerings of ATen ops that compute each element from the elements at the same place.
+
+In and out: see `registry.py`. Arithmetic is done in the result's dtype (float32 for bfloat16 and float16) and rounded to
+it after each op, as in eager. One more op: a line in a table or a function below.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
+from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.ops import FLOATS, INTS
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Operand = Value | Number
+
+# ---- one argument, float result (integers are converted to the default dtype, which is the result's)
+
+_UNARY_FLOAT = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "sqrt",
+]
+
+
+def _register_unary_float(name: str) -> None:
+    @lowering(getattr(aten, name).default)
+    def lower(build: Builder, x: Value) -> Value:
+        return build.elementwise(lambda a: apply(name, a), x)
+
+
+for _name in _UNARY_FLOAT:
+    _register_unary_float(_name)
+
+
+@lowering(aten.rsqrt.default)
+def _rsqrt(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("div", like(1, a), apply("sqrt", a)), x)
+
+
+@lowering(aten.reciprocal.default)
+def _reciprocal(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("div", like(1, a), a), x)
+
+
+def sigmoid(a: Scalar) -> Scalar:
+    """1 / (1 + exp(-a))"""
+    return apply("div", like(1, a), apply("add", like(1, a), apply("exp", apply("neg", a))))
+
+
+@lowering(aten.sigmoid.default)
+def _sigmoid(build: Builder, x: Value) -> Value:
+    return build.elementwise(sigmoid, x)
+
+
+@lowering(aten.silu.default)
+def _silu(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("div", a, apply("add", like(1, a), apply("exp", apply("neg", a)))), x)
+
+
+@lowering(aten.gelu.default)
+def _gelu(build: Builder, x: Value, approximate: str = "none") -> Value:
+    return build.elementwise(_gelu_tanh if approximate == "tanh" else _gelu_erf, x)
+
+
+def _gelu_erf(a: Scalar) -> Scalar:
+    erf = apply("erf", apply("mul", a, like(math.sqrt(0.5), a)))
+    return apply("mul", apply("mul", a, like(0.5, a)), apply("add", like(1, a), erf))
+
+
+def _gelu_tanh(a: Scalar) -> Scalar:
+    cube = apply("mul", apply("mul", a, a), a)
+    inner = apply("mul", like(math.sqrt(2 / math.pi), a), apply("add", a, apply("mul", like(0.044715, a), cube)))
+    return apply("mul", apply("mul", like(0.5, a), a), apply("add", like(1, a), apply("tanh", inner)))
+
+
+# ---- one argument, same dtype
+
+
+@lowering(aten.neg.default)
+def _neg(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("neg", a), x)
+
+
+@lowering(aten.abs.default)
+def _abs(build: Builder, x: Value) -> Value:
+    if x.dtype in (torch.uint8, torch.bool):
+        raise NotLowered
+    return build.elementwise(lambda a: apply("abs", a), x)
+
+
+def _register_rounding(aten_name: str, name: str) -> None:
+    @lowering(getattr(aten, aten_name).default)
+    def lower(build: Builder, x: Value) -> Value:
+        if not x.dtype.is_floating_point:
+            raise NotLowered
+        return build.elementwise(lambda a: apply(name, a), x)
+
+
+for _name in ("floor", "ceil", "trunc", "round"):
+    _register_rounding(_name, _name)
+
+
+@lowering(aten.relu.default)
+def _relu(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("maximum", a, like(0, a)), x)
+
+
+@lowering(aten.threshold_backward.default)
+def _threshold_backward(build: Builder, grad: Value, x: Value, threshold: Number) -> Value:
+    return build.elementwise(lambda g, a: select(apply("le", a, like(threshold, a)), like(0, g), g), grad, x)
+
+
+@lowering(aten.leaky_relu.default)
+def _leaky_relu(build: Builder, x: Value, slope: Number = 0.01) -> Value:
+    return build.elementwise(lambda a: select(apply("gt", a, like(0, a)), a, apply("mul", a, like(slope, a))), x)
+
+
+def _clamped(a: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
+    if low is not None:
+        a = apply("maximum", a, low)
+    return a if high is None else apply("minimum", a, high)
+
+
+@lowering(aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default)
+def _clamp(build: Builder, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+    if build.origin.op.startswith("aten.hardtanh"):
+        low, high = (-1 if low is None else low), (1 if high is None else high)
+    bounds = [bound for bound in (low, high) if bound is not None]
+    return build.elementwise(
+        lambda a, *rest: _clamped(a, rest[0] if low is not None else None, rest[-1] if high is not None else None),
+        x,
+        *bounds,
+    )
+
+
+@lowering(aten.clamp_min.default, aten.clamp_min.Tensor)
+def _clamp_min(build: Builder, x: Value, low: Operand) -> Value:
+    return build.elementwise(lambda a, b: apply("maximum", a, b), x, low)
+
+
+@lowering(aten.clamp_max.default, aten.clamp_max.Tensor)
+def _clamp_max(build: Builder, x: Value, high: Operand) -> Value:
+    return build.elementwise(lambda a, b: apply("minimum", a, b), x, high)
+
+
+# ---- arithmetic
+
+
+def _is_number(x: Operand, value: float) -> bool:
+    return not isinstance(x, Value) and x == value
+
+
+def _scaled(b: Scalar, alpha: Number) -> Scalar:
+    return b if alpha == 1 else apply("mul", like(alpha, b), b)
+
+
+def _arithmetic(build: Builder) -> None:
+    if build.out.dtype is torch.bool:
+        raise NotLowered("arithmetic on bool")
+
+
+@lowering(aten.add.Tensor, aten.add.Scalar)
+def _add(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
+    _arithmetic(build)
+    return build.elementwise(lambda a, b: apply("add", a, _scaled(b, alpha)), x, y)
+
+
+@lowering(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
+    _arithmetic(build)
+    return build.elementwise(lambda a, b: apply("sub", a, _scaled(b, alpha)), x, y)
+
+
+@lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def _rsub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
+    _arithmetic(build)
+    return build.elementwise(lambda a, b: apply("sub", b, _scaled(a, alpha)), x, y)
+
+
+@lowering(aten.mul.Tensor, aten.mul.Scalar)
+def _mul(build: Builder, x: Value, y: Operand) -> Value:
+    name = "and" if build.out.dtype is torch.bool else "mul"
+    return build.elementwise(lambda a, b: apply(name, a, b), x, y)
+
+
+@lowering(aten.div.Tensor, aten.div.Scalar)
+def _div(build: Builder, x: Value, y: Operand) -> Value:
+    return build.elementwise(lambda a, b: apply("div", a, b), x, y)
+
+
+@lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(build: Builder, x: Value, y: Operand, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return _div(build, x, y)
+    if build.out.dtype in FLOATS and rounding_mode == "trunc":
+        return build.elementwise(lambda a, b: apply("trunc", apply("div", a, b)), x, y)
+    _constant_divisor(build, y)
+    name = "intdiv" if rounding_mode == "trunc" else "floordiv"
+    return build.elementwise(lambda a, b: apply(name, a, b), x, y)
+
+
+@lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
+def _floor_divide(build: Builder, x: Value, y: Operand) -> Value:
+    _constant_divisor(build, y)
+    return build.elementwise(lambda a, b: apply("floordiv", a, b), x, y)
+
+
+@lowering(aten.remainder.Scalar)
+def _remainder(build: Builder, x: Value, y: Operand) -> Value:
+    _constant_divisor(build, y)
+    return build.elementwise(lambda a, b: apply("intmod", a, b), x, y)
+
+
+def _constant_divisor(build: Builder, y: Operand) -> None:
+    """Integer division by a tensor may divide by zero, which eager reports, or overflow: the dispatcher's affair."""
+    dtype = build.out.dtype
+    if dtype not in INTS or isinstance(y, Value) or not 1 <= y <= torch.iinfo(dtype).max:
+        raise NotLowered
+
+
+@lowering(aten.pow.Tensor_Scalar)
+def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
+    if build.out.dtype in INTS:
+        if exponent not in (1, 2, 3):
+            raise NotLowered
+    elif not build.out.dtype.is_floating_point:
+        raise NotLowered
+    return build.elementwise(lambda a: _power(a, exponent), x)
+
+
+def _power(a: Scalar, exponent: Number) -> Scalar:
+    """The special cases of eager, then the general function."""
+    square = apply("mul", a, a)
+    if exponent == 1:
+        return a
+    if exponent == 2:
+        return square
+    if exponent == 3:
+        return apply("mul", square, a)
+    if exponent == 0.5:
+        return apply("sqrt", a)
+    if exponent == -0.5:
+        return apply("div", like(1, a), apply("sqrt", a))
+    if exponent == -1:
+        return apply("div", like(1, a), a)
+    if exponent == -2:
+        return apply("div", like(1, a), square)
+    return apply("pow", a, like(exponent, a))
+
+
+@lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar, aten.atan2.default, aten.fmod.Tensor, aten.fmod.Scalar)
+def _binary_float(build: Builder, x: Operand, y: Operand) -> Value:
+    if not build.out.dtype.is_floating_point:
+        raise NotLowered
+    name = build.origin.op.split(".")[1]
+    return build.elementwise(lambda a, b: apply(name, a, b), x, y)
+
+
+@lowering(aten.maximum.default)
+def _maximum(build: Builder, x: Value, y: Value) -> Value:
+    return build.elementwise(lambda a, b: apply("maximum", a, b), x, y)
+
+
+@lowering(aten.minimum.default)
+def _minimum(build: Builder, x: Value, y: Value) -> Value:
+    return build.elementwise(lambda a, b: apply("minimum", a, b), x, y)
+
+
+@lowering(aten.addcmul.default)
+def _addcmul(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) -> Value:
+    return build.elementwise(lambda s, u, v: apply("add", s, apply("mul", _scaled(u, value), v)), x, a, b)
+
+
+@lowering(aten.addcdiv.default)
+def _addcdiv(build: Builder, x: Value, a: Value, b: Value, value: Number = 1) -> Value:
+    if not build.out.dtype.is_floating_point:
+        raise NotLowered
+    return build.elementwise(lambda s, u, v: apply("add", s, apply("div", _scaled(u, value), v)), x, a, b)
+
+
+# ---- comparison, logic, selection
+
+
+def _promoted(x: Operand, y: Operand) -> torch.dtype:
+    """The dtype in which torch compares two operands: the higher category wins, then tensors with dimensions."""
+
+    def sample(value: Operand) -> Any:
+        return torch.empty([0] * len(value.shape), dtype=value.dtype) if isinstance(value, Value) else value
+
+    return check_dtype(torch.result_type(sample(x), sample(y)))
+
+
+def _register_comparison(name: str) -> None:
+    packet = getattr(aten, name)
+
+    @lowering(packet.Tensor, packet.Scalar)
+    def lower(build: Builder, x: Value, y: Operand) -> Value:
+        same = isinstance(y, Value) and x.dtype is y.dtype
+        dtype = _promoted(x, y) if not same else x.dtype
+        if not isinstance(y, Value) and dtype in INTS and not _fits(y, dtype):
+            raise NotLowered("number out of the dtype's range")
+        return build.elementwise(lambda a, b: apply(name, a, b), x, y, dtype=dtype)
+
+
+def _fits(value: Number, dtype: torch.dtype) -> bool:
+    info = torch.iinfo(dtype)
+    return info.min <= value <= info.max
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _register_comparison(_name)
+
+
+def _register_logical(aten_name: str, name: str) -> None:
+    @lowering(getattr(aten, aten_name).default)
+    def lower(build: Builder, *args: Value) -> Value:
+        return build.elementwise(lambda *scalars: apply(name, *scalars), *args, dtype=torch.bool)
+
+
+for _aten_name, _name in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor"), ("logical_not", "not")):
+    _register_logical(_aten_name, _name)
+
+
+def _register_bitwise(aten_name: str, name: str) -> None:
+    packet = getattr(aten, aten_name)
+
+    @lowering(packet.Tensor, packet.Scalar)
+    def lower(build: Builder, x: Value, y: Operand) -> Value:
+        if build.out.dtype in INTS and not isinstance(y, Value) and not _fits(y, build.out.dtype):
+            raise NotLowered
+        return build.elementwise(lambda a, b: apply(name, a, b), x, y)
+
+
+for _aten_name, _name in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
+    _register_bitwise(_aten_name, _name)
+
+
+@lowering(aten.bitwise_not.default)
+def _bitwise_not(build: Builder, x: Value) -> Value:
+    return build.elementwise(lambda a: apply("not" if a.dtype is torch.bool else "invert", a), x)
+
+
+@lowering(aten.isnan.default)
+def _isnan(build: Builder, x: Value) -> Value:
+    dtype = compute_dtype(check_dtype(x.dtype))
+    return build.elementwise(lambda a: apply("ne", a, a), x, dtype=dtype)
+
+
+@lowering(aten.isinf.default)
+def _isinf(build: Builder, x: Value) -> Value:
+    if not x.dtype.is_floating_point:
+        raise NotLowered
+    dtype = compute_dtype(check_dtype(x.dtype))
+    return build.elementwise(lambda a: apply("eq", apply("abs", a), like(math.inf, a)), x, dtype=dtype)
+
+
+def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+    if condition.dtype is not torch.bool:
+        raise NotLowered
+    dtype = check_dtype(build.out.dtype)
+    return build.result(
+        lambda axes: select(
+            build.element(condition, axes), build.argument(x, axes, dtype), build.argument(y, axes, dtype)
+        )
+    )
+
+
+@lowering(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def _where_op(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+    return _where(build, condition, x, y)
+
+
+@lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(build: Builder, x: Value, mask: Value, value: Operand) -> Value:
+    return _where(build, mask, value, x)
+
+
+# ---- copies and conversions
+
+
+@lowering(aten.clone.default, aten.lift_fresh_copy.default, aten.lift_fresh.default)
+def _clone(build: Builder, x: Value, memory_format: Any = None) -> Value:
+    return build.result(lambda axes: build.element(x, axes))
+
+
+@lowering(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+def _to_copy(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
+    if build.out.device.type != "cpu" or kwargs.get("pin_memory"):
+        raise NotLowered
+    return build.result(lambda axes: build.element(x, axes))
+
+
+@lowering(aten.copy.default)
+def _copy(build: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return build.result(lambda axes: convert(build.element(source, axes), x.dtype))
+
+
+# ---- constants
+
+
+def _filled(build: Builder, value: Number) -> Value:
+    if not isinstance(value, (bool, int, float)):
+        raise NotLowered
+    dtype = check_dtype(build.out.dtype)
+    if dtype in INTS and (isinstance(value, float) or not _fits(value, dtype)):
+        raise NotLowered
+    return build.result(lambda axes: number(value, dtype))
+
+
+@lowering(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar)
+def _full(build: Builder, like_or_size: Any, *args: Any, **kwargs: Any) -> Value:
+    return _filled(build, args[-1] if args else kwargs["fill_value"])
+
+
+@lowering(aten.scalar_tensor.default)
+def _scalar_tensor(build: Builder, value: Number, **kwargs: Any) -> Value:
+    return _filled(build, value)
+
+
+@lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def _zeros(build: Builder, *args: Any, **kwargs: Any) -> Value:
+    return _filled(build, 0 if build.out.dtype is not torch.bool else False)
+
+
+@lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def _ones(build: Builder, *args: Any, **kwargs: Any) -> Value:
+    return _filled(build, 1 if build.out.dtype is not torch.bool else True)
+
+
+@lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def _arange(build: Builder, *args: Number, **kwargs: Any) -> Value:
+    start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else kwargs.get("step", 1))
+    if build.out.dtype is not torch.int64 or not all(type(x) is int for x in (start, step)):
+        raise NotLowered
+    return build.result(lambda axes: position(axes[0] * int(step) + int(start)))

@@ -1,0 +1,228 @@
+"""Lowerings of reductions and of the normalisations that are made of them.
+
+In and out: see `registry.py`. Sums of bfloat16 and float16 are carried in float32. One more op: a function below, made
+of `build.reduce`, `build.map` and, for results, `build.as_result`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir.build import apply, compute_dtype, convert, like
+from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.nodes import Value
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Dims = Sequence[int] | int | None
+
+
+def _dims(dims: Dims, x: Value) -> list[int]:
+    rank = len(x.shape)
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return list(range(rank))
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+def _count(x: Value, dims: Sequence[int]) -> int:
+    total = 1
+    for dim in {dim % len(x.shape) for dim in dims} if x.shape else ():
+        total *= x.shape[dim]
+    return total
+
+
+def _sum(build: Builder, x: Value, dims: Dims, keepdim: bool) -> Value:
+    dtype = compute_dtype(check_dtype(build.out.dtype))
+    if dtype is torch.bool:
+        raise NotLowered
+    return build.reduce("sum", x, _dims(dims, x), keepdim, dtype)
+
+
+@lowering(aten.sum.dim_IntList)
+def _sum_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
+    return build.as_result(_sum(build, x, dims, keepdim))
+
+
+@lowering(aten.sum.default)
+def _sum_all(build: Builder, x: Value, dtype: Any = None) -> Value:
+    return build.as_result(_sum(build, x, None, False))
+
+
+@lowering(aten.mean.dim)
+def _mean_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
+    total = _sum(build, x, dims, keepdim)
+    count = _count(x, _dims(dims, x))
+    return build.elementwise(lambda a: apply("div", a, like(count, a)), total)
+
+
+@lowering(aten.mean.default)
+def _mean_all(build: Builder, x: Value, dtype: Any = None) -> Value:
+    return _mean_dims(build, x, None)
+
+
+def _extreme(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> Value:
+    return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, check_dtype(x.dtype)))
+
+
+@lowering(aten.amax.default)
+def _amax(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    return _extreme(build, "max", x, dims, keepdim)
+
+
+@lowering(aten.amin.default)
+def _amin(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    return _extreme(build, "min", x, dims, keepdim)
+
+
+@lowering(aten.max.default)
+def _max_all(build: Builder, x: Value) -> Value:
+    return _extreme(build, "max", x, None, False)
+
+
+@lowering(aten.min.default)
+def _min_all(build: Builder, x: Value) -> Value:
+    return _extreme(build, "min", x, None, False)
+
+
+@lowering(aten.any.dim, aten.any.dims, aten.any.default)
+def _any(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    if build.out.dtype is not torch.bool:
+        raise NotLowered  # uint8 gives uint8
+    return build.as_result(build.reduce("max", x, _dims(dims, x), keepdim, torch.bool))
+
+
+@lowering(aten.all.dim, aten.all.dims, aten.all.default)
+def _all(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+    if build.out.dtype is not torch.bool:
+        raise NotLowered
+    return build.as_result(build.reduce("min", x, _dims(dims, x), keepdim, torch.bool))
+
+
+@lowering(aten.prod.dim_int)
+def _prod(build: Builder, x: Value, dim: int, keepdim: bool = False, dtype: Any = None) -> Value:
+    result = compute_dtype(check_dtype(build.out.dtype))
+    if result is torch.bool:
+        raise NotLowered
+    return build.as_result(build.reduce("prod", x, [dim], keepdim, result))
+
+
+@lowering(aten.prod.default)
+def _prod_all(build: Builder, x: Value, dtype: Any = None) -> Value:
+    result = compute_dtype(check_dtype(build.out.dtype))
+    if result is torch.bool:
+        raise NotLowered
+    return build.as_result(build.reduce("prod", x, _dims(None, x), False, result))
+
+
+# ---- variance and normalisations
+
+
+def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> tuple[Value, Value]:
+    """Mean, and sum of squared distances to it, with the reduced dimensions kept."""
+    count = _count(x, dims)
+    total = build.reduce("sum", x, dims, True, dtype)
+    mean = build.map(lambda a: apply("div", a, like(count, a)), total, dtype=dtype)
+    squares = build.map(lambda a, m: apply("mul", apply("sub", a, m), apply("sub", a, m)), x, mean, dtype=dtype)
+    return mean, build.reduce("sum", squares, dims, True, dtype)
+
+
+def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -> tuple[Value, Value]:
+    if not x.dtype.is_floating_point:
+        raise NotLowered
+    dtype = compute_dtype(check_dtype(x.dtype))
+    chosen = _dims(dims, x)
+    left = max(_count(x, chosen) - (1 if correction is None else correction), 0)
+    mean, squares = _mean_and_squares(build, x, chosen, dtype)
+    return build.map(lambda s: apply("div", s, like(left, s)), squares, dtype=dtype), mean
+
+
+@lowering(aten.var.correction)
+def _var(
+    build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+) -> Value:
+    variance, _ = _variance(build, x, dims, correction)
+    return build.as_result(build.reshape(variance, tuple(build.out.shape)))
+
+
+@lowering(aten.var_mean.correction)
+def _var_mean(
+    build: Builder, x: Value, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    variance, mean = _variance(build, x, dims, correction)
+    return (
+        build.as_result(build.reshape(variance, tuple(build.out[0].shape)), build.out[0]),
+        build.as_result(build.reshape(mean, tuple(build.out[1].shape)), build.out[1]),
+    )
+
+
+@lowering(aten.native_layer_norm.default)
+def _native_layer_norm(
+    build: Builder, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    dtype = compute_dtype(check_dtype(x.dtype))
+    dims = list(range(len(x.shape) - len(normalized_shape), len(x.shape)))
+    count = _count(x, dims)
+    mean, squares = _mean_and_squares(build, x, dims, dtype)
+    rstd = build.map(
+        lambda s: apply("div", like(1, s), apply("sqrt", apply("add", apply("div", s, like(count, s)), like(eps, s)))),
+        squares,
+        dtype=dtype,
+    )
+    affine = [tensor for tensor in (weight, bias) if tensor is not None]
+
+    def normalised(axes: Any) -> Any:
+        a, m, r, *rest = (build.argument(arg, axes, dtype) for arg in (x, mean, rstd, *affine))
+        y = apply("mul", apply("sub", a, m), r)
+        if weight is not None:
+            y = apply("mul", y, rest[0])
+        return convert(y if bias is None else apply("add", y, rest[-1]), build.out[0].dtype)
+
+    shape = tuple(build.out[0].shape)
+    result = build.pointwise(shape, normalised, tuple(build.out[0].stride()))
+    return result, build.as_result(mean, build.out[1]), build.as_result(rstd, build.out[2])
+
+
+@lowering(aten._softmax.default)
+def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    shifted, total = _shifted_exponentials(build, x, dim)
+    dtype = shifted.dtype
+    return build.elementwise(lambda a, s: apply("div", apply("exp", a), s), shifted, total, dtype=dtype)
+
+
+@lowering(aten._log_softmax.default)
+def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    shifted, total = _shifted_exponentials(build, x, dim)
+    dtype = shifted.dtype
+    return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=dtype)
+
+
+def _shifted_exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value]:
+    """x minus its greatest, and the sum of exponentials of that, along `dim`."""
+    if not x.dtype.is_floating_point:
+        raise NotLowered
+    dtype = compute_dtype(check_dtype(x.dtype))
+    dims = [dim] if x.shape else []
+    greatest = build.reduce("max", x, dims, True, dtype)
+    shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=dtype)
+    exponentials = build.map(lambda a: apply("exp", a), shifted, dtype=dtype)
+    return shifted, build.reduce("sum", exponentials, dims, True, dtype)
+
+
+@lowering(aten._softmax_backward_data.default)
+def _softmax_backward(build: Builder, grad: Value, output: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    dtype = compute_dtype(check_dtype(output.dtype))
+    weighted = build.map(lambda g, y: apply("mul", g, y), grad, output, dtype=dtype)
+    total = build.reduce("sum", weighted, [dim] if output.shape else [], True, dtype)
+    return build.elementwise(lambda g, y, s: apply("mul", apply("sub", g, s), y), grad, output, total, dtype=dtype)
+
+
+@lowering(aten._log_softmax_backward_data.default)
+def _log_softmax_backward(build: Builder, grad: Value, output: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    dtype = compute_dtype(check_dtype(output.dtype))
+    total = build.reduce("sum", grad, [dim] if output.shape else [], True, dtype)
+    return build.elementwise(
+        lambda g, y, s: apply("sub", g, apply("mul", apply("exp", y), s)), grad, output, total, dtype=dtype
+    )

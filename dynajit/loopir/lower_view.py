@@ -1,0 +1,142 @@
+"""Lowerings of ATen views: no element is computed, only the way to it.
+
+In and out: see `registry.py`. One more view: a function that says where the element at the new axes is in the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir.builder import Builder, position_at
+from dynajit.loopir.index import Index, constant
+from dynajit.loopir.nodes import Value, axes_for
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+
+
+@lowering(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
+def _view(build: Builder, x: Value, size: Sequence[int], stride: Any = None) -> Value:
+    return build.reshape(x, tuple(build.out.shape))
+
+
+@lowering(aten.alias.default, aten.detach.default)
+def _alias(build: Builder, x: Value) -> Value:
+    return x
+
+
+@lowering(aten.permute.default)
+def _permute(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+    return permuted(build, x, dims)
+
+
+def permuted(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+    """New dimension i is the old dimension dims[i]."""
+    rank = len(x.shape)
+    order = [dim % rank for dim in dims]
+    inverse = [order.index(dim) for dim in range(rank)]
+    return build.view(x, [x.shape[dim] for dim in order], lambda axes: [axes[i] for i in inverse])
+
+
+@lowering(aten.transpose.int)
+def _transpose(build: Builder, x: Value, first: int, second: int) -> Value:
+    rank = len(x.shape)
+    if not rank:
+        return x
+    order = list(range(rank))
+    order[first], order[second] = order[second], order[first]
+    return permuted(build, x, order)
+
+
+@lowering(aten.t.default)
+def _t(build: Builder, x: Value) -> Value:
+    return permuted(build, x, (1, 0)) if len(x.shape) == 2 else x
+
+
+@lowering(aten.unsqueeze.default)
+def _unsqueeze(build: Builder, x: Value, dim: int) -> Value:
+    at = dim % (len(x.shape) + 1)
+    return build.view(x, build.out.shape, lambda axes: [*axes[:at], *axes[at + 1 :]])
+
+
+@lowering(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(build: Builder, x: Value, dims: Any = None) -> Value:
+    rank = len(x.shape)
+    chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {dim % rank for dim in chosen if x.shape[dim] == 1} if rank else set()
+
+    def where(axes: tuple[Index, ...]) -> list[Index]:
+        left = iter(axes)
+        return [constant(0) if dim in gone else next(left) for dim in range(rank)]
+
+    return build.view(x, [size for dim, size in enumerate(x.shape) if dim not in gone], where)
+
+
+@lowering(aten.expand.default)
+def _expand(build: Builder, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
+    shape = tuple(build.out.shape)
+    return Value(x.root, position_at(x, axes_for(shape)), shape)
+
+
+@lowering(aten.slice.Tensor)
+def _slice(
+    build: Builder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    dim %= len(x.shape)
+    size = x.shape[dim]
+    begin = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
+    return build.view(
+        x, build.out.shape, lambda axes: [a * step + begin if i == dim else a for i, a in enumerate(axes)]
+    )
+
+
+@lowering(aten.select.int)
+def _select(build: Builder, x: Value, dim: int, index: int) -> Value:
+    dim %= len(x.shape)
+    at = constant(index % x.shape[dim])
+    return build.view(x, build.out.shape, lambda axes: [*axes[:dim], at, *axes[dim:]])
+
+
+def _pieces(build: Builder, x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
+    pieces = []
+    begin = 0
+    for size in sizes:
+        shape = [size if i == dim else old for i, old in enumerate(x.shape)]
+        axes = list(axes_for(shape))
+        axes[dim] += begin
+        pieces.append(Value(x.root, position_at(x, axes), tuple(shape)))
+        begin += size
+    return tuple(pieces)
+
+
+@lowering(aten.split.Tensor, aten.split_with_sizes.default)
+def _split(build: Builder, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...]:
+    dim %= len(x.shape)
+    return _pieces(build, x, [fake.shape[dim] for fake in build.out], dim)
+
+
+@lowering(aten.unbind.int)
+def _unbind(build: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    dim %= len(x.shape)
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    axes = axes_for(shape)
+    return tuple(
+        Value(x.root, position_at(x, (*axes[:dim], constant(i), *axes[dim:])), shape) for i in range(x.shape[dim])
+    )
+
+
+@lowering(aten.flip.default)
+def _flip(build: Builder, x: Value, dims: Sequence[int]) -> Value:
+    if not x.shape:
+        raise NotLowered
+    turned = {dim % len(x.shape) for dim in dims}
+    flipped = build.view(
+        x,
+        x.shape,
+        lambda axes: [a * -1 + (x.shape[i] - 1) if i in turned else a for i, a in enumerate(axes)],
+    )
+    # flip copies: the result is a tensor of its own.
+    return build.result(lambda axes: build.element(flipped, axes))

@@ -1,0 +1,277 @@
+"""The nodes of the loop IR. All are immutable; scalar nodes are interned, so equal expressions are one object.
+
+In:  the lowerings build them.
+Out: `Program`: tensors (`Source`: in memory; `Pointwise`, `Reduction`: computed element by element from other tensors)
+     and extern calls, in the graph's order. A computed tensor's body is a scalar expression over its axes: what one
+     element is. Where and when elements are computed and which are stored is the schedule's business.
+
+The grammar of scalar expressions (checked by `verify.py`):
+
+    Const(value, dtype) | Position(index) | Read(tensor, position, dtype) | Op(name, arguments, dtype)
+
+An expression of dtype bfloat16 or float16 is a float that this dtype can hold: arithmetic is done in float32, and
+`Op("convert")` rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dynajit.loopir.index import Axis, Index, axis
+from dynajit.loopir.ops import SUPPORTED as SUPPORTED
+
+Shape = tuple[int, ...]
+
+
+class Tensor:
+    """A tensor of the program. `stride` is how it lies in memory if it is stored. `order` counts in graph order."""
+
+    __slots__ = ("axes", "dtype", "name", "order", "origin", "shape", "stride")
+
+    def __init__(self, name: str, shape: Shape, stride: Shape, dtype: torch.dtype, order: int, origin: Origin) -> None:
+        self.name = name
+        self.shape = shape
+        self.stride = stride
+        self.dtype = dtype
+        self.order = order
+        self.origin = origin
+        self.axes: tuple[Index, ...] = axes_for(shape)
+
+    @property
+    def numel(self) -> int:
+        """How many elements."""
+        total = 1
+        for size in self.shape:
+            total *= size
+        return total
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Source(Tensor):
+    """A tensor in memory: a graph input, a constant, a result of an extern call."""
+
+    __slots__ = ("device",)
+
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        stride: Shape,
+        dtype: torch.dtype,
+        order: int,
+        origin: Origin,
+        device: torch.device,
+    ) -> None:
+        super().__init__(name, shape, stride, dtype, order, origin)
+        self.device = device
+
+
+class Pointwise(Tensor):
+    """Element at `axes` is `body`."""
+
+    __slots__ = ("body",)
+    body: Scalar
+
+
+class Reduction(Tensor):
+    """Element at `axes` is `body` combined over all `inner` axes by `kind` (a key of `ops.REDUCTIONS`).
+
+    `body` has the dtype of the tensor; sums of float32 are carried in at least float32 and may be reassociated.
+    `place` is the position that (axes, inner) stands for in the tensor that is reduced, in its order of dimensions.
+    """
+
+    __slots__ = ("body", "domain", "inner", "kind", "outer_mask", "place")
+    kind: str
+    inner: tuple[Index, ...]
+    body: Scalar
+    place: tuple[Index, ...]
+    domain: Shape  # sizes of the reduced tensor's dimensions
+    outer_mask: tuple[bool, ...]  # for each: kept (True) or reduced (False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a tensor comes from, for reports: the fx node's name, its op, the user's line."""
+
+    name: str
+    op: str
+    line: str = ""
+
+
+class Scalar:
+    """A scalar expression; `dtype` is what it evaluates to."""
+
+    __slots__ = ("dtype",)
+    dtype: torch.dtype
+
+
+class Const(Scalar):
+    """A number."""
+
+    __slots__ = ("value",)
+    value: bool | int | float
+
+
+class Position(Scalar):
+    """An index as an int64 value."""
+
+    __slots__ = ("index",)
+    index: Index
+
+
+class Read(Scalar):
+    """The element of `tensor` at `position`."""
+
+    __slots__ = ("position", "tensor")
+    tensor: Tensor
+    position: tuple[Index, ...]
+
+
+class Op(Scalar):
+    """`name` (a key of `ops.OPS`) applied to `arguments`."""
+
+    __slots__ = ("arguments", "name")
+    name: str
+    arguments: tuple[Scalar, ...]
+
+
+@dataclass(slots=True)
+class Value:
+    """What an fx node that is a tensor stands for: `root` seen through a view; element at `axes` is root's at `position`."""
+
+    root: Tensor
+    position: tuple[Index, ...]
+    shape: Shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the elements."""
+        return self.root.dtype
+
+    @property
+    def whole(self) -> bool:
+        """Is this the root itself?"""
+        return self.shape == self.root.shape and self.position == self.root.axes
+
+
+@dataclass(slots=True)
+class Extern:
+    """A call through the dispatcher. Arguments are as in the fx graph with `Value`s in place of nodes."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[Source | str | None, ...]
+    single: bool
+    order: int
+    origin: Origin
+    keep_order: bool = False  # random numbers, side effects: not to be exchanged with another such call
+    mutates: tuple[Tensor, ...] = ()  # written in place: everything that reads the former contents comes first
+    barrier: bool = False  # nothing moves across it
+    aliases: bool = False  # a result shares memory with an argument
+
+
+@dataclass(slots=True)
+class Program:
+    """A graph in the loop IR. `outputs` holds Values, names of non-tensor values (as `NameRef`), constants."""
+
+    name: str
+    inputs: tuple[str, ...]
+    sources: dict[str, Source] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    items: list[Tensor | Extern] = field(default_factory=list)
+    outputs: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NameRef:
+    """A value of the plan that is no tensor of the IR: an input or extern result of another type."""
+
+    name: str
+
+
+def axes_for(shape: Sequence[int]) -> tuple[Index, ...]:
+    """The axes of a tensor of that shape: shared by all tensors, so that equal positions are equal objects."""
+    return tuple(axis(f"d{i}", size) for i, size in enumerate(shape))
+
+
+def axis_of(index: Index) -> Axis | None:
+    """The axis, if the index is just an axis."""
+    if len(index.terms) == 1 and not index.constant and index.terms[0][1] == 1:
+        atom = index.terms[0][0]
+        return atom if isinstance(atom, Axis) else None
+    return None
+
+
+_interned: dict[tuple[Any, ...], Scalar] = {}
+
+
+def clear() -> None:
+    """Forget the interned expressions."""
+    _interned.clear()
+
+
+def const(value: bool | float, dtype: torch.dtype) -> Const:
+    """The number as an expression of that dtype."""
+    if dtype is torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    key = ("const", repr(value), dtype)  # repr keeps -0.0 and 0.0, 1 and True apart and nan equal to itself
+    found = _interned.get(key)
+    if found is None:
+        found = Const()
+        found.value = value
+        found.dtype = dtype
+        _interned[key] = found
+    assert isinstance(found, Const)
+    return found
+
+
+def position(index: Index) -> Scalar:
+    """An index as an int64 value."""
+    key = ("position", index)
+    found = _interned.get(key)
+    if found is None:
+        if not index.terms:
+            return const(index.constant, torch.int64)
+        found = Position()
+        found.index = index
+        found.dtype = torch.int64
+        _interned[key] = found
+    return found
+
+
+def read(tensor: Tensor, at: tuple[Index, ...]) -> Read:
+    """The element of `tensor` at the position `at`."""
+    key = (tensor, at)
+    found = _interned.get(key)
+    if found is None:
+        found = Read()
+        found.tensor = tensor
+        found.position = at
+        found.dtype = tensor.dtype
+        _interned[key] = found
+    assert isinstance(found, Read)
+    return found
+
+
+def op(name: str, arguments: tuple[Scalar, ...], dtype: torch.dtype) -> Scalar:
+    """An operation without any simplification; lowerings use `build.py`."""
+    key = (name, arguments, dtype)
+    found = _interned.get(key)
+    if found is None:
+        found = Op()
+        found.name = name
+        found.arguments = arguments
+        found.dtype = dtype
+        _interned[key] = found
+    return found
