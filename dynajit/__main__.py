@@ -1,0 +1,106 @@
+"""`python -m dynajit`: tools around the compiler.
+
+    python -m dynajit doctor                 what dynajit finds on this machine, and what it lacks
+    python -m dynajit explain script.py ...  run a program and report everything that was compiled in it
+    python -m dynajit cache [list|clear]     the kernels kept on disk
+
+In: the command line. Out: text, and exit status 1 where `doctor` finds something missing. One more command: a function
+in `COMMANDS`.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import platform
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dynajit.config import config
+from dynajit.report import records
+from dynajit.report.explain import ExplainReport
+from dynajit.runtime import store, toolchain
+
+
+def doctor(arguments: list[str]) -> int:
+    """Versions, the native extension, the C compiler, the cache, the settings."""
+    argparse.ArgumentParser(prog="python -m dynajit doctor", description=doctor.__doc__).parse_args(arguments)
+    fine = True
+    print(f"Python      {platform.python_implementation()} {sys.version.split()[0]}, {platform.machine()}")
+    for package in ("torch", "bytecode", "cffi"):
+        try:
+            print(f"{package:<11} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            print(f"{package:<11} missing: pip install {package}")
+            fine = False
+    try:
+        extension = importlib.import_module("dynajit._C")
+        print(f"extension   {extension.__file__}")
+    except ImportError as error:
+        print(f"extension   missing: {error}; build it with: python setup.py build_ext --inplace")
+        fine = False
+    try:
+        found = toolchain.find()
+        print(f"C compiler  {' '.join(found.command)} ({found.family}), OpenMP: {'yes' if found.openmp else 'no'}")
+        print(f"            {' '.join(found.flags)}")
+    except toolchain.ToolchainError as error:
+        print(f"C compiler  {error}")
+        fine = False
+    print(f"cache       {store.find().root}")
+    print("settings")
+    print("\n".join(f"  {line}" for line in config.describe().splitlines()))
+    return 0 if fine else 1
+
+
+def explain(arguments: list[str]) -> int:
+    """Run a program as `python script.py ...` would, and report on stderr what was compiled, also when it fails."""
+    parser = argparse.ArgumentParser(prog="python -m dynajit explain", description=explain.__doc__)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    sys.argv = [options.script, *options.arguments]
+    sys.path[0] = str(Path(options.script).resolve().parent)
+    seen: list[records.CompileRecord] = []
+    with records.listen(seen.append):
+        try:
+            runpy.run_path(options.script, run_name="__main__")
+        finally:
+            sys.stdout.flush()
+            print(ExplainReport(seen), file=sys.stderr)
+    return 0
+
+
+def cache(arguments: list[str]) -> int:
+    """List the kernels kept on disk, or delete them."""
+    parser = argparse.ArgumentParser(prog="python -m dynajit cache", description=cache.__doc__)
+    parser.add_argument("action", nargs="?", choices=["list", "clear"], default="list")
+    options = parser.parse_args(arguments)
+    kept = store.find()
+    files = [path for path in kept.root.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    if options.action == "clear":
+        kept.clear()
+        print(f"deleted {len(files)} files, {size / 1e6:.1f} MB, from {kept.root}")
+        return 0
+    for path in sorted(files):
+        print(f"{path.stat().st_size:>10}  {path.relative_to(kept.root)}")
+    print(f"{len(files)} files, {size / 1e6:.1f} MB of {kept.limit / 1e6:.0f} MB, in {kept.root}")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"doctor": doctor, "explain": explain, "cache": cache}
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dynajit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=COMMANDS)
+    options = parser.parse_args(arguments[:1])
+    return COMMANDS[options.command](arguments[1:])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""`python -m dynajit`: each command does what it says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynajit import __main__ as cli
+from dynajit.config import config
+from dynajit.report import records
+from dynajit.runtime import store
+
+
+def test_doctor_names_versions_settings_and_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for part in ("Python", "torch", "bytecode", "cffi", "extension", "C compiler", "recompile_limit", config.cache_dir):
+        assert part in out, part
+
+
+def test_doctor_without_a_compiler_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with config.patch(compiler="/nowhere/cc"):
+        assert cli.main(["doctor"]) == 1
+    assert "/nowhere/cc: not found" in capsys.readouterr().out
+
+
+def test_explain_runs_the_script_and_reports_even_when_it_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    (tmp_path / "helper.py").write_text("NAME = 'helper'\n")
+    script = tmp_path / "script.py"
+    script.write_text("import sys, helper\nprint(__name__, sys.argv[1:], helper.NAME)\nraise ValueError('end')\n")
+    with pytest.raises(ValueError, match="end"):
+        cli.main(["explain", str(script), "--flag", "3"])
+    captured = capsys.readouterr()
+    assert captured.out == "__main__ ['--flag', '3'] helper\n"
+    assert captured.err.startswith("0 graphs, 0 graph breaks")
+    assert not records._listeners()
+
+
+def test_cache_lists_and_clears(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with config.patch(cache_dir=str(tmp_path / "kernels")):
+        kept = store.find()
+        kept.put("ab12", ".so", Path.touch)
+        assert cli.main(["cache"]) == 0
+        assert "ab12.so" in capsys.readouterr().out
+        assert cli.main(["cache", "clear"]) == 0
+        assert "deleted" in capsys.readouterr().out
+        assert kept.get("ab12", ".so") is None
+        assert cli.main(["cache", "list"]) == 0
+        assert capsys.readouterr().out.startswith("0 files")
+
+
+def test_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["frobnicate"])
+    assert "doctor" in capsys.readouterr().err
