@@ -121,8 +121,11 @@ class Emitter:
     # -- any op
 
     def op(self, name: str, arg: Any = None) -> None:
-        """Emit canonical op `name` that does not jump."""
-        for raw in self._target.LOWER[name](arg):
+        """Emit canonical op `name` that does not jump. ValueError for one that this Python has no instruction for."""
+        lower = self._target.LOWER.get(name)
+        if lower is None:
+            raise ValueError(f"{name} cannot be emitted on this Python")
+        for raw in lower(arg):
             self._raw_op(raw)
 
     def _raw_op(self, raw: RawOp) -> None:

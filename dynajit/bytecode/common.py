@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Final, NamedTuple, Protocol
 
 
@@ -176,11 +176,4 @@ LOWER: Final[dict[str, Lower]] = {
     "IS_OP": lower_int("IS_OP"),
     "CONTAINS_OP": lower_int("CONTAINS_OP"),
     "UNPACK_EX": lower_int("UNPACK_EX", lambda arg: arg[0] | arg[1] << 8),
-    "UNKNOWN": lambda arg: (RawOp(arg[0], Kind.INT, arg[1]),),
 }
-
-
-def lower(target: Target | ModuleType, op: str, arg: Any) -> tuple[RawOp, ...]:
-    """The raw instructions for one canonical one that does not jump. KeyError where this Python cannot express it."""
-    emit: Lower = target.LOWER[op]
-    return emit(arg)

@@ -27,14 +27,12 @@ def build_continuation(
     """The code of a function that continues `code` just before instruction `index`.
 
     Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value), then `cells` (cell objects of cell
-    and free variables). Locals that are not passed are unbound. ValueError if the rest needs a cell that is not in `cells`, and for
-    generators, coroutines and class or module bodies, which have no continuation.
+    and free variables). Locals that are not passed are unbound. ValueError if the rest needs a cell that is not in `cells`, or with
+    `code.refusal` where there is one.
     """
     original = code.code
-    if code.is_generator:
-        raise ValueError(f"{code.name!r} is a generator or coroutine: it cannot be continued as a function")
-    if not original.co_flags & 0x0001:  # CO_OPTIMIZED
-        raise ValueError(f"{code.name!r} is a class or module body: its locals are not fast locals")
+    if code.refusal is not None:
+        raise ValueError(f"no continuation: {code.refusal}")
     reachable = reachable_from(code, index)
     _check_cells(code, index, cells)
     slots = _slot_names(stack, {*original.co_varnames, *code.cellvars, *code.freevars})

@@ -87,6 +87,23 @@ class Code:
         self.freevars: tuple[str, ...] = code.co_freevars
         self.is_generator = bool(flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
 
+    @property
+    def refusal(self) -> str | None:
+        """Why no code can be made of this one (such a frame must run as it is), or None."""
+        if self.is_generator:
+            return f"{self.name!r} is a generator or coroutine"
+        if not self.code.co_flags & inspect.CO_OPTIMIZED:
+            return f"{self.name!r} is a class or module body: its locals are not fast locals"
+        both = sorted({*self.cellvars}.intersection(self.freevars))
+        if both:
+            # 3.12 and 3.13 give such a name two slots and mix them up (a comprehension's variable captured by a lambda hides a free variable).
+            return f"{', '.join(both)} is both a cell and a free variable of {self.name!r}"
+        if "unknown" not in self.memo:
+            self.memo["unknown"] = sorted({i.arg[0] for i in self.instrs if i.op == "UNKNOWN"})
+        if self.memo["unknown"]:
+            return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
+        return None
+
     def __len__(self) -> int:
         return len(self.instrs)
 
