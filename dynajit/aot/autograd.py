@@ -6,6 +6,7 @@ Out: a callable; forward and backward are what `compile_fn` made of the partitio
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from dynajit.aot.runtime_wrappers import eager_on_overlap
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
     from dynajit.aot.joint import CompileFn
+
+
+# Parts of the names of what draws random numbers.
+_RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu")
 
 
 def compile_with_autograd(
@@ -37,11 +42,13 @@ def compile_with_autograd(
 
         return compile_phase
 
+    count = len(gm.graph.output_node().args[0])
+    traced = keep_random_draws(gm)
     # AOTAutograd leaves in the context which inputs are mutated.
     context = TracingContext(detect_fake_mode(list(example_inputs)))
     with functorch_config.patch(torch_compat.aot_options()), tracing(context):
         compiled = aot_module_simplified(
-            gm,
+            traced,
             list(example_inputs),
             fw_compiler=compiler("forward"),
             bw_compiler=compiler("backward"),
@@ -50,7 +57,37 @@ def compile_with_autograd(
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )
+    if traced is not gm:
+        compiled = functools.partial(_first, count, compiled)
     return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+
+
+def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm`, or a copy that also returns the random numbers that nothing uses.
+
+    AOTAutograd drops what nothing uses, and then the generator would not have moved on.
+    """
+    used = {gm.graph.output_node()}
+    for node in reversed(gm.graph.nodes):
+        if node in used:
+            used.update(node.all_input_nodes)
+    unused = [node.name for node in gm.graph.nodes if node not in used and _draws(node)]
+    if not unused:
+        return gm
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    outputs = graph.graph_copy(gm.graph, copies)
+    graph.output((*outputs, *(copy for node, copy in copies.items() if node.name in unused)))
+    return torch.fx.GraphModule(gm, graph)
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and any(part in name for part in _RANDOM)
+
+
+def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
+    return compiled(*inputs)[:count]
 
 
 def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:

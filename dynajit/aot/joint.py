@@ -33,11 +33,15 @@ def compile_joint(
     The result is a callable with the graph's inputs and outputs. It belongs to the grad mode, inference mode, autocast
     state and input metadata that it was compiled under: the caller guards on them.
     """
-    graph = None if _may_need_grad(gm, example_inputs) else _try_short_road(gm, example_inputs, decompositions or {})
-    if graph is None:
-        from dynajit.aot.autograd import compile_with_autograd
+    # Tracing executes the graph's own grad mode changes.
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        short = not _may_need_grad(gm, example_inputs)
+        graph = _try_short_road(gm, example_inputs, decompositions or {}) if short else None
+        if graph is None:
+            # Imported here because it takes 0.2 s that most inference never needs.
+            from dynajit.aot.autograd import compile_with_autograd
 
-        return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
+            return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
     compiled = compile_fn(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 
@@ -67,6 +71,10 @@ def _try_short_road(
 
 
 def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> FakeTensor:
+    if value.is_inference():
+        # An inference tensor can't be mutated where the graph is traced, outside of inference mode.
+        with torch.inference_mode(False), fake_mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return value if isinstance(value, FakeTensor) else fake_mode.from_tensor(value, static_shapes=True)
 
 

@@ -37,6 +37,11 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if device is not None:
         _tell(f"no code is generated for tensors on {device} yet: graphs with such tensors run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
+    try:
+        toolchain.find()
+    except toolchain.ToolchainError as error:
+        _tell(f"{error}. Graphs run operator by operator")
+        return compile_joint(gm, example_inputs, _run_op_by_op)
     with phases.timer("aot"):
         return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
 

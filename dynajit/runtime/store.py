@@ -54,9 +54,10 @@ class Store:
         try:
             made = scratch / f"{key}{suffix}"
             make(made)
-            made.chmod(0o600)
             checksum = scratch / "checksum"
             checksum.write_text(_digest(made), encoding="ascii")
+            for path_made in (made, checksum):
+                path_made.chmod(0o600)
             made.replace(path)
             checksum.replace(_checksum_file(path))
         finally:
