@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,8 +89,8 @@ def make_venv(folder: Path, use_host: bool) -> str:
     command = [sys.executable, "-m", "venv", "--clear"]
     if use_host:
         command.append("--system-site-packages")
-    without_ensurepip = subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True).returncode != 0
-    if without_ensurepip:
+    # The host's pip and setuptools do where they are seen; a bundled pair would stand before them, and may be older.
+    if find_spec("ensurepip") is None or (use_host and find_spec("pip")):
         command.append("--without-pip")
     subprocess.run([*command, str(folder)], check=True)
     python = str(folder / "bin" / "python")
