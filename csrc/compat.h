@@ -1,0 +1,47 @@
+/* What dynajit needs to know of one CPython release. compat_3NN.c implements it; nothing else looks into a frame.
+ *
+ * Support for one more release is one more compat_3NN.c, guarded as a whole by its version, and an entry in setup.py. */
+#ifndef DYNAJIT_COMPAT_H
+#define DYNAJIT_COMPAT_H
+
+#include <Python.h>
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct _PyInterpreterFrame Frame;
+typedef PyObject *(*FrameEvaluator)(PyThreadState *, Frame *, int);
+
+int dj_compat_init(void);
+
+/* True for an ordinary function's frame that has not started: not a generator's, not a class body's or module's. */
+bool dj_frame_is_fresh_call(Frame *frame);
+PyCodeObject *dj_frame_code(Frame *frame);         /* borrowed */
+PyFunctionObject *dj_frame_function(Frame *frame); /* borrowed */
+PyObject *dj_frame_globals(Frame *frame);          /* borrowed */
+PyObject **dj_frame_locals(Frame *frame);
+
+/* Turns a frame that has not started into a call of `function` with the frame's first n_params locals and the given
+ * cells as arguments. False, and nothing changed, when the thread's stack has no room for the function's frame. */
+bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
+                     PyObject *const *cells, Py_ssize_t n_cells);
+/* Ends a frame that will not be evaluated. Steals the result; NULL with an error set raises. Returns it. */
+PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result);
+
+/* sys.settrace, or monitoring of lines or instructions, wants to see each line of this thread. */
+bool dj_thread_is_traced(PyThreadState *tstate);
+
+/* The instance's own attribute, past its type. Borrowed or NULL, no error set. `name` is an exact str. */
+PyObject *dj_instance_lookup(PyObject *object, PyObject *name);
+
+/* The slot for extra data on code objects. */
+Py_ssize_t dj_code_extra_index(freefunc free_state);
+int dj_code_extra_get(PyCodeObject *code, Py_ssize_t index, void **extra);
+int dj_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

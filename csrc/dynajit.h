@@ -1,0 +1,149 @@
+/* Declarations shared by the files of dynajit._C, one section a file.
+ *
+ * What differs between CPython releases is behind compat.h; what needs torch's C++ headers is behind the extern "C"
+ * functions of tensor_view.cpp and global_state.cpp. Everything else is plain C over the public Python API. */
+#ifndef DYNAJIT_H
+#define DYNAJIT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "compat.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- guard_program.c: a flat list of accesses and leaves, evaluated over a frame's locals ---- */
+
+extern PyTypeObject *dj_GuardProgramType;
+int dj_guard_program_init(PyObject *module);
+/* -1 when every leaf holds, else the guard index of the first failing access or leaf. Never leaves an exception set. */
+int dj_guard_check(PyObject *program, PyObject *const *locals);
+Py_ssize_t dj_guard_n_locals(PyObject *program);
+
+/* ---- guard_leaves.c: the tests that leaves make ---- */
+
+/* Same exact type and same value; floats by their bits. `expected` is the constant. */
+bool dj_const_equal(PyObject *value, PyObject *expected);
+bool dj_length_is(PyObject *value, Py_ssize_t length);
+bool dj_dict_keys_are(PyObject *value, PyObject *keys);
+bool dj_set_equals(PyObject *value, PyObject *constants);
+bool dj_module_has_no_hooks(PyObject *module);
+bool dj_all_distinct(PyObject *const *slots, const int *indices, Py_ssize_t n);
+int dj_guard_leaves_init(void);
+
+/* ---- object_access.c: reading objects without running the user's code ---- */
+
+PyObject *dj_type_lookup(PyTypeObject *type, PyObject *name);                    /* borrowed or NULL, no error set */
+PyObject *dj_generic_getattr(PyObject *object, PyObject *name);                  /* new or NULL, no error set */
+PyObject *dj_raw_item(PyObject *container, PyObject *key, Py_hash_t hash);       /* new or NULL, no error set */
+PyObject *dj_sequence_item(PyObject *container, Py_ssize_t index);               /* new or NULL, no error set */
+PyObject *dj_dict_key(PyObject *dict, Py_ssize_t index);                         /* new or NULL, no error set */
+int dj_object_access_init(PyObject *module);
+
+/* ---- tensor_view.cpp: a tensor's metadata read from its TensorImpl ---- */
+
+int dj_tensor_view_init(PyObject *module);
+bool dj_is_tensor_spec(PyObject *object);
+bool dj_tensor_check(PyObject *spec, PyObject *value);
+
+/* ---- global_state.cpp: torch's process-wide and thread-wide modes ---- */
+
+int dj_global_state_init(PyObject *module);
+bool dj_is_global_state(PyObject *object);
+bool dj_global_state_holds(PyObject *snapshot);
+
+/* ---- code_cache.c: variants of a code object, in its extra slot ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *guards;   /* GuardProgram */
+    PyObject *function; /* the replacement; its parameters are the original's parameters, then its cells */
+    PyObject *globals;
+    PyObject *key;
+    PyObject *data;
+    PyObject *weakrefs;
+    unsigned long long hits;
+    char needs_hook;
+} Variant;
+
+enum { DJ_OURS = 1, DJ_SKIP = 2, DJ_RUN_ONLY = 4 };
+
+typedef struct {
+    unsigned flags;
+    Py_ssize_t count;
+    Py_ssize_t capacity;
+    Variant **variants; /* most recently hit first */
+} CodeState;
+
+enum { DJ_MAX_MISSES = 32 };
+
+/* Which guard failed in each variant that was tried; holds references until cleared. */
+typedef struct {
+    Py_ssize_t count;
+    Variant *variant[DJ_MAX_MISSES];
+    int guard[DJ_MAX_MISSES];
+} MissList;
+
+extern PyTypeObject *dj_VariantType;
+int dj_code_cache_init(PyObject *module);
+CodeState *dj_code_state(PyCodeObject *code);
+int dj_code_mark(PyCodeObject *code, unsigned flags);
+/* New reference to the variant that fits these locals, or NULL without an error. */
+Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject *const *locals, MissList *misses);
+void dj_misses_clear(MissList *misses);
+PyObject *dj_misses_as_list(const MissList *misses);
+/* Fast locals that are parameters: positional, keyword-only, *args, **kwargs. */
+Py_ssize_t dj_code_n_params(PyCodeObject *code);
+
+/* ---- frame_hook.c: the PEP 523 evaluator and the thread's callback ---- */
+
+/* What a thread wants from the hook. */
+typedef struct {
+    PyObject *callback; /* NULL: off */
+    PyObject *key;      /* variants of other keys are not seen; NULL only when the callback is */
+    bool capturing;     /* evaluate every frame with CPython's own evaluator: the capture's own Python code runs */
+} HookMode;
+
+/* What hook_region_leave needs to undo. */
+typedef struct {
+    HookMode outer;
+    int change;
+} HookRegion;
+
+int dj_frame_hook_init(PyObject *module);
+PyObject *dj_hook_callback(void); /* borrowed or NULL */
+PyObject *dj_hook_key(void);      /* borrowed or NULL */
+void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
+void dj_hook_leave(HookRegion *region);
+/* Calls the variant's function with the callback on or off, as the variant asks. */
+PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n);
+
+/* ---- bind.c: a call's arguments laid out as the frame's fast locals ---- */
+
+enum { DJ_BIND_INLINE = 16 };
+
+typedef struct {
+    PyObject **values;
+    Py_ssize_t n;
+    PyObject *varargs; /* owned, or NULL */
+    PyObject *varkw;   /* owned, or NULL */
+    PyObject *inline_values[DJ_BIND_INLINE];
+} BoundArguments;
+
+/* 1: bound. 0: these arguments do not fit the signature. -1: error set. Values are borrowed from the call. */
+int dj_bind(PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+            BoundArguments *bound);
+void dj_bind_clear(BoundArguments *bound);
+
+/* ---- fast_call.c and graph_call.c: the callables ---- */
+
+int dj_fast_call_init(PyObject *module);
+int dj_graph_call_init(PyObject *module);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,270 @@
+/* CompiledFunction: what dynajit.compile returns for a function.
+ *
+ * In: a call. Out: the result of the variant whose guards hold, found without the frame hook; on a miss, of the original
+ * function called with the callback on, so that the hook sees its frame and captures it. Binds to instances like a
+ * function, can be weakly referenced, has a __dict__. */
+#include "dynajit.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function;
+    PyObject *callback;
+    PyObject *config;
+    PyObject *key;
+    PyObject *reduce;
+    PyObject *dict;
+    PyObject *weakrefs;
+} CompiledFunction;
+
+static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, PyObject *const *args,
+                               size_t nargsf, PyObject *kwnames)
+{
+    HookRegion region;
+    dj_hook_enter(&region, callback, callback != NULL ? self->key : NULL);
+    PyObject *result = _PyFunction_Vectorcall(function, args, nargsf, kwnames);
+    dj_hook_leave(&region);
+    return result;
+}
+
+/* The variant for these locals, run; NULL without an error on a miss. */
+static PyObject *run_hit(CompiledFunction *self, CodeState *state, PyFunctionObject *function, PyObject *const *locals,
+                         Py_ssize_t n, bool *hit)
+{
+    Variant *variant = dj_lookup(state, self->key, function->func_globals, locals, NULL);
+    if (variant == NULL) {
+        return NULL;
+    }
+    *hit = true;
+    PyObject *result = dj_run_variant(variant, self->callback, locals, n);
+    Py_DECREF(variant);
+    return result;
+}
+
+static PyObject *try_variants(CompiledFunction *self, CodeState *state, PyFunctionObject *function,
+                              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, bool *hit)
+{
+    PyCodeObject *code = (PyCodeObject *)function->func_code;
+    const int variadic = CO_VARARGS | CO_VARKEYWORDS;
+    if (kwnames == NULL && nargs == code->co_argcount && code->co_kwonlyargcount == 0 && !(code->co_flags & variadic)
+        && function->func_closure == NULL) {
+        return run_hit(self, state, function, args, nargs, hit);
+    }
+    BoundArguments bound;
+    if (dj_bind(function, args, nargs, kwnames, &bound) != 1) {
+        PyErr_Clear(); /* the original, called next, says what is wrong */
+        return NULL;
+    }
+    PyObject *result = run_hit(self, state, function, bound.values, bound.n, hit);
+    dj_bind_clear(&bound);
+    return result;
+}
+
+static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (dj_thread_is_traced(PyThreadState_Get())) {
+        return call_original(self, self->function, NULL, args, nargsf, kwnames);
+    }
+    /* Guards may run Python code that drops the last outside reference to any of these. */
+    Py_INCREF(self);
+    PyObject *function = Py_NewRef(self->function);
+    PyObject *code = Py_NewRef(PyFunction_GET_CODE(function));
+    CodeState *state = dj_code_state((PyCodeObject *)code);
+    PyObject *result = NULL;
+    bool hit = false;
+    if (state != NULL && state->count > 0 && !(state->flags & (DJ_SKIP | DJ_OURS))) {
+        result = try_variants(self, state, (PyFunctionObject *)function, args, PyVectorcall_NARGS(nargsf), kwnames,
+                              &hit);
+    }
+    if (!hit) {
+        result = call_original(self, function, self->callback, args, nargsf, kwnames);
+    }
+    Py_DECREF(code);
+    Py_DECREF(function);
+    Py_DECREF(self);
+    return result;
+}
+
+/* ---- the object ---- */
+
+static PyObject *copy_attribute(PyObject *from, PyObject *dict, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(from, name);
+    if (value == NULL || PyDict_SetItemString(dict, name, value) < 0) {
+        Py_CLEAR(value);
+    }
+    Py_XDECREF(value);
+    return value;
+}
+
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "callback", "config", "key", "reduce", NULL};
+    PyObject *function, *callback, *config = Py_None, *key = Py_None, *reduce = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOO:CompiledFunction", names, &PyFunction_Type, &function,
+                                     &callback, &config, &key, &reduce)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(callback)) {
+        return PyErr_Format(PyExc_TypeError, "the callback must be callable, not %.200s", Py_TYPE(callback)->tp_name);
+    }
+    if (key == Py_None) {
+        key = config != Py_None ? config : callback;
+    }
+    CompiledFunction *self = (CompiledFunction *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = compiled_call;
+    self->function = Py_NewRef(function);
+    self->callback = Py_NewRef(callback);
+    self->config = Py_NewRef(config);
+    self->key = Py_NewRef(key);
+    self->reduce = Py_NewRef(reduce);
+    PyObject *function_dict = ((PyFunctionObject *)function)->func_dict;
+    self->dict = function_dict != NULL ? PyDict_Copy(function_dict) : PyDict_New();
+    static const char *const copied[] = {"__name__", "__qualname__", "__doc__", "__module__"};
+    for (size_t i = 0; self->dict != NULL && i < Py_ARRAY_LENGTH(copied); i++) {
+        if (copy_attribute(function, self->dict, copied[i]) == NULL) {
+            Py_CLEAR(self->dict);
+        }
+    }
+    if (self->dict == NULL || PyDict_SetItemString(self->dict, "__wrapped__", function) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->function);
+    Py_VISIT(self->callback);
+    Py_VISIT(self->config);
+    Py_VISIT(self->key);
+    Py_VISIT(self->reduce);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int compiled_clear(PyObject *object)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->callback);
+    Py_CLEAR(self->config);
+    Py_CLEAR(self->key);
+    Py_CLEAR(self->reduce);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void compiled_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (((CompiledFunction *)object)->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    compiled_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *compiled_descr_get(PyObject *self, PyObject *instance, PyObject *owner)
+{
+    (void)owner;
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+static PyObject *compiled_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<dynajit-compiled %R>", ((CompiledFunction *)self)->function);
+}
+
+static PyObject *compiled_reduce(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (self->reduce != Py_None) {
+        return PyObject_CallOneArg(self->reduce, object);
+    }
+    return PyObject_GetAttrString(object, "__qualname__"); /* pickle looks it up in __module__ */
+}
+
+/* What introspection expects of a function and only the function knows. */
+static PyObject *function_attribute(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(((CompiledFunction *)self)->function, name);
+}
+
+static PyObject *compiled_new_reference(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyGetSetDef compiled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__code__", function_attribute, NULL, NULL, "__code__"},
+    {"__globals__", function_attribute, NULL, NULL, "__globals__"},
+    {"__closure__", function_attribute, NULL, NULL, "__closure__"},
+    {"__defaults__", function_attribute, NULL, NULL, "__defaults__"},
+    {"__kwdefaults__", function_attribute, NULL, NULL, "__kwdefaults__"},
+    {"__annotations__", function_attribute, NULL, NULL, "__annotations__"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef compiled_members[] = {
+    {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
+    {"callback", T_OBJECT, offsetof(CompiledFunction, callback), READONLY, "Called on a miss."},
+    {"config", T_OBJECT, offsetof(CompiledFunction, config), READONLY, "What the maker gave."},
+    {"key", T_OBJECT, offsetof(CompiledFunction, key), READONLY, "Only variants with this key are used."},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef compiled_methods[] = {
+    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    {"__copy__", compiled_new_reference, METH_NOARGS, NULL},
+    {"__deepcopy__", compiled_new_reference, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot compiled_slots[] = {
+    {Py_tp_doc, "CompiledFunction(function, callback, config=None, key=<config or callback>, reduce=None)"},
+    {Py_tp_new, compiled_new},
+    {Py_tp_dealloc, compiled_dealloc},
+    {Py_tp_traverse, compiled_traverse},
+    {Py_tp_clear, compiled_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, compiled_descr_get},
+    {Py_tp_repr, compiled_repr},
+    {Py_tp_members, compiled_members},
+    {Py_tp_getset, compiled_getset},
+    {Py_tp_methods, compiled_methods},
+    {0, NULL},
+};
+
+static PyType_Spec compiled_spec = {
+    .name = "dynajit._C.CompiledFunction",
+    .basicsize = sizeof(CompiledFunction),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+        | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = compiled_slots,
+};
+
+int dj_fast_call_init(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &compiled_spec, NULL);
+    int status = type != NULL ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return status;
+}

@@ -1,0 +1,433 @@
+/* The PEP 523 frame evaluator.
+ *
+ * In: a frame that is about to run, on a thread whose callback is on. Out: the frame's result, from a compiled variant
+ * where one fits, else from whatever evaluator stood there before. The evaluator is installed only while some thread
+ * has its callback on.
+ *
+ * Other evaluators. torch.compile installs one too. Each remembers the one it found and hands frames on to it, so the
+ * evaluators form a chain in which one may stand twice (dynajit inside torch.compile inside dynajit). `previous` keeps
+ * what stood below each of our places in the chain. A frame that comes back to us while we are handing it on goes to the
+ * next lower place, so that no frame goes round for ever. */
+#include "dynajit.h"
+
+enum { MAX_CHAIN = 16 };
+
+static FrameEvaluator previous[MAX_CHAIN];
+static int depth;   /* our places in the chain */
+static int n_users; /* threads whose mode is not off */
+
+static __thread struct {
+    HookMode mode;
+    Frame *handed_on; /* the frame that an evaluator below us has now */
+    int handed_level; /* which of `previous` has it */
+} thread;
+
+enum { NO_CHANGE, PUSHED, COVERED, POPPED };
+
+static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag);
+
+static FrameEvaluator current_evaluator(void)
+{
+    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+}
+
+static void set_evaluator(FrameEvaluator evaluator)
+{
+    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluator);
+}
+
+/* ---- installing ---- */
+
+static int install(void)
+{
+    FrameEvaluator current = current_evaluator();
+    if (current == eval_frame) {
+        return NO_CHANGE;
+    }
+    if (depth > 0 && previous[depth - 1] == current) {
+        set_evaluator(eval_frame);
+        return COVERED;
+    }
+    if (depth == MAX_CHAIN) {
+        return NO_CHANGE; /* still reached from above, through the chain */
+    }
+    previous[depth++] = current;
+    set_evaluator(eval_frame);
+    return PUSHED;
+}
+
+/* Our topmost place can be given up only while nobody stands above it. */
+static int uninstall(void)
+{
+    if (depth == 0 || current_evaluator() != eval_frame) {
+        return NO_CHANGE;
+    }
+    set_evaluator(previous[--depth]);
+    return POPPED;
+}
+
+static bool mode_is_active(const HookMode *mode)
+{
+    return mode->callback != NULL || mode->capturing;
+}
+
+/* Makes `mode` the thread's mode, counts users, and says what that did to the chain. Steals nothing. */
+static int change_mode(HookMode mode)
+{
+    bool was_active = mode_is_active(&thread.mode);
+    bool is_active = mode_is_active(&mode);
+    thread.mode = mode;
+    n_users += (int)is_active - (int)was_active;
+    if (is_active) {
+        return install();
+    }
+    return n_users == 0 && was_active ? uninstall() : NO_CHANGE;
+}
+
+static void enter_mode(HookRegion *region, HookMode mode)
+{
+    region->outer = thread.mode;
+    Py_XINCREF(mode.callback);
+    Py_XINCREF(mode.key);
+    region->change = change_mode(mode);
+}
+
+void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key)
+{
+    enter_mode(region, (HookMode){.callback = callback, .key = key, .capturing = false});
+}
+
+void dj_hook_leave(HookRegion *region)
+{
+    HookMode inner = thread.mode;
+    bool was_active = mode_is_active(&inner);
+    bool is_active = mode_is_active(&region->outer);
+    thread.mode = region->outer;
+    n_users += (int)is_active - (int)was_active;
+    if (n_users == 0) {
+        if (was_active) {
+            uninstall();
+        }
+    }
+    else if (region->change == PUSHED && depth > 1) {
+        uninstall();
+    }
+    else if (region->change == COVERED && current_evaluator() == eval_frame) {
+        set_evaluator(previous[depth - 1]);
+    }
+    else if (region->change == POPPED || depth == 0) {
+        install();
+    }
+    /* Last, because a destructor may run Python code. */
+    Py_XDECREF(inner.callback);
+    Py_XDECREF(inner.key);
+}
+
+PyObject *dj_hook_callback(void)
+{
+    return thread.mode.callback;
+}
+
+PyObject *dj_hook_key(void)
+{
+    return thread.mode.key;
+}
+
+/* ---- handing a frame on ---- */
+
+static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
+{
+    int level = depth - 1;
+    if (thread.handed_on == frame && thread.handed_level - 1 < level) {
+        level = thread.handed_level - 1;
+    }
+    if (level < 0 || previous[level] == _PyEval_EvalFrameDefault) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    Frame *outer_frame = thread.handed_on;
+    int outer_level = thread.handed_level;
+    thread.handed_on = frame;
+    thread.handed_level = level;
+    PyObject *result = previous[level](tstate, frame, throwflag);
+    thread.handed_on = outer_frame;
+    thread.handed_level = outer_level;
+    return result;
+}
+
+/* ---- capturing ---- */
+
+/* The capture is Python code itself. Alone in the chain we go away, so that CPython can inline its calls; else we stay
+ * on top and keep it from the evaluators below, which would try to compile the compiler. */
+static void enter_capture(HookRegion *region)
+{
+    FrameEvaluator current = current_evaluator();
+    bool alone = current == _PyEval_EvalFrameDefault
+        || (current == eval_frame && depth == 1 && previous[0] == _PyEval_EvalFrameDefault);
+    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .capturing = !alone});
+}
+
+/* New reference to the variant to run, NULL to run the original, or NULL with an error set. */
+static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject *const *locals, Py_ssize_t n,
+                        MissList *misses)
+{
+    PyObject *callback = Py_NewRef(thread.mode.callback);
+    PyObject *result = NULL;
+    PyObject *reasons = dj_misses_as_list(misses);
+    dj_misses_clear(misses);
+    PyObject *tuple = PyTuple_New(n);
+    if (reasons != NULL && tuple != NULL) {
+        for (Py_ssize_t i = 0; i < n; i++) {
+            PyTuple_SET_ITEM(tuple, i, Py_NewRef(locals[i]));
+        }
+        PyObject *args[4] = {(PyObject *)code, (PyObject *)function, tuple, reasons};
+        HookRegion region;
+        enter_capture(&region);
+        result = PyObject_Vectorcall(callback, args, 4, NULL);
+        dj_hook_leave(&region);
+    }
+    Py_XDECREF(reasons);
+    Py_XDECREF(tuple);
+    Py_DECREF(callback);
+    if (result == Py_None) {
+        Py_CLEAR(result);
+        return NULL;
+    }
+    if (result != NULL && !Py_IS_TYPE(result, dj_VariantType)) {
+        PyErr_Format(PyExc_TypeError, "the capture callback must return a Variant or None, not %.200s",
+                     Py_TYPE(result)->tp_name);
+        Py_CLEAR(result);
+    }
+    if (result != NULL && dj_guard_n_locals(((Variant *)result)->guards) != n) {
+        PyErr_Format(PyExc_ValueError, "the captured variant reads %zd locals; %U has %zd",
+                     dj_guard_n_locals(((Variant *)result)->guards), code->co_name, n);
+        Py_CLEAR(result);
+    }
+    return (Variant *)result;
+}
+
+/* ---- running a variant ---- */
+
+PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n)
+{
+    PyObject *wanted = variant->needs_hook ? callback : NULL;
+    PyObject *function = Py_NewRef(variant->function);
+    PyObject *result;
+    if (thread.mode.callback == wanted && !thread.mode.capturing
+        && (wanted == NULL || thread.mode.key == variant->key)) {
+        result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
+    }
+    else {
+        HookRegion region;
+        dj_hook_enter(&region, wanted, wanted != NULL ? variant->key : NULL);
+        result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
+        dj_hook_leave(&region);
+    }
+    Py_DECREF(function);
+    return result;
+}
+
+/* The frame itself becomes the variant's frame, so references are counted as in an ordinary call. */
+static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Variant *variant, PyObject *const *locals,
+                                      Py_ssize_t n_params, Py_ssize_t n)
+{
+    PyFunctionObject *function = (PyFunctionObject *)variant->function;
+    PyFunctionObject *original = dj_frame_function(frame);
+    PyObject *closure = Py_XNewRef(original->func_closure); /* keeps the cells in `locals` alive */
+    PyObject *result;
+    HookRegion region;
+    bool turn_off = !variant->needs_hook;
+    if (turn_off) {
+        dj_hook_enter(&region, NULL, NULL);
+    }
+    if (dj_frame_become(tstate, frame, function, n_params, locals + n_params, n - n_params)) {
+        Py_CLEAR(closure);
+        result = _PyEval_EvalFrameDefault(tstate, frame, 0); /* generated code is nobody else's to compile */
+    }
+    else {
+        result = _PyFunction_Vectorcall((PyObject *)function, locals, (size_t)n, NULL);
+        result = dj_frame_finish(tstate, frame, result);
+        Py_XDECREF(closure);
+    }
+    if (turn_off) {
+        dj_hook_leave(&region);
+    }
+    return result;
+}
+
+/* ---- the evaluator ---- */
+
+enum { INLINE_LOCALS = 32 };
+
+static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *state, PyObject **locals,
+                               Py_ssize_t n_params, Py_ssize_t n)
+{
+    MissList misses = {.count = 0};
+    Variant *variant = NULL;
+    if (state != NULL && state->count > 0) {
+        variant = dj_lookup(state, thread.mode.key, dj_frame_globals(frame), locals, &misses);
+    }
+    if (variant == NULL && !(state != NULL && state->flags & DJ_RUN_ONLY)) {
+        variant = capture(dj_frame_code(frame), dj_frame_function(frame), locals, n, &misses);
+    }
+    dj_misses_clear(&misses);
+    if (variant == NULL) {
+        return PyErr_Occurred() ? dj_frame_finish(tstate, frame, NULL) : hand_on(tstate, frame, 0);
+    }
+    PyObject *result = run_variant_in_frame(tstate, frame, variant, locals, n_params, n);
+    Py_DECREF(variant);
+    return result;
+}
+
+static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
+{
+    if (thread.mode.capturing) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    if (thread.mode.callback == NULL) {
+        PyObject *result = hand_on(tstate, frame, throwflag);
+        if (n_users == 0) {
+            uninstall(); /* whoever stood above us has gone and left us on top */
+        }
+        return result;
+    }
+    if (throwflag || thread.handed_on == frame || !dj_frame_is_fresh_call(frame)) {
+        return hand_on(tstate, frame, throwflag);
+    }
+    PyCodeObject *code = dj_frame_code(frame);
+    CodeState *state = dj_code_state(code);
+    if ((state != NULL && state->flags & (DJ_OURS | DJ_SKIP)) || dj_thread_is_traced(tstate)) {
+        return hand_on(tstate, frame, throwflag);
+    }
+    PyObject *closure = dj_frame_function(frame)->func_closure;
+    Py_ssize_t n_params = dj_code_n_params(code);
+    Py_ssize_t n_free = closure != NULL ? PyTuple_GET_SIZE(closure) : 0;
+    if (n_free == 0) {
+        return eval_captured(tstate, frame, state, dj_frame_locals(frame), n_params, n_params);
+    }
+    PyObject *inline_locals[INLINE_LOCALS];
+    PyObject **locals = inline_locals;
+    if (n_params + n_free > INLINE_LOCALS) {
+        locals = PyMem_New(PyObject *, n_params + n_free);
+        if (locals == NULL) {
+            PyErr_NoMemory();
+            return dj_frame_finish(tstate, frame, NULL);
+        }
+    }
+    memcpy(locals, dj_frame_locals(frame), (size_t)n_params * sizeof(PyObject *));
+    memcpy(locals + n_params, &PyTuple_GET_ITEM(closure, 0), (size_t)n_free * sizeof(PyObject *));
+    PyObject *result = eval_captured(tstate, frame, state, locals, n_params, n_params + n_free);
+    if (locals != inline_locals) {
+        PyMem_Free(locals);
+    }
+    return result;
+}
+
+/* ---- Python ---- */
+
+static PyObject *set_callback(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *callback, *key = NULL;
+    if (!PyArg_ParseTuple(args, "O|O:set_callback", &callback, &key)) {
+        return NULL;
+    }
+    HookMode mode = {.callback = NULL, .key = NULL, .capturing = false};
+    if (PyTuple_Check(callback) && PyTuple_GET_SIZE(callback) == 2 && key == NULL) {
+        key = PyTuple_GET_ITEM(callback, 1);
+        callback = PyTuple_GET_ITEM(callback, 0);
+    }
+    if (callback != Py_None) {
+        if (!PyCallable_Check(callback)) {
+            return PyErr_Format(PyExc_TypeError, "the callback must be callable, not %.200s",
+                                Py_TYPE(callback)->tp_name);
+        }
+        mode.callback = Py_NewRef(callback);
+        mode.key = Py_NewRef(key != NULL ? key : callback);
+    }
+    HookMode old = thread.mode;
+    change_mode(mode);
+    if (old.callback == NULL) {
+        Py_XDECREF(old.key);
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(NN)", old.callback, old.key);
+}
+
+static PyObject *get_callback(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    if (thread.mode.callback == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(OO)", thread.mode.callback, thread.mode.key);
+}
+
+static PyObject *current_key(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return Py_NewRef(thread.mode.key != NULL ? thread.mode.key : Py_None);
+}
+
+static PyObject *call_eager(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *function, *call_args = NULL, *call_kwargs = NULL;
+    if (!PyArg_ParseTuple(args, "O|O!O:call_eager", &function, &PyTuple_Type, &call_args, &call_kwargs)) {
+        return NULL;
+    }
+    if (call_kwargs == Py_None) {
+        call_kwargs = NULL;
+    }
+    if (call_kwargs != NULL && !PyDict_Check(call_kwargs)) {
+        return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %.200s",
+                            Py_TYPE(call_kwargs)->tp_name);
+    }
+    PyObject *empty = call_args == NULL ? PyTuple_New(0) : NULL;
+    if (call_args == NULL && empty == NULL) {
+        return NULL;
+    }
+    HookRegion region;
+    dj_hook_enter(&region, NULL, NULL);
+    PyObject *result = PyObject_Call(function, call_args != NULL ? call_args : empty, call_kwargs);
+    dj_hook_leave(&region);
+    Py_XDECREF(empty);
+    return result;
+}
+
+static PyObject *hook_installed(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(current_evaluator() == eval_frame);
+}
+
+static PyObject *active_hook_count(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(n_users);
+}
+
+static PyMethodDef methods[] = {
+    {"set_callback", set_callback, METH_VARARGS,
+     "set_callback(callback, key=None)\n--\n\n"
+     "Turn this thread's callback on (a callable; key defaults to it) or off (None). Returns what was there, None or "
+     "(callback, key), which may be given back as the only argument.\n"
+     "The callback gets (code, function, locals, reasons) and returns a Variant to run, or None to run the original."},
+    {"get_callback", get_callback, METH_NOARGS, "get_callback()\n--\n\nNone or (callback, key) of this thread."},
+    {"current_key", current_key, METH_NOARGS,
+     "current_key()\n--\n\nThe thread's key, also inside the callback, where the callback is off."},
+    {"call_eager", call_eager, METH_VARARGS,
+     "call_eager(function, args=(), kwargs=None)\n--\n\nCall with this thread's callback off."},
+    {"hook_installed", hook_installed, METH_NOARGS, "hook_installed()\n--\n\nOur evaluator is the interpreter's."},
+    {"active_hook_count", active_hook_count, METH_NOARGS,
+     "active_hook_count()\n--\n\nThreads whose callback is on or that are capturing."},
+    {NULL, NULL, 0, NULL},
+};
+
+int dj_frame_hook_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,119 @@
+/* GraphCall: a callable that runs with the thread's callback off.
+ *
+ * In: a call from replacement code. Out: what the compiled graph gives. Backends' wrappers are Python functions of their
+ * own, which are not the user's program and are not to be captured. */
+#include "dynajit.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function;
+    PyObject *dict;
+    PyObject *weakrefs;
+} GraphCall;
+
+static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *function = ((GraphCall *)object)->function;
+    if (dj_hook_callback() == NULL) {
+        return PyObject_Vectorcall(function, args, nargsf, kwnames);
+    }
+    HookRegion region;
+    dj_hook_enter(&region, NULL, NULL);
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    dj_hook_leave(&region);
+    return result;
+}
+
+static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", NULL};
+    PyObject *function;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:GraphCall", names, &function)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(function)) {
+        return PyErr_Format(PyExc_TypeError, "a callable is needed, not %.200s", Py_TYPE(function)->tp_name);
+    }
+    GraphCall *self = (GraphCall *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->vectorcall = graph_call;
+        self->function = Py_NewRef(function);
+    }
+    return (PyObject *)self;
+}
+
+static int graph_call_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((GraphCall *)object)->function);
+    Py_VISIT(((GraphCall *)object)->dict);
+    return 0;
+}
+
+static int graph_call_clear(PyObject *object)
+{
+    Py_CLEAR(((GraphCall *)object)->function);
+    Py_CLEAR(((GraphCall *)object)->dict);
+    return 0;
+}
+
+static void graph_call_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (((GraphCall *)object)->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    graph_call_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *graph_call_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<dynajit graph call of %R>", ((GraphCall *)self)->function);
+}
+
+static PyMemberDef graph_call_members[] = {
+    {"fn", T_OBJECT, offsetof(GraphCall, function), READONLY, "What is called."},
+    {"__dictoffset__", T_PYSSIZET, offsetof(GraphCall, dict), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(GraphCall, weakrefs), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(GraphCall, vectorcall), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef graph_call_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot graph_call_slots[] = {
+    {Py_tp_doc, "GraphCall(fn)\n--\n\nCalls fn with this thread's callback off."},
+    {Py_tp_new, graph_call_new},
+    {Py_tp_dealloc, graph_call_dealloc},
+    {Py_tp_traverse, graph_call_traverse},
+    {Py_tp_clear, graph_call_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_repr, graph_call_repr},
+    {Py_tp_members, graph_call_members},
+    {Py_tp_getset, graph_call_getset},
+    {0, NULL},
+};
+
+static PyType_Spec graph_call_spec = {
+    .name = "dynajit._C.GraphCall",
+    .basicsize = sizeof(GraphCall),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = graph_call_slots,
+};
+
+int dj_graph_call_init(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &graph_call_spec, NULL);
+    int status = type != NULL ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return status;
+}

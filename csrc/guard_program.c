@@ -1,0 +1,575 @@
+/* The guard program: what must hold for a variant to be run.
+ *
+ * In: a frame's locals. Out: -1, or the guard index of the first instruction that fails. The program is a flat list. An
+ * access reads an object and puts it into the next slot; a leaf tests a slot. Slots start with the locals. An instruction
+ * is given as (name, guard_index, a, b, payload); for an access a is the slot written and b the slot read, for a leaf a
+ * is the slot tested. To add an instruction: a name in OPS, a case in run_access or run_leaf, a kind or source in
+ * dynajit/guards/. */
+#include "dynajit.h"
+
+#include <structmember.h>
+
+PyTypeObject *dj_GuardProgramType;
+
+/* name, payload's checker */
+#define OPS(X) \
+    X(CONST, any) \
+    X(GLOBAL, text) \
+    X(ATTR, text) \
+    X(INSTANCE_ATTR, text) \
+    X(TYPE_OF, any) \
+    X(TYPE_ATTR, text) \
+    X(ITEM, hashable) \
+    X(SEQUENCE_ITEM, integer) \
+    X(DICT_KEY, integer) \
+    X(CELL_CONTENTS, any) \
+    X(CLOSURE_CELL, integer) \
+    X(LAST_ACCESS, any) \
+    X(TYPE, any) \
+    X(TYPE_WEAK, weak) \
+    X(ID, any) \
+    X(ID_WEAK, weak) \
+    X(EQUALS, any) \
+    X(LEN, integer) \
+    X(DICT_KEYS, tuple) \
+    X(DICT_CONTAINS, hashable) \
+    X(DICT_MISSING, hashable) \
+    X(SET_EQUALS, dict) \
+    X(NO_INSTANCE_ATTR, text) \
+    X(NO_TYPE_ATTR, text) \
+    X(NO_HOOKS, any) \
+    X(TENSOR, tensor_spec) \
+    X(NOT_ALIASED, slots) \
+    X(SAME_OBJECT, any) \
+    X(GLOBAL_STATE, global_state) \
+    X(CELL_EMPTY, any) \
+    X(PREDICATE, any)
+
+typedef enum {
+#define X(name, payload) OP_##name,
+    OPS(X)
+#undef X
+    N_OPS
+} Op;
+
+static const char *const op_names[] = {
+#define X(name, payload) #name,
+    OPS(X)
+#undef X
+};
+
+typedef struct {
+    Op op;
+    int guard;
+    int a;
+    int b;
+    PyObject *payload; /* owned */
+    Py_ssize_t number; /* an integer payload, or a payload's hash, or a count of slots */
+    int *slots;        /* owned; of NOT_ALIASED */
+} Instruction;
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t n_locals;
+    Py_ssize_t n_slots;
+    Py_ssize_t n_instructions;
+    Instruction *instructions;
+    PyObject *globals;  /* or NULL */
+    PyObject *builtins; /* or NULL */
+} GuardProgram;
+
+/* ---- running ---- */
+
+static PyObject *lookup_global(const GuardProgram *self, PyObject *name, Py_hash_t hash)
+{
+    PyObject *value = NULL;
+    if (self->globals != NULL) {
+        value = _PyDict_GetItem_KnownHash(self->globals, name, hash);
+    }
+    if (value == NULL && self->builtins != NULL && !PyErr_Occurred()) {
+        value = _PyDict_GetItem_KnownHash(self->builtins, name, hash);
+    }
+    return Py_XNewRef(value);
+}
+
+static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
+{
+    if (!PyFunction_Check(function)) {
+        return NULL;
+    }
+    PyObject *closure = PyFunction_GET_CLOSURE(function);
+    if (closure == NULL || index < 0 || index >= PyTuple_GET_SIZE(closure)) {
+        return NULL;
+    }
+    return Py_NewRef(PyTuple_GET_ITEM(closure, index));
+}
+
+/* New reference or NULL; NULL is a failed guard, with or without an error. */
+static PyObject *run_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+{
+    switch (instruction->op) {
+    case OP_CONST:
+        return Py_NewRef(instruction->payload);
+    case OP_GLOBAL:
+        return lookup_global(self, instruction->payload, instruction->number);
+    case OP_ATTR:
+        return PyObject_GetAttr(base, instruction->payload);
+    case OP_INSTANCE_ATTR:
+        return dj_generic_getattr(base, instruction->payload);
+    case OP_TYPE_OF:
+        return Py_NewRef((PyObject *)Py_TYPE(base));
+    case OP_TYPE_ATTR:
+        return PyType_Check(base) ? Py_XNewRef(dj_type_lookup((PyTypeObject *)base, instruction->payload)) : NULL;
+    case OP_ITEM:
+        return dj_raw_item(base, instruction->payload, instruction->number);
+    case OP_SEQUENCE_ITEM:
+        return dj_sequence_item(base, instruction->number);
+    case OP_DICT_KEY:
+        return dj_dict_key(base, instruction->number);
+    case OP_CELL_CONTENTS:
+        return PyCell_Check(base) ? Py_XNewRef(PyCell_GET(base)) : NULL;
+    case OP_CLOSURE_CELL:
+        return closure_cell(base, instruction->number);
+    default:
+        Py_UNREACHABLE();
+    }
+}
+
+static bool predicate_holds(PyObject *predicate, PyObject *value)
+{
+    PyObject *answer = PyObject_CallOneArg(predicate, value);
+    bool holds = answer != NULL && PyObject_IsTrue(answer) == 1;
+    Py_XDECREF(answer);
+    return holds;
+}
+
+static bool dict_has(PyObject *value, const Instruction *instruction)
+{
+    return _PyDict_GetItem_KnownHash(value, instruction->payload, instruction->number) != NULL;
+}
+
+static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
+{
+    PyObject *value = instruction->a >= 0 ? slots[instruction->a] : NULL;
+    PyObject *payload = instruction->payload;
+    switch (instruction->op) {
+    case OP_TYPE:
+        return (PyObject *)Py_TYPE(value) == payload;
+    case OP_TYPE_WEAK:
+        return PyWeakref_GET_OBJECT(payload) == (PyObject *)Py_TYPE(value);
+    case OP_ID:
+        return value == payload;
+    case OP_ID_WEAK: /* a dead reference gives None, which is never held weakly */
+        return PyWeakref_GET_OBJECT(payload) == value && value != Py_None;
+    case OP_EQUALS:
+        return dj_const_equal(value, payload);
+    case OP_LEN:
+        return dj_length_is(value, instruction->number);
+    case OP_DICT_KEYS:
+        return dj_dict_keys_are(value, payload);
+    case OP_DICT_CONTAINS:
+        return PyDict_Check(value) && dict_has(value, instruction);
+    case OP_DICT_MISSING:
+        return PyDict_Check(value) && !dict_has(value, instruction) && !PyErr_Occurred();
+    case OP_SET_EQUALS:
+        return dj_set_equals(value, payload);
+    case OP_NO_INSTANCE_ATTR:
+        return dj_instance_lookup(value, payload) == NULL;
+    case OP_NO_TYPE_ATTR:
+        return PyType_Check(value) && dj_type_lookup((PyTypeObject *)value, payload) == NULL;
+    case OP_NO_HOOKS:
+        return dj_module_has_no_hooks(value);
+    case OP_TENSOR:
+        return dj_tensor_check(payload, value);
+    case OP_NOT_ALIASED:
+        return dj_all_distinct(slots, instruction->slots, instruction->number);
+    case OP_SAME_OBJECT:
+        return value == slots[instruction->b];
+    case OP_GLOBAL_STATE:
+        return dj_global_state_holds(payload);
+    case OP_CELL_EMPTY:
+        return PyCell_Check(value) && PyCell_GET(value) == NULL;
+    case OP_PREDICATE:
+        return predicate_holds(payload, value);
+    default:
+        Py_UNREACHABLE();
+    }
+}
+
+enum { INLINE_SLOTS = 256 };
+
+int dj_guard_check(PyObject *program, PyObject *const *locals)
+{
+    const GuardProgram *self = (const GuardProgram *)program;
+    PyObject *inline_slots[INLINE_SLOTS];
+    PyObject **slots = inline_slots;
+    if (self->n_slots > INLINE_SLOTS) {
+        slots = PyMem_New(PyObject *, self->n_slots);
+        if (slots == NULL) {
+            return self->n_instructions > 0 ? self->instructions[0].guard : 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < self->n_locals; i++) {
+        slots[i] = locals[i];
+    }
+    Py_ssize_t filled = self->n_locals;
+    int failed = -1;
+    const Instruction *end = self->instructions + self->n_instructions;
+    for (const Instruction *instruction = self->instructions; instruction < end; instruction++) {
+        if (instruction->op < OP_LAST_ACCESS) {
+            PyObject *value = run_access(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
+            if (value != NULL) {
+                slots[filled++] = value;
+                continue;
+            }
+        }
+        else if (run_leaf(instruction, slots)) {
+            continue;
+        }
+        failed = instruction->guard;
+        break;
+    }
+    while (filled > self->n_locals) {
+        Py_DECREF(slots[--filled]);
+    }
+    if (slots != inline_slots) {
+        PyMem_Free(slots);
+    }
+    if (failed >= 0) {
+        PyErr_Clear();
+    }
+    return failed;
+}
+
+Py_ssize_t dj_guard_n_locals(PyObject *program)
+{
+    return ((GuardProgram *)program)->n_locals;
+}
+
+/* ---- building ---- */
+
+static int payload_any(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    instruction->payload = Py_NewRef(payload);
+    return 0;
+}
+
+static int expect(bool right, Instruction *instruction, PyObject *payload, const char *what)
+{
+    if (!right) {
+        PyErr_Format(PyExc_TypeError, "guard instruction %s needs %s, not %.200s", op_names[instruction->op], what,
+                     Py_TYPE(payload)->tp_name);
+        return -1;
+    }
+    instruction->payload = Py_NewRef(payload);
+    return 0;
+}
+
+static int payload_hashable(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    instruction->number = PyObject_Hash(payload);
+    return instruction->number == -1 ? -1 : payload_any(instruction, payload, n_slots);
+}
+
+static int payload_text(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    if (expect(PyUnicode_CheckExact(payload), instruction, payload, "a str") < 0) {
+        return -1;
+    }
+    PyUnicode_InternInPlace(&instruction->payload);
+    instruction->number = PyObject_Hash(instruction->payload);
+    return 0;
+}
+
+static int payload_integer(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    if (expect(PyLong_CheckExact(payload), instruction, payload, "an int") < 0) {
+        return -1;
+    }
+    instruction->number = PyLong_AsSsize_t(payload);
+    return instruction->number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int payload_tuple(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    return expect(PyTuple_CheckExact(payload), instruction, payload, "a tuple");
+}
+
+static int payload_dict(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    return expect(PyDict_CheckExact(payload), instruction, payload, "a dict");
+}
+
+static int payload_weak(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    return expect(PyWeakref_CheckRef(payload), instruction, payload, "a weak reference");
+}
+
+static int payload_tensor_spec(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    return expect(dj_is_tensor_spec(payload), instruction, payload, "a TensorSpec");
+}
+
+static int payload_global_state(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    (void)n_slots;
+    return expect(dj_is_global_state(payload), instruction, payload, "a GlobalState");
+}
+
+static int payload_slots(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    if (expect(PyTuple_CheckExact(payload), instruction, payload, "a tuple of slots") < 0) {
+        return -1;
+    }
+    instruction->number = PyTuple_GET_SIZE(payload);
+    instruction->slots = PyMem_New(int, instruction->number + 1);
+    if (instruction->slots == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < instruction->number; i++) {
+        long slot = PyLong_AsLong(PyTuple_GET_ITEM(payload, i));
+        if (slot < 0 || slot >= n_slots) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_ValueError, "guard instruction NOT_ALIASED reads slot %ld of %zd", slot, n_slots);
+            }
+            return -1;
+        }
+        instruction->slots[i] = (int)slot;
+    }
+    return 0;
+}
+
+static int (*const payload_parsers[])(Instruction *, PyObject *, Py_ssize_t) = {
+#define X(name, payload) payload_##payload,
+    OPS(X)
+#undef X
+};
+
+static bool reads_b(Op op)
+{
+    return op == OP_SAME_OBJECT || (op < OP_LAST_ACCESS && op != OP_CONST && op != OP_GLOBAL);
+}
+
+static bool reads_a(Op op)
+{
+    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE;
+}
+
+static int check_slots(const Instruction *instruction, Py_ssize_t n_slots)
+{
+    Op op = instruction->op;
+    int a = instruction->a, b = instruction->b;
+    bool fine = op < OP_LAST_ACCESS ? a == n_slots : !reads_a(op) || (a >= 0 && a < n_slots);
+    fine = fine && (!reads_b(op) || (b >= 0 && b < n_slots)) && instruction->guard >= 0;
+    if (!fine) {
+        PyErr_Format(PyExc_ValueError, "guard instruction %s(guard %d, slots %d, %d) does not fit %zd slots so far",
+                     op_names[op], instruction->guard, a, b, n_slots);
+        return -1;
+    }
+    return 0;
+}
+
+static int parse_instruction(GuardProgram *self, PyObject *tuple)
+{
+    const char *name;
+    int guard, a, b;
+    PyObject *payload;
+    if (!PyTuple_Check(tuple) || !PyArg_ParseTuple(tuple, "siiiO", &name, &guard, &a, &b, &payload)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "a guard instruction is a tuple (name, guard, a, b, payload)");
+        }
+        return -1;
+    }
+    int op = 0;
+    while (op < N_OPS && strcmp(op_names[op], name) != 0) {
+        op++;
+    }
+    if (op == N_OPS || op == OP_LAST_ACCESS) {
+        PyErr_Format(PyExc_ValueError, "no guard instruction is called %s", name);
+        return -1;
+    }
+    Instruction *instruction = &self->instructions[self->n_instructions++];
+    *instruction = (Instruction){.op = (Op)op, .guard = guard, .a = a, .b = b};
+    if (check_slots(instruction, self->n_slots) < 0
+        || payload_parsers[op](instruction, payload, self->n_slots) < 0) {
+        return -1;
+    }
+    self->n_slots += op < OP_LAST_ACCESS;
+    return 0;
+}
+
+static int set_globals(GuardProgram *self, PyObject *globals)
+{
+    if (globals == Py_None) {
+        return 0;
+    }
+    if (!PyDict_Check(globals)) {
+        PyErr_Format(PyExc_TypeError, "globals must be a dict, not %.200s", Py_TYPE(globals)->tp_name);
+        return -1;
+    }
+    self->globals = Py_NewRef(globals);
+    PyObject *builtins = PyDict_GetItemString(globals, "__builtins__");
+    if (builtins == NULL) {
+        builtins = PyEval_GetBuiltins();
+    }
+    else if (PyModule_Check(builtins)) {
+        builtins = PyModule_GetDict(builtins);
+    }
+    if (builtins != NULL && PyDict_Check(builtins)) {
+        self->builtins = Py_NewRef(builtins);
+    }
+    return 0;
+}
+
+static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"instructions", "n_locals", "globals", NULL};
+    PyObject *list, *globals = Py_None;
+    Py_ssize_t n_locals;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!n|O:GuardProgram", names, &PyList_Type, &list, &n_locals,
+                                     &globals)) {
+        return NULL;
+    }
+    GuardProgram *self = (GuardProgram *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->n_locals = self->n_slots = n_locals;
+    self->instructions = PyMem_Calloc((size_t)PyList_GET_SIZE(list) + 1, sizeof(Instruction));
+    if (self->instructions == NULL) {
+        PyErr_NoMemory();
+        goto error;
+    }
+    if (set_globals(self, globals) < 0) {
+        goto error;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < n && i < PyList_GET_SIZE(list); i++) {
+        if (parse_instruction(self, PyList_GET_ITEM(list, i)) < 0) {
+            goto error;
+        }
+    }
+    return (PyObject *)self;
+error:
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* ---- the object ---- */
+
+static int program_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    GuardProgram *self = (GuardProgram *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->globals);
+    Py_VISIT(self->builtins);
+    for (Py_ssize_t i = 0; i < self->n_instructions; i++) {
+        Py_VISIT(self->instructions[i].payload);
+    }
+    return 0;
+}
+
+static int program_clear(PyObject *object)
+{
+    GuardProgram *self = (GuardProgram *)object;
+    Instruction *instructions = self->instructions;
+    Py_ssize_t n = self->n_instructions;
+    self->instructions = NULL;
+    self->n_instructions = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_XDECREF(instructions[i].payload);
+        PyMem_Free(instructions[i].slots);
+    }
+    PyMem_Free(instructions);
+    Py_CLEAR(self->globals);
+    Py_CLEAR(self->builtins);
+    return 0;
+}
+
+static void program_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    program_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *program_check(PyObject *object, PyObject *locals)
+{
+    GuardProgram *self = (GuardProgram *)object;
+    if (!PyTuple_Check(locals) || PyTuple_GET_SIZE(locals) != self->n_locals) {
+        return PyErr_Format(PyExc_ValueError, "check needs a tuple of %zd locals", self->n_locals);
+    }
+    return PyLong_FromLong(dj_guard_check(object, &PyTuple_GET_ITEM(locals, 0)));
+}
+
+static Py_ssize_t program_length(PyObject *object)
+{
+    return ((GuardProgram *)object)->n_instructions;
+}
+
+static PyMethodDef program_methods[] = {
+    {"check", program_check, METH_O,
+     "check(locals)\n--\n\n-1 if all guards hold, else the guard index of the first that fails."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef program_members[] = {
+    {"n_locals", T_PYSSIZET, offsetof(GuardProgram, n_locals), READONLY, "Locals that a check takes."},
+    {"n_slots", T_PYSSIZET, offsetof(GuardProgram, n_slots), READONLY, "Locals and accesses."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot program_slots[] = {
+    {Py_tp_doc,
+     "GuardProgram(instructions, n_locals, globals=None)\n--\n\n"
+     "instructions: list of (name, guard_index, a, b, payload); see csrc/guard_program.c. globals: where GLOBAL looks."},
+    {Py_tp_new, program_new},
+    {Py_tp_dealloc, program_dealloc},
+    {Py_tp_traverse, program_traverse},
+    {Py_tp_clear, program_clear},
+    {Py_tp_methods, program_methods},
+    {Py_tp_members, program_members},
+    {Py_sq_length, program_length},
+    {0, NULL},
+};
+
+static PyType_Spec program_spec = {
+    .name = "dynajit._C.GuardProgram",
+    .basicsize = sizeof(GuardProgram),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = program_slots,
+};
+
+int dj_guard_program_init(PyObject *module)
+{
+    if (dj_guard_leaves_init() < 0) {
+        return -1;
+    }
+    dj_GuardProgramType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &program_spec, NULL);
+    if (dj_GuardProgramType == NULL || PyModule_AddType(module, dj_GuardProgramType) < 0) {
+        return -1;
+    }
+    PyObject *ops = PyList_New(0);
+    for (int op = 0; ops != NULL && op < N_OPS; op++) {
+        PyObject *name = op == OP_LAST_ACCESS ? NULL : PyUnicode_FromString(op_names[op]);
+        if (name != NULL && PyList_Append(ops, name) < 0) {
+            Py_CLEAR(ops);
+        }
+        Py_XDECREF(name);
+    }
+    PyObject *tuple = ops != NULL ? PyList_AsTuple(ops) : NULL;
+    Py_XDECREF(ops);
+    int status = PyModule_AddObjectRef(module, "GUARD_OPS", tuple);
+    Py_XDECREF(tuple);
+    return status;
+}

@@ -1,0 +1,288 @@
+/* TensorSpec: what a trace relied on in one tensor, and its check against another, read from the TensorImpl.
+ *
+ * In: an example tensor, and which of its sizes and strides may vary. Out: whether another tensor has the same class,
+ * dispatch keys, dtype, device, requires_grad, sizes and strides. About 10 ns; no Python runs. */
+#include "dynajit.h"
+
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace {
+
+constexpr int64_t kDynamic = INT64_MIN;
+
+struct Spec {
+    uint64_t key_set;
+    at::ScalarType dtype;
+    c10::Device device;
+    bool requires_grad;
+    bool strided; /* strides exist and are guarded where not dynamic */
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+};
+
+struct TensorSpec {
+    PyObject_HEAD
+    PyTypeObject *type; /* owned */
+    Spec *spec;
+};
+
+PyTypeObject *spec_type;
+
+bool matches(const std::vector<int64_t> &expected, c10::IntArrayRef actual)
+{
+    if (expected.size() != actual.size()) {
+        return false;
+    }
+    for (size_t i = 0; i < actual.size(); i++) {
+        if (expected[i] != actual[i] && expected[i] != kDynamic) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool has_plain_sizes(const c10::TensorImpl *impl)
+{
+    return !impl->has_symbolic_sizes_strides();
+}
+
+bool check(const TensorSpec *self, PyObject *value)
+{
+    if (Py_TYPE(value) != self->type) {
+        return false;
+    }
+    const Spec &spec = *self->spec;
+    const c10::TensorImpl *impl = THPVariable_Unpack(value).unsafeGetTensorImpl();
+    if (impl->key_set().raw_repr() != spec.key_set || impl->dtype() != spec.dtype || impl->device() != spec.device
+        || impl->requires_grad() != spec.requires_grad || !has_plain_sizes(impl)) {
+        return false;
+    }
+    return matches(spec.sizes, impl->sizes()) && (!spec.strided || matches(spec.strides, impl->strides()));
+}
+
+/* ---- building ---- */
+
+/* None keeps the example's; a sequence gives each, None where it may vary. */
+bool parse_dimensions(PyObject *given, c10::IntArrayRef actual, const char *what, std::vector<int64_t> &result)
+{
+    result.assign(actual.begin(), actual.end());
+    if (given == Py_None) {
+        return true;
+    }
+    PyObject *items = PySequence_Fast(given, "sizes and strides must be sequences");
+    if (items == nullptr) {
+        return false;
+    }
+    bool fine = PySequence_Fast_GET_SIZE(items) == static_cast<Py_ssize_t>(actual.size());
+    if (!fine) {
+        PyErr_Format(PyExc_ValueError, "%s: %zd given for a tensor with %zd dimensions", what,
+                     PySequence_Fast_GET_SIZE(items), static_cast<Py_ssize_t>(actual.size()));
+    }
+    for (Py_ssize_t i = 0; fine && i < PySequence_Fast_GET_SIZE(items); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        result[i] = item == Py_None ? kDynamic : PyLong_AsLongLong(item);
+        fine = !PyErr_Occurred();
+    }
+    Py_DECREF(items);
+    return fine;
+}
+
+bool fill(TensorSpec *self, PyObject *example, PyObject *sizes, PyObject *strides)
+{
+    const c10::TensorImpl *impl = THPVariable_Unpack(example).unsafeGetTensorImpl();
+    if (!has_plain_sizes(impl)) {
+        PyErr_SetString(PyExc_ValueError, "a tensor with symbolic sizes cannot be guarded natively");
+        return false;
+    }
+    self->spec = new Spec{
+        impl->key_set().raw_repr(), c10::typeMetaToScalarType(impl->dtype()), impl->device(), impl->requires_grad(),
+        impl->layout() == c10::kStrided, {}, {},
+    };
+    if (!parse_dimensions(sizes, impl->sizes(), "sizes", self->spec->sizes)) {
+        return false;
+    }
+    return !self->spec->strided || parse_dimensions(strides, impl->strides(), "strides", self->spec->strides);
+}
+
+PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static const char *names[] = {"example", "sizes", "strides", nullptr};
+    PyObject *example, *sizes = Py_None, *strides = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:TensorSpec", const_cast<char **>(names), &example, &sizes,
+                                     &strides)) {
+        return nullptr;
+    }
+    TensorSpec *self = nullptr;
+    try {
+        if (!THPVariable_Check(example)) {
+            return PyErr_Format(PyExc_TypeError, "the example must be a tensor, not %.200s", Py_TYPE(example)->tp_name);
+        }
+        self = reinterpret_cast<TensorSpec *>(type->tp_alloc(type, 0));
+        if (self != nullptr) {
+            self->type = reinterpret_cast<PyTypeObject *>(Py_NewRef(reinterpret_cast<PyObject *>(Py_TYPE(example))));
+            if (!fill(self, example, sizes, strides)) {
+                Py_CLEAR(self);
+            }
+        }
+    }
+    catch (const std::exception &error) {
+        /* nested and other custom tensors have no sizes to give */
+        PyErr_SetString(PyExc_ValueError, error.what());
+        Py_CLEAR(self);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+int spec_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(reinterpret_cast<TensorSpec *>(object)->type);
+    return 0;
+}
+
+int spec_clear(PyObject *object)
+{
+    Py_CLEAR(reinterpret_cast<TensorSpec *>(object)->type);
+    return 0;
+}
+
+void spec_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    spec_clear(object);
+    delete reinterpret_cast<TensorSpec *>(object)->spec;
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* ---- reading back ---- */
+
+PyObject *dimensions_as_tuple(const std::vector<int64_t> &dimensions)
+{
+    PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(dimensions.size()));
+    for (size_t i = 0; tuple != nullptr && i < dimensions.size(); i++) {
+        PyObject *item = dimensions[i] == kDynamic ? Py_NewRef(Py_None) : PyLong_FromLongLong(dimensions[i]);
+        if (item == nullptr) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), item);
+    }
+    return tuple;
+}
+
+const Spec &spec_of(PyObject *object)
+{
+    return *reinterpret_cast<TensorSpec *>(object)->spec;
+}
+
+PyObject *get_type(PyObject *self, void *)
+{
+    return Py_NewRef(reinterpret_cast<PyObject *>(reinterpret_cast<TensorSpec *>(self)->type));
+}
+
+PyObject *get_key_set(PyObject *self, void *)
+{
+    return PyLong_FromUnsignedLongLong(spec_of(self).key_set);
+}
+
+PyObject *get_dtype(PyObject *self, void *)
+{
+    return Py_NewRef(reinterpret_cast<PyObject *>(torch::getTHPDtype(spec_of(self).dtype)));
+}
+
+PyObject *get_device(PyObject *self, void *)
+{
+    return THPDevice_New(spec_of(self).device);
+}
+
+PyObject *get_requires_grad(PyObject *self, void *)
+{
+    return PyBool_FromLong(spec_of(self).requires_grad);
+}
+
+PyObject *get_sizes(PyObject *self, void *)
+{
+    return dimensions_as_tuple(spec_of(self).sizes);
+}
+
+PyObject *get_strides(PyObject *self, void *)
+{
+    return spec_of(self).strided ? dimensions_as_tuple(spec_of(self).strides) : Py_NewRef(Py_None);
+}
+
+PyObject *spec_check(PyObject *self, PyObject *value)
+{
+    return PyBool_FromLong(dj_tensor_check(self, value));
+}
+
+PyGetSetDef spec_getset[] = {
+    {"type", get_type, nullptr, "Exact Python class.", nullptr},
+    {"key_set", get_key_set, nullptr, "Dispatch key set, as its raw 64 bits.", nullptr},
+    {"dtype", get_dtype, nullptr, nullptr, nullptr},
+    {"device", get_device, nullptr, nullptr, nullptr},
+    {"requires_grad", get_requires_grad, nullptr, nullptr, nullptr},
+    {"sizes", get_sizes, nullptr, "None where the size may vary.", nullptr},
+    {"strides", get_strides, nullptr, "None where the stride may vary; None as a whole if not strided.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyMethodDef spec_methods[] = {
+    {"check", spec_check, METH_O, "check(value)\n--\n\nWhether a value is a tensor that fits."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot spec_slots[] = {
+    {Py_tp_doc, const_cast<char *>(
+                    "TensorSpec(example, sizes=None, strides=None)\n--\n\n"
+                    "A tensor's metadata. sizes and strides: None to keep the example's, else a sequence with None where "
+                    "the dimension may vary.")},
+    {Py_tp_new, reinterpret_cast<void *>(spec_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(spec_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void *>(spec_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(spec_clear)},
+    {Py_tp_getset, spec_getset},
+    {Py_tp_methods, spec_methods},
+    {0, nullptr},
+};
+
+PyType_Spec spec_definition = {
+    "dynajit._C.TensorSpec",
+    sizeof(TensorSpec),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    spec_slots,
+};
+
+} // namespace
+
+bool dj_is_tensor_spec(PyObject *object)
+{
+    return Py_IS_TYPE(object, spec_type);
+}
+
+bool dj_tensor_check(PyObject *spec, PyObject *value)
+{
+    try {
+        return check(reinterpret_cast<TensorSpec *>(spec), value);
+    }
+    catch (const std::exception &) {
+        return false; /* custom tensors whose sizes raise */
+    }
+}
+
+int dj_tensor_view_init(PyObject *module)
+{
+    spec_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &spec_definition, nullptr));
+    return spec_type != nullptr ? PyModule_AddType(module, spec_type) : -1;
+}

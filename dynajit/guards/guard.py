@@ -1,0 +1,168 @@
+"""Guards: one thing each that a trace relied on.
+
+In: a source, the name of a kind, what the kind compares with. Out: for each kind the guard program's leaf (`encode`),
+its Python twin (`check`), words for logs (`describe`) and for a recompile (`explain`). The twin is the oracle in tests.
+To add a kind: a class behind `@guard_kind("NAME")` in the kinds_*.py file that fits, and a leaf in guard_program.c.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from dynajit.guards.source import Source
+from dynajit.report.records import FrameLoc
+
+FIRST, EARLY, USUAL, LAST = range(4)
+
+
+class GuardKind:
+    """What all guards of a kind share. `params` is what `normalize` returned."""
+
+    name: str = ""
+    rank: int = USUAL  # where it stands in the program
+    reads_source: bool = True
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        """Check the parameters and bring them into the form that the guard keeps."""
+        return params
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        """Guards on one source with equal keys are one guard."""
+        raise NotImplementedError
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        """The leaf's name and payload."""
+        raise NotImplementedError
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        """The Python twin of the leaf."""
+        raise NotImplementedError
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        """The guard as an expression in the source's name."""
+        raise NotImplementedError
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        """What is different now: the expression's old and new value."""
+        return f"{self.describe(name, params)} does not hold for {short(value)}"
+
+    def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
+        """Further sources that the guard reads."""
+        return ()
+
+
+kinds: dict[str, GuardKind] = {}
+
+
+def guard_kind(name: str) -> Callable[[type[GuardKind]], type[GuardKind]]:
+    """Register a kind under its name."""
+
+    def register(cls: type[GuardKind]) -> type[GuardKind]:
+        assert name not in kinds, name
+        cls.name = name
+        kinds[name] = cls()
+        return cls
+
+    return register
+
+
+class Guard:
+    """One guard, frozen: `Guard(source, "TYPE", list)`. The kinds and their parameters:
+
+    TYPE(type), ID(obj), EQUALS(const), LEN(n), DICT_KEYS(keys), DICT_CONTAINS(key), DICT_MISSING(key),
+    SET_EQUALS(consts), HAS_NO_INSTANCE_ATTR(name), HAS_NO_TYPE_ATTR(name) (the source is the class), NO_HOOKS(),
+    TENSOR(example, sizes=None, strides=None), NOT_ALIASED(*other sources), SAME_OBJECT(other source),
+    GLOBAL_STATE() (source None), CELL_EMPTY(), PREDICATE(callable, text).
+    """
+
+    __slots__ = ("identity", "kind", "params", "source", "user_loc")
+    source: Source | None
+    kind: str
+    params: tuple[Any, ...]
+    user_loc: FrameLoc | None
+    identity: Hashable
+
+    def __init__(self, source: Source | None, kind: str, *params: Any, user_loc: FrameLoc | None = None) -> None:
+        if kind not in kinds:
+            raise ValueError(f"no guard kind is called {kind!r}; the kinds are {', '.join(sorted(kinds))}")
+        if (source is None) == kinds[kind].reads_source:
+            raise ValueError(f"a {kind} guard {'needs a' if source is None else 'has no'} source")
+        kept = kinds[kind].normalize(*params)
+        identity = (kind, source, kinds[kind].key(kept))
+        for field, value in zip(
+            ("source", "kind", "params", "user_loc", "identity"), (source, kind, kept, user_loc, identity), strict=True
+        ):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"guards are frozen; {name} can't be set")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Guard) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"<Guard {self.kind}: {self.describe()}>"
+
+    def sources(self) -> tuple[Source, ...]:
+        """All sources the guard reads, its own first."""
+        own = () if self.source is None else (self.source,)
+        return own + kinds[self.kind].sources(self.params)
+
+    def describe(self) -> str:
+        """The guard as an expression."""
+        return kinds[self.kind].describe(self._name(), self.params)
+
+    def check(self, value: Any) -> bool:
+        """The Python twin: whether the guard holds for the object its source leads to now."""
+        return kinds[self.kind].check(value, self.params)
+
+    def explain_failure(self, value: Any) -> str:
+        """What differs from what the trace relied on."""
+        return kinds[self.kind].explain(self._name(), value, self.params)
+
+    def _name(self) -> str:
+        return "" if self.source is None else self.source.name()
+
+
+class Held:
+    """An object remembered by identity: weakly where it can be, so that a guard keeps no model alive."""
+
+    __slots__ = ("_strong", "_weak", "id", "text")
+
+    def __init__(self, obj: Any) -> None:
+        self.id = id(obj)
+        self.text = short(obj)
+        self._weak: weakref.ref[Any] | None = None
+        self._strong: Any = None
+        try:
+            self._weak = weakref.ref(obj)
+        except TypeError:
+            self._strong = obj
+
+    def is_(self, obj: object) -> bool:
+        """Whether it is this object."""
+        return (self._strong if self._weak is None else self._weak()) is obj and (obj is not None or self._weak is None)
+
+    def encode(self, name: str) -> tuple[str, object]:
+        """The strong leaf, or its weak form."""
+        return (name, self._strong) if self._weak is None else (f"{name}_WEAK", self._weak)
+
+
+def short(value: Any, limit: int = 80) -> str:
+    """A value in few characters, running no user code: types by name, constants by repr."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}" if value.__module__ != "builtins" else value.__qualname__
+    if type(value) in (int, float, complex, str, bytes, bool, type(None), type(Ellipsis)):
+        text = repr(value)
+        return text if len(text) <= limit else text[: limit - 3] + "..."
+    return f"an object of type {short(type(value))}"
+
+
+def names(sources: Sequence[Source]) -> str:
+    """Source names, with commas."""
+    return ", ".join(source.name() for source in sources)

@@ -1,0 +1,225 @@
+"""Guard kinds on one object, whatever its type: type, identity, value, cells, aliasing, user predicates.
+
+In and out: see guard.py.
+"""
+
+from __future__ import annotations
+
+import struct
+import types
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names, short
+from dynajit.guards.source import Source, key_identity
+
+
+def const_equal(value: Any, expected: Any) -> bool:
+    """Same exact type, same value; floats by their bits, tuples and slices item by item."""
+    if value is expected:
+        return True
+    if type(value) is not type(expected) or isinstance(value, bool):
+        return False
+    if isinstance(value, (float, complex)):
+        return _bits(value) == _bits(expected)
+    if type(value) is tuple:
+        return len(value) == len(expected) and all(map(const_equal, value, expected))
+    if isinstance(value, slice):
+        return all(const_equal(getattr(value, part), getattr(expected, part)) for part in ("start", "stop", "step"))
+    return bool(value == expected)
+
+
+def _bits(value: complex) -> bytes:
+    number = complex(value)
+    return struct.pack("dd", number.real, number.imag)
+
+
+@guard_kind("TYPE")
+class TypeIs(GuardKind):
+    """The exact type."""
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        (kind,) = params
+        if not isinstance(kind, type):
+            raise TypeError(f"a TYPE guard needs a type, not {short(kind)}")
+        return (Held(kind),)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params[0].id
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return params[0].encode("TYPE")
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return params[0].is_(type(value))
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"type({name}) is {params[0].text}"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        return f"type({name}) was {params[0].text}, is {short(type(value))}"
+
+
+@guard_kind("ID")
+class Identity(GuardKind):
+    """The very object; kept weakly where its type allows. None, True and False are guarded this way too."""
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        (obj,) = params
+        return (Held(obj),)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params[0].id
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return params[0].encode("ID")
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return params[0].is_(value)
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} is {params[0].text}"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        now = short(value)
+        if now == params[0].text:
+            return f"{name} is another object of the same type ({now})"
+        return f"{name} was {params[0].text}, is {now}"
+
+
+@guard_kind("EQUALS")
+class Equals(GuardKind):
+    """An equal constant of the same exact type."""
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        (const,) = params
+        return (const,)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return key_identity(params[0])
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "EQUALS", params[0]
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return const_equal(value, params[0])
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} == {params[0]!r}"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        return f"{name} was {short(params[0])}, is {short(value)}"
+
+
+@guard_kind("CELL_EMPTY")
+class CellEmpty(GuardKind):
+    """A cell with nothing in it. The source leads to the cell."""
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return ()
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "CELL_EMPTY", None
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        if not isinstance(value, types.CellType):
+            return False
+        return value == types.CellType()
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} is empty"
+
+
+@guard_kind("PREDICATE")
+class Predicate(GuardKind):
+    """A callable that says whether the object will do; an exception counts as no."""
+
+    rank = LAST
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        predicate, text = params
+        if not callable(predicate):
+            raise TypeError(f"a PREDICATE guard needs a callable, not {short(predicate)}")
+        return (predicate, str(text))
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return id(params[0])
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "PREDICATE", params[0]
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        predicate: Callable[[Any], object] = params[0]
+        try:
+            return bool(predicate(value))
+        except Exception:
+            # the leaf does the same: what raises doesn't hold
+            return False
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} {params[1]}"
+
+
+@guard_kind("SAME_OBJECT")
+class SameObject(GuardKind):
+    """Two sources lead to one object."""
+
+    rank = LAST
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        (other,) = params
+        return (other,)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params[0]
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "SAME_OBJECT", None
+
+    def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
+        return params
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        own, other = value
+        return own is other
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} is {params[0].name()}"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        return f"{name} and {params[0].name()} were the same object and are not any more"
+
+
+@guard_kind("NOT_ALIASED")
+class NotAliased(GuardKind):
+    """Sources that lead to pairwise distinct objects: the guard's own and those given."""
+
+    rank = LAST
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        if len(params) == 1 and isinstance(params[0], (list, tuple)):
+            return tuple(params[0])
+        return params
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "NOT_ALIASED", None
+
+    def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
+        return params
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return len({id(obj) for obj in value}) == len(value)
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name}, {names(params)} are distinct objects"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        seen: dict[int, str] = {}
+        for text, obj in zip([name, *(source.name() for source in params)], value, strict=True):
+            if id(obj) in seen:
+                return f"{seen[id(obj)]} and {text} were distinct objects and are now the same"
+            seen[id(obj)] = text
+        return self.describe(name, params)

@@ -1,0 +1,96 @@
+"""The guard kind on a tensor's metadata.
+
+In: an example tensor; sizes and strides with None where they may vary. Out: see guard.py. The example isn't kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from dynajit import _C
+from dynajit.guards.guard import EARLY, GuardKind, guard_kind, short
+
+
+def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
+    return len(expected) == len(actual) and all(e is None or e == a for e, a in zip(expected, actual, strict=True))
+
+
+def _metadata(value: torch.Tensor) -> dict[str, Any]:
+    return {
+        "class": type(value),
+        "dtype": value.dtype,
+        "device": value.device,
+        "requires_grad": value.requires_grad,
+        "sizes": tuple(value.shape),
+        "strides": value.stride() if value.layout is torch.strided else None,
+        "dispatch keys": torch._C._dispatch_keys(value).raw_repr(),
+    }
+
+
+def _expected(spec: _C.TensorSpec) -> dict[str, Any]:
+    return {
+        "class": spec.type,
+        "dtype": spec.dtype,
+        "device": spec.device,
+        "requires_grad": spec.requires_grad,
+        "sizes": spec.sizes,
+        "strides": spec.strides,
+        "dispatch keys": spec.key_set,
+    }
+
+
+def _differences(value: torch.Tensor, spec: _C.TensorSpec) -> list[str]:
+    now, then = _metadata(value), _expected(spec)
+    texts = []
+    for field, expected in then.items():
+        if field in ("sizes", "strides"):
+            # sparse tensors have no strides to compare
+            same = expected is None or (now[field] is not None and _fits(expected, now[field]))
+        else:
+            same = now[field] == expected
+        if not same:
+            texts.append(f"{field} was {_show(expected)}, is {_show(now[field])}")
+    return texts
+
+
+def _show(value: Any) -> str:
+    return short(value) if isinstance(value, type) else str(value)
+
+
+@guard_kind("TENSOR")
+class TensorMetadata(GuardKind):
+    """Class, dispatch keys, dtype, device, requires_grad, sizes and strides."""
+
+    rank = EARLY
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        if len(params) == 1 and isinstance(params[0], _C.TensorSpec):
+            return params
+        return (_C.TensorSpec(*params),)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return tuple(_expected(params[0]).values())
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "TENSOR", params[0]
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        # the class first: asking anything of another class's object could run its code
+        return type(value) is params[0].type and not _differences(value, params[0])
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        spec = params[0]
+        return (
+            f"{name}: {short(spec.type)} {str(spec.dtype).removeprefix('torch.')} {spec.sizes} strides {spec.strides} "
+            f"on {spec.device}, requires_grad={spec.requires_grad}"
+        )
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        if not isinstance(value, torch.Tensor):
+            return f"{name} was a tensor, is {short(value)}"
+        if type(value) is not params[0].type:
+            return f"type({name}) was {short(params[0].type)}, is {short(type(value))}"
+        return f"{name}: " + "; ".join(_differences(value, params[0]))

@@ -1,0 +1,157 @@
+"""From a trace's guards to the guard program, and back to words.
+
+In: guards, in the order in which the trace came to rely on them. Out: `_C.GuardProgram`, which checks them over a
+frame's locals in C; the same check in Python; the reason why one failed. A guard's index is its place in the set,
+whatever the order in the program. To change the order in the program: `_ordered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.guards.guard import EARLY, USUAL, Guard, kinds
+from dynajit.guards.source import Environment, Source, Unreachable, _LocalSlot
+
+
+class GuardSet:
+    """Guards, append-only but for taking back the last ones."""
+
+    def __init__(self) -> None:
+        self._guards: list[Guard] = []
+        self._index: dict[Guard, int] = {}
+
+    def add(self, guard: Guard) -> None:
+        """Append, unless an equal one is there."""
+        if guard not in self._index:
+            self._index[guard] = len(self._guards)
+            self._guards.append(guard)
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._guards)
+
+    def __getitem__(self, index: int) -> Guard:
+        return self._guards[index]
+
+    def __contains__(self, guard: object) -> bool:
+        return guard in self._index
+
+    def truncate(self, n: int) -> None:
+        """Back to the first n guards."""
+        for guard in self._guards[n:]:
+            del self._index[guard]
+        del self._guards[n:]
+
+    def copy(self) -> GuardSet:
+        """A set with the same guards."""
+        other = GuardSet()
+        other._guards = list(self._guards)
+        other._index = dict(self._index)
+        return other
+
+    def build(self, n_locals: int, globals: dict[str, Any] | None = None) -> _C.GuardProgram:
+        """The program over n_locals locals and, for GlobalSource, the frame's globals."""
+        builder = _Builder(n_locals)
+        for index in self._ordered():
+            builder.add(index, self._guards[index])
+        return _C.GuardProgram(builder.instructions, n_locals, globals)
+
+    def check_python(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> int:
+        """What the program's check gives, by the Python twins."""
+        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        for index in self._ordered():
+            guard = self._guards[index]
+            try:
+                value = reader.value(guard)
+            except Unreachable:
+                return index
+            if not guard.check(value):
+                return index
+        return -1
+
+    def failure_reason(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> str:
+        """Why guard `index` failed for these locals: what was relied on, what is there now, the user's line."""
+        guard = self._guards[index]
+        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        try:
+            text = guard.explain_failure(reader.value(guard))
+        except Unreachable as error:
+            text = f"{error} can't be reached any more; the guard was {guard.describe()}"
+        if guard.user_loc is not None:
+            text += f"  ({guard.user_loc.filename}:{guard.user_loc.lineno})"
+        return text
+
+    def _ordered(self) -> list[int]:
+        """Guard indices as the program runs them: modes, guards on arguments that are likeliest to fail, the others as
+        they came, then what needs many objects or Python."""
+
+        def rank(index: int) -> int:
+            guard = self._guards[index]
+            kind_rank = kinds[guard.kind].rank
+            # a tensor deep in a structure may be reached only after guards on what it is in
+            if kind_rank == EARLY and not isinstance(guard.source, _LocalSlot):
+                return USUAL
+            return kind_rank
+
+        return sorted(range(len(self._guards)), key=rank)
+
+
+class _Builder:
+    """Instructions; each source gets one slot, filled before its first use."""
+
+    def __init__(self, n_locals: int) -> None:
+        self.instructions: list[tuple[str, int, int, int, object]] = []
+        self._n_locals = n_locals
+        self._n_slots = n_locals
+        self._slots: dict[Source, int] = {}
+
+    def add(self, index: int, guard: Guard) -> None:
+        slots = [self._slot(source, index) for source in guard.sources()]
+        name, payload = kinds[guard.kind].encode(guard.params)
+        first = slots[0] if slots else -1
+        if name == "NOT_ALIASED":
+            payload = tuple(slots)
+        self.instructions.append((name, index, first, slots[1] if name == "SAME_OBJECT" else -1, payload))
+
+    def _slot(self, source: Source, index: int) -> int:
+        slot = self._slots.get(source)
+        if slot is not None:
+            return slot
+        if isinstance(source, _LocalSlot):
+            if not 0 <= source.index < self._n_locals:
+                raise ValueError(f"{source.name()} is local {source.index}, and there are {self._n_locals}")
+            slot = source.index
+        else:
+            base = -1 if source.base is None else self._slot(source.base, index)
+            access = source.access()
+            assert access is not None
+            slot = self._n_slots
+            self._n_slots += 1
+            self.instructions.append((access[0], index, slot, base, access[1]))
+        self._slots[source] = slot
+        return slot
+
+
+class _Reader:
+    """Objects by source, each read once."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._objects: dict[Source, Any] = {}
+
+    def value(self, guard: Guard) -> Any:
+        """What the guard's check takes: an object, or a list of them for kinds with several sources."""
+        objects = [self._read(source) for source in guard.sources()]
+        if kinds[guard.kind].sources(guard.params):
+            return objects
+        return objects[0] if objects else None
+
+    def _read(self, source: Source) -> Any:
+        if source not in self._objects:
+            base = None if source.base is None else self._read(source.base)
+            self._objects[source] = source.read(base, self._environment)
+        return self._objects[source]

@@ -1,0 +1,442 @@
+"""Sources: how to reach an object again that a trace has read.
+
+In: a frame's locals and globals at run time. Out, from one description: code that pushes the object (`emit`), the guard
+program's access (`access`), the Python twin of that access (`read`) and words for messages (`name`). Sources are frozen
+and interned: equal sources are the same object, so `is` compares them and shared prefixes are found by identity.
+To add a kind: a subclass here, and an access in csrc/guard_program.c.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from dynajit import _C
+
+if TYPE_CHECKING:
+    from dynajit.bytecode.assemble import Emitter
+
+Load = Callable[["Source"], None]
+Self = TypeVar("Self", bound="Source")
+
+_interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Source] = weakref.WeakValueDictionary()
+_intern_lock = threading.Lock()
+_CONST_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+
+
+class Unreachable(LookupError):
+    """The object a source leads to isn't there."""
+
+
+class Environment(NamedTuple):
+    """Where sources without a base read from."""
+
+    locals: Sequence[object]
+    globals: dict[str, Any]
+
+
+def key_identity(key: object) -> Hashable:
+    """A key that tells 1, True, 1.0 and -0.0 apart, and compares objects of unknown types by identity."""
+    if type(key) is tuple:
+        return (tuple, *(key_identity(item) for item in key))
+    if type(key) in _CONST_TYPES:
+        return (type(key), repr(key) if isinstance(key, (float, complex)) else key)
+    return ("object", id(key))
+
+
+class Source:
+    """How to reach one object. `base` is the source it is read from, None for locals, globals and constants."""
+
+    __slots__ = ("__weakref__", "_name", "base")
+    base: Source | None
+    _name: str
+
+    def __init__(self) -> None:
+        raise TypeError("make sources with their subclass")
+
+    @classmethod
+    def _make(
+        cls: type[Self], identity: tuple[Hashable, ...], base: Source | None, name: str, **fields: object
+    ) -> Self:
+        key: tuple[Hashable, ...] = (cls, None if base is None else id(base), *identity)
+        with _intern_lock:
+            found = _interned.get(key)
+            if found is None:
+                found = object.__new__(cls)
+                for field, value in (("base", base), ("_name", name), *fields.items()):
+                    object.__setattr__(found, field, value)
+                _interned[key] = found
+        assert isinstance(found, cls)
+        return found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"sources are frozen; {name} can't be set")
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("sources belong to one process")
+
+    def name(self) -> str:
+        """As in messages: L['x'].layers[0].weight."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    def root(self) -> Source:
+        """The source at the start of the chain."""
+        source = self
+        while source.base is not None:
+            source = source.base
+        return source
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        """Push the object; `load` pushes the base, so that the caller can keep shared prefixes in variables."""
+        raise NotImplementedError
+
+    def access(self) -> tuple[str, object] | None:
+        """The guard program's instruction and payload; None for locals, which are slots from the start."""
+        raise NotImplementedError
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        """What the access gives, in Python. Raises Unreachable."""
+        raise NotImplementedError
+
+
+class _LocalSlot(Source):
+    """What is handed to a variant: parameters first, then cells."""
+
+    __slots__ = ("index", "local_name")
+    index: int
+    local_name: str
+
+    def access(self) -> None:
+        return None
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        return environment.locals[self.index]
+
+
+class LocalSource(_LocalSlot):
+    """The index-th local at frame entry, a parameter."""
+
+    __slots__ = ()
+
+    def __new__(cls, index: int, name: str) -> LocalSource:
+        return cls._make((index, name), None, f"L[{name!r}]", index=index, local_name=name)
+
+    def __init__(self, index: int, name: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        e.load_fast(self.local_name)
+
+
+class CellSource(_LocalSlot):
+    """The index-th local, a cell object."""
+
+    __slots__ = ()
+
+    def __new__(cls, index: int, name: str) -> CellSource:
+        return cls._make((index, name), None, f"C[{name!r}]", index=index, local_name=name)
+
+    def __init__(self, index: int, name: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        e.load_closure(self.local_name)
+
+
+class GlobalSource(Source):
+    """A global of the frame, or else a builtin."""
+
+    __slots__ = ("global_name",)
+    global_name: str
+
+    def __new__(cls, name: str) -> GlobalSource:
+        return cls._make((name,), None, f"G[{name!r}]", global_name=name)
+
+    def __init__(self, name: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        e.load_global(self.global_name)
+
+    def access(self) -> tuple[str, object]:
+        return "GLOBAL", self.global_name
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        if self.global_name in environment.globals:
+            return environment.globals[self.global_name]
+        found = environment.globals.get("__builtins__", builtins)
+        namespace = found.__dict__ if isinstance(found, types.ModuleType) else found
+        if self.global_name not in namespace:
+            raise Unreachable(self._name)
+        return namespace[self.global_name]
+
+
+class ConstSource(Source):
+    """An object known by identity, kept alive by the source: an inlined function's globals, a class."""
+
+    __slots__ = ("obj",)
+    obj: Any
+
+    def __new__(cls, obj: object, text: str) -> ConstSource:
+        return cls._make((id(obj), text), None, text, obj=obj)
+
+    def __init__(self, obj: object, text: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        e.load_const(self.obj)
+
+    def access(self) -> tuple[str, object]:
+        return "CONST", self.obj
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        return self.obj
+
+
+class CellContentsSource(Source):
+    """What is in a cell."""
+
+    __slots__ = ()
+
+    def __new__(cls, base: Source) -> CellContentsSource:
+        name = f"L[{base.local_name!r}]" if isinstance(base, CellSource) else f"{base.name()}.cell_contents"
+        return cls._make((), base, name)
+
+    def __init__(self, base: Source) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        assert self.base is not None
+        if isinstance(self.base, CellSource):
+            e.load_deref(self.base.local_name)
+        else:
+            load(self.base)
+            e.load_attr("cell_contents")
+
+    def access(self) -> tuple[str, object]:
+        return "CELL_CONTENTS", None
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        if not isinstance(base, types.CellType):
+            raise Unreachable(self._name)
+        try:
+            return base.cell_contents
+        except ValueError:
+            raise Unreachable(self._name) from None
+
+
+class _Attribute(Source):
+    __slots__ = ("attr",)
+    attr: str
+
+    def __new__(cls: type[Self], base: Source, name: str) -> Self:
+        return cls._make((name,), base, f"{base.name()}.{name}", attr=name)
+
+    def __init__(self, base: Source, name: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        assert self.base is not None
+        load(self.base)
+        e.load_attr(self.attr)
+
+
+class AttrSource(_Attribute):
+    """Plain getattr; may run user code, so only for attributes whose reading has no effect."""
+
+    __slots__ = ()
+
+    def access(self) -> tuple[str, object]:
+        return "ATTR", self.attr
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        try:
+            return getattr(base, self.attr)
+        except Exception as error:
+            # whatever the user's __getattr__ raises, eager code would meet it again when the variant isn't run
+            raise Unreachable(self._name) from error
+
+
+class InstanceAttrSource(_Attribute):
+    """An attribute found without user code: instance dict, slot, class constant, method."""
+
+    __slots__ = ()
+
+    def access(self) -> tuple[str, object]:
+        return "INSTANCE_ATTR", self.attr
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        try:
+            return _C.generic_getattr(base, self.attr)
+        except AttributeError:
+            raise Unreachable(self._name) from None
+
+
+class TypeSource(Source):
+    """type(base)."""
+
+    __slots__ = ()
+
+    def __new__(cls, base: Source) -> TypeSource:
+        return cls._make((), base, f"type({base.name()})")
+
+    def __init__(self, base: Source) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+        e.call_function(lambda: e.load_const(type), lambda: load(base), 1)
+
+    def access(self) -> tuple[str, object]:
+        return "TYPE_OF", None
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        return type(base)
+
+
+class TypeAttrSource(Source):
+    """The entry in a class's MRO, with no descriptor run. The base leads to the class."""
+
+    __slots__ = ("attr",)
+    attr: str
+
+    def __new__(cls, base: Source, name: str) -> TypeAttrSource:
+        return cls._make((name,), base, f"{base.name()}.__mro__[{name!r}]", attr=name)
+
+    def __init__(self, base: Source, name: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+
+        def arguments() -> None:
+            load(base)
+            e.load_const(self.attr)
+
+        e.call_function(lambda: e.load_const(_C.type_lookup), arguments, 2)
+
+    def access(self) -> tuple[str, object]:
+        return "TYPE_ATTR", self.attr
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        for kind in base.__mro__ if isinstance(base, type) else ():
+            if self.attr in kind.__dict__:
+                return kind.__dict__[self.attr]
+        raise Unreachable(self._name)
+
+
+class ItemSource(Source):
+    """Item of a dict (by a constant key) or of a list or tuple (by an index).
+
+    `raw` makes the emitted code pass over a subclass's own __getitem__, as the guard always does.
+    """
+
+    __slots__ = ("key", "raw")
+    key: Any
+    raw: bool
+
+    def __new__(cls, base: Source, key: object, raw: bool = False) -> ItemSource:
+        return cls._make((key_identity(key), raw), base, f"{base.name()}[{key!r}]", key=key, raw=raw)
+
+    def __init__(self, base: Source, key: object, raw: bool = False) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+
+        def arguments() -> None:
+            load(base)
+            e.load_const(self.key)
+
+        if self.raw:
+            e.call_function(lambda: e.load_const(_C.raw_item), arguments, 2)
+        else:
+            arguments()
+            e.binary_subscr()
+
+    def access(self) -> tuple[str, object]:
+        return "ITEM", self.key
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        try:
+            if isinstance(base, dict):
+                return dict.__getitem__(base, self.key)
+            if isinstance(base, list) and type(self.key) is int:
+                return list.__getitem__(base, self.key)
+            if isinstance(base, tuple) and type(self.key) is int:
+                return tuple.__getitem__(base, self.key)
+        except LookupError:
+            pass
+        raise Unreachable(self._name)
+
+
+class DictKeySource(Source):
+    """The index-th key of a dict, in iteration order."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __new__(cls, base: Source, index: int) -> DictKeySource:
+        return cls._make((index,), base, f"list({base.name()})[{index}]", index=index)
+
+    def __init__(self, base: Source, index: int) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+
+        def arguments() -> None:
+            load(base)
+            e.load_const(self.index)
+
+        e.call_function(lambda: e.load_const(_C.dict_key), arguments, 2)
+
+    def access(self) -> tuple[str, object]:
+        return "DICT_KEY", self.index
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        if not isinstance(base, dict) or not 0 <= self.index < dict.__len__(base):
+            raise Unreachable(self._name)
+        keys = OrderedDict.__iter__(base) if isinstance(base, OrderedDict) else dict.__iter__(base)
+        return list(keys)[self.index]
+
+
+class ClosureCellSource(Source):
+    """The index-th cell of a function's closure; the cell, not what is in it."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __new__(cls, base: Source, index: int) -> ClosureCellSource:
+        return cls._make((index,), base, f"{base.name()}.__closure__[{index}]", index=index)
+
+    def __init__(self, base: Source, index: int) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        assert self.base is not None
+        load(self.base)
+        e.load_attr("__closure__")
+        e.load_const(self.index)
+        e.binary_subscr()
+
+    def access(self) -> tuple[str, object]:
+        return "CLOSURE_CELL", self.index
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        closure = base.__closure__ if isinstance(base, types.FunctionType) else None
+        if closure is None or not 0 <= self.index < len(closure):
+            raise Unreachable(self._name)
+        return closure[self.index]

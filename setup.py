@@ -1,0 +1,105 @@
+"""Builds dynajit._C from csrc/ against the installed torch. What the package is stands in pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KNOWN_PYTHONS = {(3, 11): "compat_311.c", (3, 12): "compat_312.c"}
+OLDEST_TORCH = (2, 11)
+
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+COMMON = ["-O3", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS]
+C_FLAGS = ["-std=c11"]
+# torch's headers use more C++ than they declare; ours is what -Werror is for.
+CXX_FLAGS = ["-std=c++20", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+
+
+def python_compat() -> str:
+    """The compat file for the running Python, or an error that says which Pythons are known."""
+    found = sys.version_info[:2]
+    if found not in KNOWN_PYTHONS:
+        known = ", ".join(".".join(map(str, version)) for version in KNOWN_PYTHONS)
+        raise SystemExit(f"dynajit knows the insides of CPython {known}; this is {found[0]}.{found[1]}.")
+    return KNOWN_PYTHONS[found]
+
+
+def torch_folder() -> Path:
+    """Where torch is installed, without importing it. An error if there is none, or an old one."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise SystemExit("dynajit builds against the installed torch, and torch is not installed here.")
+    folder = Path(spec.origin).parent
+    text = (folder / "version.py").read_text()
+    match = re.search(r"__version__ = '(\d+)\.(\d+)", text)
+    if match is None or tuple(map(int, match.groups())) < OLDEST_TORCH:
+        version = match.group(0) if match else "an unknown version"
+        raise SystemExit(f"dynajit needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer; found {version}.")
+    return folder
+
+
+class ParallelBuild(build_ext):
+    """Compiles each changed source in its own process: C with C flags, C++ with C++ flags."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile what is older than its source or any header of ours, then link."""
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        newest_header = max(Path(header).stat().st_mtime for header in ext.depends)
+
+        def compile_one(source: str) -> str:
+            target = folder / (Path(source).name + ".o")
+            newest = max(Path(source).stat().st_mtime, newest_header)
+            if self.force or not target.exists() or target.stat().st_mtime < newest:
+                compiler = self.compiler.compiler_so_cxx if source.endswith(".cpp") else self.compiler.compiler_so
+                flags = COMMON + (CXX_FLAGS if source.endswith(".cpp") else C_FLAGS)
+                includes = [f"-I{include}" for include in self.compiler.include_dirs]
+                command = [*compiler, *includes, *ext.extra_compile_args, *flags, "-c", source, "-o", str(target)]
+                print("compiling", source, flush=True)
+                subprocess.run(command, check=True)
+            return str(target)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            # The slowest first, so that the others run beside them.
+            sources = sorted(ext.sources, key=lambda source: not source.endswith(".cpp"))
+            objects = list(pool.map(compile_one, sources))
+        self.compiler.link_shared_object(
+            objects,
+            self.get_ext_fullpath(ext.name),
+            libraries=ext.libraries,
+            library_dirs=ext.library_dirs,
+            runtime_library_dirs=ext.runtime_library_dirs,
+            extra_postargs=ext.extra_link_args,
+            build_temp=self.build_temp,
+            target_lang="c++",
+        )
+
+
+def extension() -> Extension:
+    """dynajit._C: everything in csrc/, with the compat file of this Python."""
+    compat = python_compat()
+    torch = torch_folder()
+    sources = sorted(str(path) for path in Path("csrc").iterdir() if path.suffix in (".c", ".cpp"))
+    sources = [path for path in sources if not Path(path).name.startswith("compat_") or Path(path).name == compat]
+    # -isystem: warnings in torch's headers are torch's affair.
+    system = [f"-isystem{torch / 'include'}", f"-isystem{torch / 'include/torch/csrc/api/include'}"]
+    return Extension(
+        "dynajit._C",
+        sources,
+        depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
+        extra_compile_args=system,
+        libraries=["torch_python", "torch_cpu", "torch", "c10"],
+        library_dirs=[str(torch / "lib")],
+        runtime_library_dirs=[str(torch / "lib")],
+    )
+
+
+setup(ext_modules=[extension()], cmdclass={"build_ext": ParallelBuild})
