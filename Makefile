@@ -43,7 +43,7 @@ setup: $(READY)
 build: $(BUILT)
 
 $(READY): tools/setup_env.py
-	$(PYTHON) tools/setup_env.py $(VENV) --torch "$(TORCH)" --pip-flags "$(PIP_FLAGS)"
+	$(PYTHON) tools/setup_env.py $(VENV) --torch "$(TORCH)" --pip-flags="$(PIP_FLAGS)"
 	@touch $@
 
 $(BUILT): $(READY) $(SOURCES)

@@ -5,7 +5,7 @@ and its benchmarks need. An installed torch that is new enough is used as it is;
 installed again, and if nothing is missing the network is not touched. Needs only the standard library. One more
 package: a line in `PACKAGES`.
 
-    python3 tools/setup_env.py .venv [--torch torch==2.13.0] [--pip-flags "..."]
+    python3 tools/setup_env.py .venv [--torch torch==2.13.0] [--pip-flags="..."]
 """
 
 import argparse
