@@ -42,7 +42,7 @@ def compile_with_autograd(
 
         return compile_phase
 
-    count = len(gm.graph.output_node().args[0])
+    count = len(_outputs(gm))
     traced = keep_random_draws(gm)
     # AOTAutograd leaves in the context which inputs are mutated.
     context = TracingContext(detect_fake_mode(list(example_inputs)))
@@ -76,9 +76,15 @@ def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         return gm
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    outputs = graph.graph_copy(gm.graph, copies)
+    graph.graph_copy(gm.graph, copies)
+    outputs = torch.fx.map_arg(_outputs(gm), copies.__getitem__)
     graph.output((*outputs, *(copy for node, copy in copies.items() if node.name in unused)))
     return torch.fx.GraphModule(gm, graph)
+
+
+def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
+    outputs: Any = gm.graph.output_node().args[0]
+    return tuple(outputs)
 
 
 def _draws(node: torch.fx.Node) -> bool:

@@ -70,7 +70,7 @@ def _try_short_road(
         return None
 
 
-def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> FakeTensor:
+def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
     if value.is_inference():
         # An inference tensor can't be mutated where the graph is traced, outside of inference mode.
         with torch.inference_mode(False), fake_mode:

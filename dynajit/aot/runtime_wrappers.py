@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
 
@@ -18,7 +17,7 @@ Compiled = Callable[..., Any]
 
 
 def wrap_inference(
-    inputs: Sequence[FakeTensor], mutated: Sequence[int], eager: Compiled, compiled: Compiled
+    inputs: Sequence[torch.Tensor], mutated: Sequence[int], eager: Compiled, compiled: Compiled
 ) -> Compiled:
     """`compiled`, the run of a graph that the short road traced, with what its calls need around them."""
     return eager_on_overlap(inputs, mutated, eager, without_autocast(compiled))

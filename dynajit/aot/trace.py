@@ -41,12 +41,12 @@ class FunctionalGraph:
     """`mutated` are the positions of the inputs that the graph writes to."""
 
     module: torch.fx.GraphModule
-    inputs: list[FakeTensor]
+    inputs: list[torch.Tensor]
     mutated: tuple[int, ...]
 
 
 def trace_functional(
-    gm: torch.fx.GraphModule, inputs: Sequence[FakeTensor], fake_mode: FakeTensorMode, decompositions: Decompositions
+    gm: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], fake_mode: FakeTensorMode, decompositions: Decompositions
 ) -> FunctionalGraph:
     """The functional ATen graph of `gm`. Raises NotSimple; whatever the program itself raises comes through."""
     recorder = _Recorder(decompositions, fake_mode)
@@ -79,7 +79,7 @@ def _functionalised() -> Iterator[None]:
 
 
 def _write_mutations_back(
-    recorder: _Recorder, inputs: Sequence[FakeTensor], wrapped: Sequence[torch.Tensor], outputs: Sequence[Any]
+    recorder: _Recorder, inputs: Sequence[torch.Tensor], wrapped: Sequence[torch.Tensor], outputs: Sequence[Any]
 ) -> dict[int, torch.fx.Node]:
     """Position of each mutated input -> node of its new contents. Refuses the aliasing that values can't express."""
     mutated: dict[int, torch.fx.Node] = {}
@@ -100,16 +100,16 @@ def _write_mutations_back(
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _unwrap(wrapper: torch.Tensor) -> torch.Tensor:
-    torch._sync(wrapper)
+    torch._functionalize_sync(wrapper)
     return torch._from_functional_tensor(wrapper)
 
 
 def _output(
-    recorder: _Recorder, value: Any, wrapped: Sequence[torch.Tensor], inputs: Sequence[FakeTensor]
+    recorder: _Recorder, value: Any, wrapped: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> torch.fx.Node | int | float | bool | str | None:
     if isinstance(value, torch.Tensor):
         for wrapper, before in zip(wrapped, inputs, strict=True):
@@ -152,11 +152,11 @@ class _Replay(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes each ATen call that reaches it to a graph, decomposing those in the table."""
 
     def __init__(self, decompositions: Decompositions, fake_mode: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.decompositions = decompositions
         self.fake_mode = fake_mode
         self.graph = torch.fx.Graph()
@@ -221,7 +221,7 @@ class _Recorder(TorchDispatchMode):
         self._nodes[id(value)] = node
         self._alive.append(value)
 
-    def add_input(self, name: str, value: FakeTensor) -> None:
+    def add_input(self, name: str, value: torch.Tensor) -> None:
         node = self.graph.placeholder(name)
         node.meta["val"] = value
         self._bind(value, node)

@@ -25,6 +25,7 @@ from dynajit.codegen.plan import (
     BufferRef,
     ExternStep,
     FreeStep,
+    KernelInfo,
     KernelStep,
     Plan,
     ViewStep,
@@ -50,18 +51,19 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     scope = writer.scope
     if plan.kernels:
         library = load.load_source(plan.source)
-        prototypes = {
-            kernel.name: f"{'int' if kernel.checked else 'void'} {{}}({', '.join(['uintptr_t'] * kernel.arity) or 'void'});"
-            for kernel in plan.kernels
-        }
-        scope.update(library.functions(prototypes), _library=library)
+        scope.update(library.functions({kernel.name: _prototype(kernel) for kernel in plan.kernels}), _library=library)
     filename = f"<dynajit plan {plan.name} {next(_serial)}>"
-    exec(compile(text, filename, "exec"), scope)  # noqa: S102  (the text is ours)
+    exec(compile(text, filename, "exec"), scope)
     call = scope.pop("call")
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     weakref.finalize(call, linecache.cache.pop, filename, None).atexit = False
     call.source, call.plan = text, plan
     return _without_function_modes(call)
+
+
+def _prototype(kernel: KernelInfo) -> str:
+    arguments = ", ".join(["uintptr_t"] * kernel.arity) or "void"
+    return f"{'int' if kernel.checked else 'void'} {{}}({arguments});"
 
 
 def _without_function_modes(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The default backend where it can't fuse, and its options. What it generates is tested in tests/aot and tests/codegen."""
+"""The default backend where it can't fuse, and its options. Results are compared in tests/aot."""
 
 from __future__ import annotations
 
