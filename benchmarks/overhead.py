@@ -75,7 +75,7 @@ def measure(name: str, backend: str | None, seconds: float) -> tuple[list[str], 
             compiled = fn if who == "eager" else sbs.COMPILERS[who](fn, backend)
             for _ in range(3):
                 compiled(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  (whatever a compiler raises is shown in its column)
+        except Exception as error:  # whatever a compiler raises is shown in its column
             failed[who] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
             continue
         fns[who] = (

@@ -305,7 +305,7 @@ def _equal(actual: Any, expected: Any) -> bool:
     """Equality that takes NaN for itself and tells 0.0 from -0.0."""
     if isinstance(expected, (float, complex)):
         return repr(actual) == repr(expected)
-    if type(expected).__eq__ is object.__eq__:
+    if type(expected).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
         # Identity is all such an object has. Two deep copies of one without attributes are alike.
         return True
     return bool(actual == expected)

@@ -207,7 +207,7 @@ def test_counts_are_pinned(compiler: Fake) -> None:
     report = assert_same(torch.sin, torch.ones(2), graphs=1, breaks=1, recompiles=0)
     assert report.graph_count == 1
     for wrong in ({"graphs": 2}, {"breaks": 0}, {"recompiles": 1}):
-        with pytest.raises(AssertionError, match="expected (.|\n)*print"):
+        with pytest.raises(AssertionError, match=r"expected (.|\n)*print"):
             assert_same(torch.sin, torch.ones(2), **wrong)  # type: ignore[arg-type]
 
 

@@ -26,11 +26,10 @@ OLDEST_TORCH = "2.11"
 # Distribution name and oldest version. Versions are the oldest that are tried, not the newest that exist.
 PACKAGES = {
     "numpy": "1.26",
-    "setuptools": "70",
+    "setuptools": "77",
     "bytecode": "0.16",
     "cffi": "1.16",
     "pytest": "8",
-    "hypothesis": "6",
     "transformers": "4.50",
     "ruff": "0.12",
     "mypy": "1.15",

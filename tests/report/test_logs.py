@@ -71,7 +71,7 @@ def test_unknown_name_lists_all_and_changes_nothing(spec: str) -> None:
         logs.set_logs(spec)
     assert all(name in str(error.value) for name in logs.ARTIFACTS)
     assert logs.enabled("perf") and not logs.enabled("guards")
-    with pytest.raises(ConfigError, match="known: .*guards"):
+    with pytest.raises(ConfigError, match=r"known: .*guards"):
         logs.enabled("guard")
     with pytest.raises(ConfigError):
         logs.emit("guard", "x")
