@@ -75,7 +75,7 @@ def _functionalised() -> Iterator[None]:
     try:
         yield
     finally:
-        torch._disable_functionalization()
+        torch._disable_functionalization()  # type: ignore[no-untyped-call]
 
 
 def _write_mutations_back(
