@@ -1,8 +1,9 @@
 """bytecode/: CPython code objects in and out.
 
-In: code objects of CPython 3.11 and newer. Out: `decode` gives canonical instructions (canonical.py lists them), `cfg` and `liveness` what control
-flow says about them, `assemble.Emitter` builds new code objects, `continuation.build_continuation` cuts out the rest of a function from any
-instruction on. An opcode is added in canonical.py and mapped in each py3NN.py; nothing outside this folder knows which Python runs.
+In: code objects of CPython 3.11 and newer. Out: `decode` gives canonical instructions (canonical.py lists them),
+`cfg` and `liveness` what control flow says about them, `assemble.Emitter` builds new code objects,
+`continuation.build_continuation` cuts out the rest of a function from any instruction on. An opcode is added in
+canonical.py and mapped in each py3NN.py; nothing outside this folder knows which Python runs.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Writing code objects: `Emitter` collects instructions and assembles them for the running CPython.
 
-In: calls such as load_fast("x"), mark(label), raw(user's instruction). Out: a CodeType that takes plain positional parameters. Constants may be any
-objects: each is kept by identity, never merged with an equal one. Jumps, exception ranges, inline caches, the stack's size and the line table are worked
-out here; the `bytecode` package encodes them. To emit one more op: a method that calls `op(name, arg)`, and an entry in each py3NN.LOWER.
+In: calls such as load_fast("x"), mark(label), raw(user's instruction). Out: a CodeType that takes plain positional
+parameters. Constants may be any objects: each is kept by identity, never merged with an equal one. Jumps, exception
+ranges, inline caches, the stack's size and the line table are worked out here; the `bytecode` package encodes them.
+To emit one more op: a method that calls `op(name, arg)`, and an entry in each py3NN.LOWER.
 
-Cells are parameters: a name in `cells` must be a parameter whose value is a cell object. It is listed in co_cellvars and gets no MAKE_CELL, so that
-LOAD_DEREF, STORE_DEREF and LOAD_CLOSURE work on the passed cell itself (since 3.11 a cell variable that is a parameter lives in the parameter's slot).
+Cells are parameters: a name in `cells` must be a parameter whose value is a cell object. It is listed in co_cellvars
+and gets no MAKE_CELL, so that LOAD_DEREF, STORE_DEREF and LOAD_CLOSURE work on the passed cell itself (since 3.11 a
+cell variable that is a parameter lives in the parameter's slot).
 """
 
 from __future__ import annotations
-
 import __future__
+
 import dis
 import opcode
 from collections.abc import Callable, Iterable, Sequence
@@ -46,8 +48,9 @@ class Label:
 
 
 class Handler:
-    """An exception range's goal: control goes to `label` with the stack cut to `depth` slots, then (with `lasti`) the raising instruction's offset and
-    the exception pushed. `depth` None: the depth at the first instruction of the range."""
+    """An exception range's goal: control goes to `label` with the stack cut to `depth` slots, then (with `lasti`) the
+    raising instruction's offset and the exception pushed. `depth` None: the depth at the first instruction of the
+    range."""
 
     __slots__ = ("depth", "label", "lasti")
 
@@ -62,7 +65,16 @@ class _Entry:
 
     __slots__ = ("caches", "handler", "kind", "location", "opcode", "opname", "units", "value")
 
-    def __init__(self, opname: str, number: int, kind: Kind, value: Any, location: InstrLocation | None, handler: Handler | None, caches: int) -> None:
+    def __init__(
+        self,
+        opname: str,
+        number: int,
+        kind: Kind,
+        value: Any,
+        location: InstrLocation | None,
+        handler: Handler | None,
+        caches: int,
+    ) -> None:
         self.opname = opname
         self.opcode = number
         self.kind = kind
@@ -102,7 +114,8 @@ class Emitter:
     # -- where and under which handler
 
     def set_location(self, positions: Positions | None) -> None:
-        """Line and columns (lineno, end_lineno, col, end_col) of the instructions that follow; None: no line of the user's."""
+        """Line and columns (lineno, end_lineno, col, end_col) of the instructions that follow; None: no line of the
+        user's."""
         if positions == self._positions:
             return
         self._positions = positions
@@ -397,7 +410,8 @@ class Emitter:
     def call_function(
         self, push_callable: Callable[[], None], push_args: Callable[[], None], argc: int, kwnames: tuple[str, ...] = ()
     ) -> None:
-        """Call what `push_callable` pushes with the `argc` arguments (keywords included, last) that `push_args` pushes."""
+        """Call what `push_callable` pushes with the `argc` arguments (keywords included, last) that `push_args`
+        pushes."""
         self.begin_call(push_callable)
         push_args()
         self.end_call(argc, kwnames)
@@ -420,7 +434,8 @@ class Emitter:
         self.op("CALL", (argc, tuple(kwnames)))
 
     def call_function_ex(self, has_kwargs: bool = False) -> None:
-        """Call with a tuple of positional and, if `has_kwargs`, a dict of keyword arguments on the stack above callable and NULL."""
+        """Call with a tuple of positional and, if `has_kwargs`, a dict of keyword arguments on the stack above
+        callable and NULL."""
         self.op("CALL_FUNCTION_EX", has_kwargs)
 
     def return_value(self) -> None:
@@ -432,10 +447,11 @@ class Emitter:
     def assemble(
         self, name: str, params: Sequence[str], cells: Iterable[str], template: CodeType, qualname: str | None = None
     ) -> CodeType:
-        """The code object: a function of `params` (those in `cells` are passed as cell objects), with the file and first line of `template`.
+        """The code object: a function of `params` (those in `cells` are passed as cell objects), with the file and
+        first line of `template`.
 
-        Further cell variables that the code uses are made by MAKE_CELL as usual. ValueError for code that is not well-formed: a label that was never
-        placed, control that runs off the end, a stack whose depth differs by path.
+        Further cell variables that the code uses are made by MAKE_CELL as usual. ValueError for code that is not
+        well-formed: a label that was never placed, control that runs off the end, a stack whose depth differs by path.
         """
         return _Assembly(self, params, frozenset(cells)).code(name, template, qualname or name)
 
@@ -493,11 +509,20 @@ class _Assembly:
         resolved = []
         for entry in self.entries:
             if entry.kind in (Kind.LOCAL, Kind.CELL):
-                if checked is not None and entry.opname == "LOAD_FAST" and entry.kind == Kind.LOCAL and entry.value not in bound:
+                if (
+                    checked is not None
+                    and entry.opname == "LOAD_FAST"
+                    and entry.kind == Kind.LOCAL
+                    and entry.value not in bound
+                ):
                     # since 3.12 LOAD_FAST trusts the compiler that the local is bound; here nobody has proved it
-                    entry = _Entry("LOAD_FAST_CHECK", checked, entry.kind, entry.value, entry.location, entry.handler, 0)
+                    entry = _Entry(
+                        "LOAD_FAST_CHECK", checked, entry.kind, entry.value, entry.location, entry.handler, 0
+                    )
                 else:
-                    entry = _Entry(entry.opname, entry.opcode, entry.kind, entry.value, entry.location, entry.handler, entry.caches)
+                    entry = _Entry(
+                        entry.opname, entry.opcode, entry.kind, entry.value, entry.location, entry.handler, entry.caches
+                    )
                 entry.value = slots[entry.value]
                 entry.kind = Kind.INT
                 entry.units = _units(entry.value)
@@ -505,7 +530,9 @@ class _Assembly:
                 entry.units = _units(entry.value)
             resolved.append(entry)
         new_cells = [name for name in self.cellvars if name not in cells]
-        prologue = [_Entry("MAKE_CELL", opcode.opmap["MAKE_CELL"], Kind.INT, slots[name], None, None, 0) for name in new_cells]
+        prologue = [
+            _Entry("MAKE_CELL", opcode.opmap["MAKE_CELL"], Kind.INT, slots[name], None, None, 0) for name in new_cells
+        ]
         prologue.append(_Entry("RESUME", opcode.opmap["RESUME"], Kind.INT, 0, None, None, 0))
         for entry in prologue:
             entry.units = _units(entry.value)
@@ -549,7 +576,8 @@ class _Assembly:
         return concrete.to_code(stacksize=max(depths) + 1, compute_exception_stack_depths=False)
 
     def _stack_depths(self) -> list[int]:
-        """Depth before each instruction (-1: never reached), found by following every path once; all paths must agree."""
+        """Depth before each instruction (-1: never reached), found by following every path once; all paths must
+        agree."""
         entries, count = self.entries, len(self.entries)
         depths = [-1] * count
         highest = 0
@@ -563,7 +591,9 @@ class _Assembly:
                     raise ValueError(f"more was popped than pushed before {self._describe(i)}")
                 if depths[i] >= 0:
                     if depths[i] != depth:
-                        raise ValueError(f"stack depth at {self._describe(i)} is {depth} on one path, {depths[i]} on another")
+                        raise ValueError(
+                            f"stack depth at {self._describe(i)} is {depth} on one path, {depths[i]} on another"
+                        )
                     break
                 depths[i] = depth
                 entry = entries[i]
@@ -592,7 +622,8 @@ class _Assembly:
         return f"instruction {i - self.shift} ({entry.opname}{line})"
 
     def _jump_arguments(self) -> tuple[list[int], list[int]]:
-        """Offsets (code units; one more for the end) and arguments. Instructions only grow, so this ends; mostly at the second round."""
+        """Offsets (code units; one more for the end) and arguments. Instructions only grow, so this ends; mostly at
+        the second round."""
         entries = self.entries
         while True:
             offsets, offset = [], 0
@@ -626,7 +657,9 @@ class _Assembly:
                 table[-1].stop_offset = offsets[i + 1] - 1
             else:
                 goal = offsets[self._position(handler.label)]
-                table.append(ExceptionTableEntry(offsets[i], offsets[i + 1] - 1, goal, handler.depth or 0, handler.lasti))
+                table.append(
+                    ExceptionTableEntry(offsets[i], offsets[i + 1] - 1, goal, handler.depth or 0, handler.lasti)
+                )
                 current = handler
         return table
 

@@ -1,9 +1,10 @@
 """The canonical instruction set: what every supported CPython's bytecode is decoded to.
 
-In: nothing. Out: `stack_effect(op, arg, jump)` for each canonical op, `stack_shape` (pops, pushes), and the sets that say how control leaves an
-instruction. The canonical stack is CPython's own, slot by slot, NULLs included.
+In: nothing. Out: `stack_effect(op, arg, jump)` for each canonical op, `stack_shape` (pops, pushes), and the sets that
+say how control leaves an instruction. The canonical stack is CPython's own, slot by slot, NULLs included.
 
-To add an op: one line in EFFECTS (and in JUMPS or TERMINATORS where control does not just fall through), then map to it in the py3NN modules.
+To add an op: one line in EFFECTS (and in JUMPS or TERMINATORS where control does not just fall through), then map to
+it in the py3NN modules.
 """
 
 from __future__ import annotations
@@ -225,7 +226,8 @@ CELL_OPS: Final = frozenset(
 
 
 def stack_shape(op: str, arg: Any, jump: bool = False) -> Shape:
-    """(slots popped, slots pushed) by `op`; `jump` asks for the taken branch. KeyError for an op that is not canonical."""
+    """(slots popped, slots pushed) by `op`; `jump` asks for the taken branch. KeyError for an op that is not
+    canonical."""
     effect = EFFECTS[op]
     if effect.compute is not None:
         return effect.compute(arg, jump)

@@ -1,7 +1,8 @@
-"""Control flow: successors, reachability, basic blocks, and the regions (loops, with, try, except) that enclose an instruction.
+"""Control flow: successors, reachability, basic blocks, and the regions (loops, with, try, except) that enclose an
+instruction.
 
-In: a decoded `Code`. Out: plain lists of indices and `Region`s, computed on first use and kept in `Code.memo`. To recognise another kind of
-region add a function that returns [(kind, start, members)] to `_REGION_FINDERS`.
+In: a decoded `Code`. Out: plain lists of indices and `Region`s, computed on first use and kept in `Code.memo`. To
+recognise another kind of region add a function that returns [(kind, start, members)] to `_REGION_FINDERS`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ RegionKind = Literal["for", "while", "with", "try", "except"]
 
 
 class Region(NamedTuple):
-    """A part of the code that control enters at `start`. For a loop `start` is its header (FOR_ITER, or the first instruction of a while's body); for
-    with and try the first protected instruction; for except PUSH_EXC_INFO. `end` is one past its last instruction, not counting exception handlers
-    that the compiler placed behind everything else."""
+    """A part of the code that control enters at `start`. For a loop `start` is its header (FOR_ITER, or the first
+    instruction of a while's body); for with and try the first protected instruction; for except PUSH_EXC_INFO. `end`
+    is one past its last instruction, not counting exception handlers that the compiler placed behind everything
+    else."""
 
     kind: RegionKind
     start: int
@@ -26,7 +28,8 @@ class Region(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Instructions [start, end), the blocks control goes to (by index of first instruction) and the handlers that exceptions go to."""
+    """Instructions [start, end), the blocks control goes to (by index of first instruction) and the handlers that
+    exceptions go to."""
 
     start: int
     end: int
@@ -69,7 +72,8 @@ _NAME_LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "
 
 
 def super_sites(code: Code) -> frozenset[int]:
-    """Instructions that may be a zero-argument super(): these find `__class__` and the first parameter in the frame by themselves."""
+    """Instructions that may be a zero-argument super(): these find `__class__` and the first parameter in the frame by
+    themselves."""
     cached: frozenset[int] | None = code.memo.get("super_sites")
     if cached is None:
         found = set()
@@ -106,7 +110,8 @@ def blocks(code: Code) -> list[Block]:
     result = []
     for start, end in zip(starts, [*starts[1:], count], strict=True):
         last = instrs[end - 1]
-        handlers = () if instrs[start].handler is None else (instrs[start].handler,)
+        handler = instrs[start].handler
+        handlers = () if handler is None else (handler,)
         result.append(Block(start, end, tuple(s for s in successors(last) if s < count), handlers))
     code.memo["blocks"] = result
     return result
@@ -125,8 +130,9 @@ Found = tuple[RegionKind, int, frozenset[int]]
 
 
 def _loops(code: Code) -> list[Found]:
-    """Natural loops: header h of a back edge u → h, and all that reaches u without passing h. CPython's compiler lays code out so that exactly its
-    loops jump backward to something that dominates the jump; exception handlers that continue the loop are members too."""
+    """Natural loops: header h of a back edge u → h, and all that reaches u without passing h. CPython's compiler lays
+    code out so that exactly its loops jump backward to something that dominates the jump; exception handlers that
+    continue the loop are members too."""
     table = _live_blocks(code)
     predecessors: dict[int, set[int]] = {start: set() for start in table}
     for block in table.values():
@@ -169,13 +175,16 @@ def _dominates(table: dict[int, Block], header: int, tail: int) -> bool:
 
 
 def _protected(code: Code) -> list[Found]:
-    """with and try: the instructions whose exceptions go, directly or from a handler inside, to a handler that begins with PUSH_EXC_INFO. Other
-    handlers are the compiler's own (restoring the exception state, the name of `except … as`, or a comprehension's variable)."""
+    """with and try: the instructions whose exceptions go, directly or from a handler inside, to a handler that begins
+    with PUSH_EXC_INFO. Other handlers are the compiler's own (restoring the exception state, the name of `except …
+    as`, or a comprehension's variable)."""
     instrs = code.instrs
     members: dict[int, set[int]] = {}
-    chains: dict[int | None, tuple[int, ...]] = {None: ()}
+    chains: dict[int, tuple[int, ...]] = {}
 
     def chain(handler: int | None) -> tuple[int, ...]:
+        if handler is None:
+            return ()
         if handler not in chains:
             chains[handler] = ()  # a handler that protects itself would otherwise recurse for ever
             outer = chain(instrs[handler].handler)
@@ -194,7 +203,8 @@ def _protected(code: Code) -> list[Found]:
 
 
 def _handlers(code: Code) -> list[Found]:
-    """except and finally bodies: what runs between PUSH_EXC_INFO and POP_EXCEPT. Forward data flow of the stack of handled exceptions."""
+    """except and finally bodies: what runs between PUSH_EXC_INFO and POP_EXCEPT. Forward data flow of the stack of
+    handled exceptions."""
     instrs = code.instrs
     state: dict[int, tuple[int, ...]] = {}
     pending: list[tuple[int, tuple[int, ...]]] = [(0, ())]
@@ -230,7 +240,8 @@ def regions(code: Code) -> list[tuple[Region, ...]]:
     if cached is not None:
         return cached
     found = [f for finder in _REGION_FINDERS for f in finder(code)]
-    # An enclosing region holds all of what it encloses. On a tie (a loop whose whole body is protected) the one entered first is outside.
+    # An enclosing region holds all of what it encloses. On a tie (a loop whose whole body is protected) the one
+    # entered first is outside.
     found.sort(key=lambda f: (-len(f[2]), f[1]))
     around: list[list[Region]] = [[] for _ in code.instrs]
     for kind, start, members in found:
@@ -244,8 +255,9 @@ def regions(code: Code) -> list[tuple[Region, ...]]:
 
 
 def _end(start: int, members: frozenset[int]) -> int:
-    """One past the last member before the handlers laid out behind the function's normal code. Members of a region's normal path may have small gaps
-    (a `break` or `return` inside a loop), so this is the last member that no gap larger than the region so far precedes."""
+    """One past the last member before the handlers laid out behind the function's normal code. Members of a region's
+    normal path may have small gaps (a `break` or `return` inside a loop), so this is the last member that no gap
+    larger than the region so far precedes."""
     end = start
     for i in sorted(members):
         if i > end and i - end > max(end - start, 1):

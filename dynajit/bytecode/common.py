@@ -1,7 +1,9 @@
-"""What the py3NN modules share: how a raw opcode's argument is read and written, and the opcodes that mean the same in every known CPython.
+"""What the py3NN modules share: how a raw opcode's argument is read and written, and the opcodes that mean the same
+in every known CPython.
 
-In: raw opcode names and integer arguments. Out: `Decoding` (raw → canonical) and `RawOp` (canonical → raw) records, `TABLE` and `LOWER` with the
-entries common to 3.11–3.14. To map an opcode that one Python has and another does not, put it into that Python's own module.
+In: raw opcode names and integer arguments. Out: `Decoding` (raw → canonical) and `RawOp` (canonical → raw) records,
+`TABLE` and `LOWER` with the entries common to 3.11 to 3.14. To map an opcode that one Python has and another does
+not, put it into that Python's own module.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Tables:
         varnames = code.co_varnames
         self.consts = code.co_consts
         self.names = code.co_names
-        # One array of slots: locals, then cells that are not locals too, then free variables (Objects/codeobject.c, "localsplus").
+        # One array of slots: locals, then cells that are not locals too, then free variables (Objects/codeobject.c,
+        # "localsplus").
         self.localsplus = (*varnames, *(n for n in code.co_cellvars if n not in varnames), *code.co_freevars)
         self.cells = frozenset(code.co_cellvars).union(code.co_freevars)
         #: keyword names that the next CALL takes
@@ -47,7 +50,8 @@ Custom = Callable[[Tables, int], tuple[Canonical, ...]]
 
 
 class Decoding(NamedTuple):
-    """How one raw opcode is decoded. With Kind.CUSTOM `custom` gives the canonical instructions, else `op` and the argument's kind do."""
+    """How one raw opcode is decoded. With Kind.CUSTOM `custom` gives the canonical instructions, else `op` and the
+    argument's kind do."""
 
     op: str
     kind: Kind = Kind.NONE
@@ -72,8 +76,8 @@ class Target(Protocol):
 
     TABLE: dict[str, Decoding]
     LOWER: dict[str, Lower]
-    #: canonical jump → raw instructions that must stand where it jumps to, and only take away what it left on the stack. Canonical FOR_ITER and
-    #: SEND leave nothing and have the instruction behind as their target.
+    #: canonical jump → raw instructions that must stand where it jumps to, and only take away what it left on the
+    #: stack. Canonical FOR_ITER and SEND leave nothing and have the instruction behind as their target.
     LANDINGS: dict[str, tuple[RawOp, ...]]
     #: True where the NULL of a plain call stands above the callable (3.13+) rather than below
     NULL_AFTER_CALLABLE: bool
@@ -91,13 +95,14 @@ COMPARE_ARGS: Final[dict[str, int]] = {symbol: i for i, symbol in enumerate(COMP
 CONVERSIONS: Final[tuple[str | None, ...]] = (None, "s", "r", "a")
 
 _SAME_NONE: Final = (
-    "NOP POP_TOP PUSH_NULL STORE_SUBSCR DELETE_SUBSCR UNARY_NEGATIVE UNARY_NOT UNARY_INVERT GET_ITER GET_LEN MATCH_MAPPING "
-    "MATCH_SEQUENCE MATCH_KEYS LOAD_BUILD_CLASS RETURN_VALUE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH "
-    "WITH_EXCEPT_START RETURN_GENERATOR GET_YIELD_FROM_ITER GET_AITER GET_ANEXT END_ASYNC_FOR SETUP_ANNOTATIONS"
+    "NOP POP_TOP PUSH_NULL STORE_SUBSCR DELETE_SUBSCR UNARY_NEGATIVE UNARY_NOT UNARY_INVERT GET_ITER GET_LEN "
+    "MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS LOAD_BUILD_CLASS RETURN_VALUE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH "
+    "CHECK_EG_MATCH WITH_EXCEPT_START RETURN_GENERATOR GET_YIELD_FROM_ITER GET_AITER GET_ANEXT END_ASYNC_FOR "
+    "SETUP_ANNOTATIONS"
 )
 _SAME_INT: Final = (
-    "COPY SWAP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE LIST_EXTEND SET_UPDATE "
-    "DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE MATCH_CLASS RAISE_VARARGS RERAISE"
+    "COPY SWAP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE LIST_EXTEND "
+    "SET_UPDATE DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE MATCH_CLASS RAISE_VARARGS RERAISE"
 )
 _SAME_LOCAL: Final = "LOAD_FAST STORE_FAST DELETE_FAST"
 _SAME_CELL: Final = "MAKE_CELL LOAD_DEREF STORE_DEREF DELETE_DEREF"

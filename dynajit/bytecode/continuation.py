@@ -1,8 +1,9 @@
 """The rest of a function as a function of its own.
 
-In: a decoded `Code`, the index of the instruction to go on at, the kinds of the stack's slots, the locals and cells that will be passed. Out: a code object
-taking (stack values that are not NULL, bottom first; locals; cells) that rebuilds the stack and goes on at that instruction. Only what is
-reachable from there is kept, with its exception ranges and the user's file and lines. Cells and free variables are parameters: see assemble.py.
+In: a decoded `Code`, the index of the instruction to go on at, the kinds of the stack's slots, the locals and cells
+that will be passed. Out: a code object taking (stack values that are not NULL, bottom first; locals; cells) that
+rebuilds the stack and goes on at that instruction. Only what is reachable from there is kept, with its exception
+ranges and the user's file and lines. Cells and free variables are parameters: see assemble.py.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def build_continuation(
 ) -> CodeType:
     """The code of a function that continues `code` just before instruction `index`.
 
-    Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value), then `cells` (cell objects of cell
-    and free variables). Locals that are not passed are unbound. ValueError if the rest needs a cell that is not in `cells`, or with
-    `code.refusal` where there is one.
+    Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value),
+    then `cells` (cell objects of cell and free variables). Locals that are not passed are unbound. ValueError if the
+    rest needs a cell that is not in `cells`, or with `code.refusal` where there is one.
     """
     original = code.code
     if code.refusal is not None:
@@ -127,8 +128,9 @@ class _Tail:
         return handler
 
     def _super(self, instr: Instr) -> None:
-        """A call that may be zero-argument super(), which looks for a *free* variable `__class__` and for the first parameter in the frame. Neither is
-        where it was, so if the callee is super they are passed; whatever else was called gets what the user wrote."""
+        """A call that may be zero-argument super(), which looks for a *free* variable `__class__` and for the first
+        parameter in the frame. Neither is where it was, so if the callee is super they are passed; whatever else was
+        called gets what the user wrote."""
         code, emitter = self.code, self.emitter
         if not code.params or (instr.op == "CALL" and "__class__" not in self.cells):
             emitter.raw(instr)
@@ -162,6 +164,8 @@ class _Tail:
 
 def pretty(code: CodeType) -> str:
     """A readable listing for DYNAJIT_LOGS=bytecode: signature, then CPython's own disassembly."""
-    names = ", ".join(f"{name} (cell)" if name in code.co_cellvars else name for name in code.co_varnames[: code.co_argcount])
+    names = ", ".join(
+        f"{name} (cell)" if name in code.co_cellvars else name for name in code.co_varnames[: code.co_argcount]
+    )
     head = f'{code.co_qualname}({names})  # File "{code.co_filename}", line {code.co_firstlineno}'
     return f"{head}\n{dis.Bytecode(code).dis()}"

@@ -1,8 +1,8 @@
 """A code object decoded once into canonical instructions.
 
-In: a CodeType. Out: a `Code`: list of `Instr` with resolved names, constants, jump targets (indices into the list), innermost exception handler and
-source positions. Decoding never raises: an opcode that the py3NN module does not map becomes op "UNKNOWN" with arg (raw name, raw argument).
-The result is cached for as long as the code object lives.
+In: a CodeType. Out: a `Code`: list of `Instr` with resolved names, constants, jump targets (indices into the list),
+innermost exception handler and source positions. Decoding never raises: an opcode that the py3NN module does not map
+becomes op "UNKNOWN" with arg (raw name, raw argument). The result is cached for as long as the code object lives.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import opcode
 import weakref
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -70,7 +71,19 @@ class _Decoded:
 class Code:
     """A decoded code object. Analyses (liveness, regions) are kept in `memo` by the modules that compute them."""
 
-    __slots__ = ("cellvars", "code", "entry", "freevars", "has_varargs", "has_varkw", "instrs", "is_generator", "memo", "name", "params")
+    __slots__ = (
+        "cellvars",
+        "code",
+        "entry",
+        "freevars",
+        "has_varargs",
+        "has_varkw",
+        "instrs",
+        "is_generator",
+        "memo",
+        "name",
+        "params",
+    )
 
     def __init__(self, code: CodeType, decoded: _Decoded) -> None:
         self.code = code
@@ -96,7 +109,8 @@ class Code:
             return f"{self.name!r} is a class or module body: its locals are not fast locals"
         both = sorted({*self.cellvars}.intersection(self.freevars))
         if both:
-            # 3.12 and 3.13 give such a name two slots and mix them up (a comprehension's variable captured by a lambda hides a free variable).
+            # 3.12 and 3.13 give such a name two slots and mix them up (a comprehension's variable captured by a lambda
+            # hides a free variable).
             return f"{', '.join(both)} is both a cell and a free variable of {self.name!r}"
         if "unknown" not in self.memo:
             self.memo["unknown"] = sorted({i.arg[0] for i in self.instrs if i.op == "UNKNOWN"})
@@ -110,7 +124,6 @@ class Code:
     def __repr__(self) -> str:
         return f"<Code {self.name}, {len(self.instrs)} instrs>"
 
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Code) and other.code is self.code
 
@@ -118,7 +131,8 @@ class Code:
         return id(self.code)
 
 
-# The cache holds no code object, else neither it nor its constants would ever be freed; so a Code is made anew by each decode(), of shared parts.
+# The cache holds no code object, else neither it nor its constants would ever be freed; so a Code is made anew by each
+# decode(), of shared parts.
 _cache: dict[int, tuple[weakref.ref[CodeType], _Decoded]] = {}
 
 
@@ -149,57 +163,67 @@ _by_opcode: list[Decoding | None] | None = None
 
 
 def _decode_instrs(code: CodeType) -> list[Instr]:
+    instrs: list[Instr] = []
+    index_at: dict[int, int] = {}  # byte offset of an instruction (and of its first EXTENDED_ARG) → canonical index
+    jumps: list[tuple[Instr, int]] = []
+    tables = Tables(code)
+    argument = _argument_readers(tables)
+    positions = list(code.co_positions())
+    for raw, start, after, decoding in _raw_instrs(code.co_code):
+        index_at[start] = index_at[raw.offset] = index = len(instrs)
+        where = positions[raw.offset >> 1]
+        if decoding is None:
+            instrs.append(Instr(index, "UNKNOWN", (raw.opname, raw.arg), where, raw))
+            continue
+        op, kind, custom = decoding
+        if custom is not None:
+            for op, value in custom(tables, raw.arg):
+                instrs.append(Instr(len(instrs), op, value, where, raw))
+            continue
+        read = argument[kind]
+        instr = Instr(index, op, None if read is None else read[raw.arg], where, raw)
+        instrs.append(instr)
+        if kind >= Kind.FORWARD:
+            jumps.append((instr, after + 2 * raw.arg if kind == Kind.FORWARD else after - 2 * raw.arg))
+    _resolve_jumps(instrs, jumps, index_at)
+    _attach_handlers(code, instrs, index_at)
+    return instrs
+
+
+class _Same:
+    """Reads an argument that is a plain number."""
+
+    def __getitem__(self, arg: int) -> int:
+        return arg
+
+
+def _argument_readers(tables: Tables) -> list[Any]:
+    """By Kind: what the raw argument is looked up in; None where there is nothing to read."""
+    readers: list[Any] = [None] * (max(Kind) + 1)
+    readers[Kind.INT] = _Same()
+    readers[Kind.CONST] = tables.consts
+    readers[Kind.LOCAL] = readers[Kind.CELL] = tables.localsplus
+    readers[Kind.NAME] = tables.names
+    return readers
+
+
+def _raw_instrs(raw_code: bytes) -> Iterator[tuple[RawInstr, int, int, Decoding | None]]:
+    """Raw instruction, offset of its first EXTENDED_ARG, offset behind its caches, how it is decoded."""
     global _by_opcode
     if _by_opcode is None:
         _by_opcode = _decodings()
-    by_opcode, caches, opnames = _by_opcode, cache_entries(), opcode.opname
-    raw_code = code.co_code
-    tables = Tables(code)
-    consts, names, localsplus = tables.consts, tables.names, tables.localsplus
-    positions = list(code.co_positions())
-    instrs: list[Instr] = []
-    index_at: dict[int, int] = {}  # byte offset of an instruction (its first EXTENDED_ARG) → canonical index
-    jumps: list[tuple[Instr, int]] = []
-    offset, start, extended, size = 0, -1, 0, len(raw_code)
+    by_opcode, caches, opnames, extended_arg = _by_opcode, cache_entries(), opcode.opname, opcode.EXTENDED_ARG
+    offset, start, extended, size = 0, 0, 0, len(raw_code)
     while offset < size:
         number, arg = raw_code[offset], raw_code[offset + 1] | extended
-        if start < 0:
-            start = offset
-        if number == opcode.EXTENDED_ARG:
+        if number == extended_arg:
             extended = arg << 8
             offset += 2
             continue
         after = offset + 2 + 2 * caches[number]
-        raw = RawInstr(opnames[number], arg, offset)
-        index = len(instrs)
-        index_at[start] = index_at[offset] = index
-        decoding = by_opcode[number]
-        where = positions[offset >> 1]
-        if decoding is None:
-            instrs.append(Instr(index, "UNKNOWN", (raw.opname, arg), where, raw))
-        else:
-            op, kind, custom = decoding
-            if kind == Kind.NONE:
-                instrs.append(Instr(index, op, None, where, raw))
-            elif kind == Kind.LOCAL or kind == Kind.CELL:
-                instrs.append(Instr(index, op, localsplus[arg], where, raw))
-            elif kind == Kind.CONST:
-                instrs.append(Instr(index, op, consts[arg], where, raw))
-            elif kind == Kind.NAME:
-                instrs.append(Instr(index, op, names[arg], where, raw))
-            elif kind == Kind.INT:
-                instrs.append(Instr(index, op, arg, where, raw))
-            elif custom is not None:
-                for op, value in custom(tables, arg):
-                    instrs.append(Instr(len(instrs), op, value, where, raw))
-            else:
-                instr = Instr(index, op, None, where, raw)
-                instrs.append(instr)
-                jumps.append((instr, after + 2 * arg if kind == Kind.FORWARD else after - 2 * arg))
-        offset, start, extended = after, -1, 0
-    _resolve_jumps(instrs, jumps, index_at)
-    _attach_handlers(code, instrs, index_at)
-    return instrs
+        yield RawInstr(opnames[number], arg, offset), start, after, by_opcode[number]
+        offset = start = after
+        extended = 0
 
 
 def _resolve_jumps(instrs: list[Instr], jumps: list[tuple[Instr, int]], index_at: dict[int, int]) -> None:
@@ -229,7 +253,8 @@ def _attach_handlers(code: CodeType, instrs: list[Instr], index_at: dict[int, in
 
 
 def parse_exception_table(table: bytes) -> list[tuple[int, int, int, int, bool]]:
-    """(start, end, handler, depth, lasti) for each entry, offsets in bytes, end exclusive (Objects/exception_handling_notes.txt in CPython)."""
+    """(start, end, handler, depth, lasti) for each entry, offsets in bytes, end exclusive
+    (Objects/exception_handling_notes.txt in CPython)."""
     numbers: list[int] = []
     value = 0
     for byte in table:

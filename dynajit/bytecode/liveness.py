@@ -1,8 +1,9 @@
 """Which names are needed from an instruction on.
 
-In: a decoded `Code`. Out: `live_before` (fast locals and own cell variables live just before each instruction, exception edges included) and
-`cells_live` (cells and free variables that anything reachable from an instruction refers to). Computed on first use and kept in `Code.memo`.
-To teach it an op that reads or writes a local: LOCAL_OPS or CELL_OPS in canonical.py.
+In: a decoded `Code`. Out: `live_before` (fast locals and own cell variables live just before each instruction,
+exception edges included) and `cells_live` (cells and free variables that anything reachable from an instruction
+refers to). Computed on first use and kept in `Code.memo`. To teach it an op that reads or writes a local: LOCAL_OPS
+or CELL_OPS in canonical.py.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from dynajit.bytecode.common import LOWER as COMMON_LOWER
 from dynajit.bytecode.common import TABLE as COMMON_TABLE
 
 _NONE: Final = (
-    "BINARY_SUBSCR BEFORE_WITH BEFORE_ASYNC_WITH LOAD_ASSERTION_ERROR BINARY_SLICE STORE_SLICE END_SEND CLEANUP_THROW LOAD_LOCALS"
+    "BINARY_SUBSCR BEFORE_WITH BEFORE_ASYNC_WITH LOAD_ASSERTION_ERROR BINARY_SLICE STORE_SLICE END_SEND CLEANUP_THROW "
+    "LOAD_LOCALS"
 )
 _INT: Final = "BUILD_CONST_KEY_MAP MAKE_FUNCTION GET_AWAITABLE"
 _LOCAL: Final = "LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR"
@@ -64,7 +65,8 @@ INTRINSICS_2: Final[tuple[str, ...]] = (
     "INTRINSIC_SET_FUNCTION_TYPE_PARAMS",
     "INTRINSIC_SET_TYPEPARAM_DEFAULT",
 )
-#: IMPORT_STAR and PRINT_EXPR pop their operand; the intrinsics push a None that the compiler pops next, so they stay intrinsics
+#: IMPORT_STAR and PRINT_EXPR pop their operand; the intrinsics push a None that the compiler pops next, so they stay
+#: intrinsics
 _KEPT: Final = frozenset({"PRINT_EXPR", "IMPORT_STAR"})
 
 
@@ -134,7 +136,8 @@ def _lower_super_attr(arg: tuple[str, bool, bool]) -> tuple[RawOp, ...]:
     return (RawOp("LOAD_SUPER_ATTR", Kind.NAME, name, 2, int(is_method) | 2 * int(two_arguments)),)
 
 
-# The low four bits are a mask for the specialising interpreter: which of unordered (1), less (2), greater (4), equal (8) make the comparison true.
+# The low four bits are a mask for the specialising interpreter: which of unordered (1), less (2), greater (4), equal
+# (8) make the comparison true.
 _COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 
 

@@ -1,7 +1,7 @@
 """The running CPython's bytecode module.
 
-In: nothing. Out: `target()`, the py3NN module for the running Python: the only place of dynajit/ that asks for Python's version. To support one
-more CPython, write its py3NN.py and add it to KNOWN.
+In: nothing. Out: `target()`, the py3NN module for the running Python: the only place of dynajit/ that asks for
+Python's version. To support one more CPython, write its py3NN.py and add it to KNOWN.
 """
 
 from __future__ import annotations

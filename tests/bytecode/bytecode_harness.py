@@ -7,10 +7,23 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal
 
-from dynajit.bytecode import Code, Emitter, Handler, Label, build_continuation, cells_live, decode, live_before, reachable_from, stack_shape, successors
+from dynajit.bytecode import (
+    Code,
+    Emitter,
+    Handler,
+    Label,
+    build_continuation,
+    cells_live,
+    decode,
+    live_before,
+    reachable_from,
+    stack_shape,
+    successors,
+)
 from dynajit.bytecode.canonical import JUMPS
 from dynajit.bytecode.cfg import super_sites
 
+INTO_CONTAINER = ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
 SlotKind = Literal["value", "null"]
 
 
@@ -52,8 +65,8 @@ def rebuilt(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stack_kinds(code: Code) -> dict[int, tuple[SlotKind, ...]]:
-    """What lies on the stack before each reachable instruction. LOAD_METHOD is taken to find a method (no NULL), except on what super() returned: true of
-    the samples, not of programs."""
+    """What lies on the stack before each reachable instruction. LOAD_METHOD is taken to find a method (no NULL),
+    except on what super() returned: true of the samples, not of programs."""
     kinds: dict[int, tuple[SlotKind, ...]] = {}
     pending: list[tuple[int, tuple[SlotKind, ...]]] = [(code.entry, ())]
     while pending:
@@ -76,7 +89,9 @@ def stack_kinds(code: Code) -> dict[int, tuple[SlotKind, ...]]:
 def _on_super(code: Code, index: int) -> bool:
     loads = [i for i in code.instrs[:index] if i.op in ("LOAD_GLOBAL", "LOAD_FAST")]
     called = [i for i in loads if i.op == "LOAD_GLOBAL" and i.arg[1]]
-    return bool(called) and called[-1].arg[0] == "super" and loads[-1].positions[0] == called[-1].positions[0] and code.instrs[index - 1].op == "CALL"
+    if not called or called[-1].arg[0] != "super" or code.instrs[index - 1].op != "CALL":
+        return False
+    return loads[-1].lineno == called[-1].lineno
 
 
 def _after(op: str, arg: Any, stack: tuple[SlotKind, ...], jump: bool) -> tuple[SlotKind, ...]:
@@ -92,7 +107,7 @@ def _after(op: str, arg: Any, stack: tuple[SlotKind, ...], jump: bool) -> tuple[
     else:
         pops, pushes = stack_shape(op, arg, jump)
         kept = slots[: len(slots) - pops]
-        if op in ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "RERAISE"):
+        if op in INTO_CONTAINER or op == "RERAISE":
             slots = slots[: len(kept) + pushes]  # what lies below the operand stays as it is
         else:
             slots = [*kept, *["value"] * pushes]
@@ -121,7 +136,8 @@ def definitely_bound(code: Code) -> dict[int, frozenset[str]]:
 
 
 def broken_at(function: Callable[..., Any], index: int, kinds: tuple[SlotKind, ...]) -> Callable[..., Any]:
-    """`function` with a break before instruction `index`: the original up to there, then a call of the continuation whose result is returned."""
+    """`function` with a break before instruction `index`: the original up to there, then a call of the continuation
+    whose result is returned."""
     inner = plain(function)
     code = decode(inner.__code__)
     cellvars = frozenset(code.cellvars)
@@ -140,7 +156,9 @@ def broken_at(function: Callable[..., Any], index: int, kinds: tuple[SlotKind, .
     return call
 
 
-def _call_rest(emitter: Emitter, rest: types.FunctionType, kinds: tuple[SlotKind, ...], locals_: list[str], cells: list[str]) -> None:
+def _call_rest(
+    emitter: Emitter, rest: types.FunctionType, kinds: tuple[SlotKind, ...], locals_: list[str], cells: list[str]
+) -> None:
     """Take the values off the stack (NULLs stay: nothing may pop them), call, return."""
     nulls, names = 0, []
     for kind in reversed(kinds):

@@ -20,7 +20,12 @@ def straight_line(a: int, b: int) -> tuple[int, ...]:
 
 
 def keywords(a: int, b: int) -> list[Any]:
-    return [sorted([b, a, 3], key=lambda v: -v, reverse=True), dict(a=a, b=b), max(a, b, key=abs), "{}-{k}".format(a, k=b)]
+    return [
+        sorted([b, a, 3], key=lambda v: -v, reverse=True),
+        dict(a=a, b=b),  # noqa: C408
+        max(a, b, key=abs),
+        f"{a}-{b}",
+    ]
 
 
 def star_calls(args: tuple[int, ...], options: dict[str, int]) -> Any:
@@ -31,7 +36,7 @@ def star_calls(args: tuple[int, ...], options: dict[str, int]) -> Any:
 
 
 def branches(a: int, b: int | None) -> str:
-    if a > 3 and b is not None or a == -1:
+    if (a > 3 and b is not None) or a == -1:
         kind = "big" if a > 10 else "middle"
     elif not a:
         kind = "zero"
@@ -77,7 +82,12 @@ def return_in_loop(n: int) -> int | None:
 def comprehensions(n: int) -> Any:
     base = 3
     table = {i: [j * base for j in range(i) if j % 2] for i in range(n)}
-    return table, {v for v in range(n) if v > base}, sum(x * x for x in range(n)), [(i, j) for i in range(3) for j in range(i)]
+    return (
+        table,
+        {v for v in range(n) if v > base},
+        sum(x * x for x in range(n)),
+        [(i, j) for i in range(3) for j in range(i)],
+    )
 
 
 def closures(a: int, b: int) -> Any:
@@ -190,7 +200,7 @@ def unpacking(pairs: list[tuple[int, int]]) -> Any:
 
 
 def strings(a: int, name: str) -> str:
-    return f"{a:>5}|{name!r}|{name!s:^8}|{a + 1}|{a!a}" + "%d/%s" % (a, name)
+    return f"{a:>5}|{name!r}|{name!s:^8}|{a + 1}|{a!a}" + "%d/%s" % (a, name)  # noqa: UP031
 
 
 def matching(subject: Any) -> Any:
@@ -307,10 +317,10 @@ class Derived(Base):
         return super().value(b) + scale()
 
     def named(self, b: int) -> int:
-        return super(Derived, self).value(b) + __class__.__name__.__len__()  # type: ignore[name-defined]
+        return super().value(b) + __class__.__name__.__len__()  # type: ignore[name-defined]
 
     def replaced(self, b: int) -> int:
-        super = lambda: Base(50)  # noqa: A001, E731
+        super = lambda: Base(50)  # noqa: E731
         return super().value(b)
 
 

@@ -1,19 +1,23 @@
 """Successors, reachability, blocks, regions."""
 
+# The functions looked at are never run: the names they load only mark places.
+# ruff: noqa: F821, F841, B007
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from bytecode_samples import SAMPLES
 from bytecode_harness import plain
+from bytecode_samples import SAMPLES
 
 from dynajit.bytecode import blocks, decode, reachable_from, regions, successors
 from dynajit.bytecode.canonical import TERMINATORS
 
 
 def kinds_at_names(function: Callable[..., Any]) -> dict[str, list[str]]:
-    """Global name loaded → kinds of the regions around the load, outermost first. The name marks a place in the function."""
+    """Global name loaded → kinds of the regions around the load, outermost first. The name marks a place in the
+    function."""
     code = decode(function.__code__)
     around = regions(code)
     return {i.arg[0]: [r.kind for r in around[i.index]] for i in code.instrs if i.op == "LOAD_GLOBAL"}

@@ -48,25 +48,64 @@ def test_from_every_instruction(function: Callable[..., Any], arguments: list[tu
 
 
 STDLIB = {
-    "textwrap": lambda m: [m.wrap("hello world this is text " * 9, 21), m.dedent("   a\n     b\n"), m.shorten("many words here", 9)],
-    "difflib": lambda m: [list(m.unified_diff("a b c d".split(), "a c d e".split())), m.get_close_matches("appel", ["ape", "apple"])],
-    "json.encoder": lambda m: [m.JSONEncoder(indent=2).encode({"a": [1, 2.5, None, True, "x\n"], "b": {}}), m.py_encode_basestring("é\"")],
-    "fractions": lambda m: [str(m.Fraction(3, 7) ** 2 + m.Fraction("0.125")), m.Fraction(22, 7).limit_denominator(5), hash(m.Fraction(1, 3))],
-    "statistics": lambda m: [m.mean([1, 2, 4]), m.stdev([1.5, 2.5, 9]), m.median([3, 1, 2]), m.quantiles([1, 2, 3, 4, 5])],
-    "shlex": lambda m: [m.split("a 'b c' \"d\\\"e\" # f", comments=True), m.quote("x y"), m.join(["a", "b c"])],
-    "heapq": lambda m: [list(m.merge([1, 4], [2, 3])), m.nsmallest(2, [5, 1, 3]), m.nlargest(2, [5, 1, 3], key=lambda v: -v)],
+    "textwrap": lambda m: [
+        m.wrap("hello world this is text " * 9, 21),
+        m.dedent("   a\n     b\n"),
+        m.shorten("many words here", 9),
+    ],
+    "difflib": lambda m: [
+        list(m.unified_diff(["a", "b", "c", "d"], ["a", "c", "d", "e"])),
+        m.get_close_matches("appel", ["ape", "apple"]),
+    ],
+    "json.encoder": lambda m: [
+        m.JSONEncoder(indent=2).encode({"a": [1, 2.5, None, True, "x\n"], "b": {}}),
+        m.py_encode_basestring('é"'),
+    ],
+    "fractions": lambda m: [
+        str(m.Fraction(3, 7) ** 2 + m.Fraction("0.125")),
+        m.Fraction(22, 7).limit_denominator(5),
+        hash(m.Fraction(1, 3)),
+    ],
+    "statistics": lambda m: [
+        m.mean([1, 2, 4]),
+        m.stdev([1.5, 2.5, 9]),
+        m.median([3, 1, 2]),
+        m.quantiles([1, 2, 3, 4, 5]),
+    ],
+    "shlex": lambda m: [m.split('a \'b c\' "d\\"e" # f', comments=True), m.quote("x y"), m.join(["a", "b c"])],
+    "heapq": lambda m: [
+        list(m.merge([1, 4], [2, 3])),
+        m.nsmallest(2, [5, 1, 3]),
+        m.nlargest(2, [5, 1, 3], key=lambda v: -v),
+    ],
     "configparser": lambda m: [config(m)],
     "argparse": lambda m: [arguments(m)],
-    "ast": lambda m: [m.unparse(m.parse("def f(a, *b, c=1):\n  for x in a: yield (x if c else [y async for y in b])\n")), m.literal_eval("{1: [2]}")],
+    "ast": lambda m: [
+        m.unparse(m.parse("def f(a, *b, c=1):\n  for x in a: yield (x if c else [y async for y in b])\n")),
+        m.literal_eval("{1: [2]}"),
+    ],
     "calendar": lambda m: [m.TextCalendar().formatmonth(2024, 2), m.isleap(1900), m.monthrange(2023, 2)],
     "colorsys": lambda m: [m.rgb_to_hls(0.2, 0.4, 0.6), m.hsv_to_rgb(0.3, 0.5, 0.7)],
     "pprint": lambda m: [m.pformat({"a": list(range(30)), "b": ("x" * 90, {1, 2})}, width=40)],
-    "string": lambda m: [m.Template("$a ${b} $$").substitute(a=1, b=2), m.Formatter().format("{0!r:>5} {k[0]}", 1, k="xy"), m.capwords("a bc")],
+    "string": lambda m: [
+        m.Template("$a ${b} $$").substitute(a=1, b=2),
+        m.Formatter().format("{0!r:>5} {k[0]}", 1, k="xy"),
+        m.capwords("a bc"),
+    ],
     "html.parser": lambda m: [html(m)],
-    "urllib.parse": lambda m: [m.urlsplit("http://u@h:80/p;q?x=1&y=2#f"), m.parse_qs("a=1&a=2&b="), m.urlencode({"a": "b c"}), m.urljoin("http://a/b/c", "../d")],
+    "urllib.parse": lambda m: [
+        m.urlsplit("http://u@h:80/p;q?x=1&y=2#f"),
+        m.parse_qs("a=1&a=2&b="),
+        m.urlencode({"a": "b c"}),
+        m.urljoin("http://a/b/c", "../d"),
+    ],
     "copy": lambda m: [m.deepcopy({"a": [1, {2: (3, [4])}]}), m.copy([1, 2])],
-    "graphlib": lambda m: [list(m.TopologicalSorter({"d": {"b", "c"}, "b": {"a"}, "c": {"a"}, "a": ()}).static_order())[0]],
-    "ipaddress": lambda m: [str(m.ip_network("10.0.0.0/30")), [str(h) for h in m.ip_network("10.0.0.0/30").hosts()], str(m.ip_address("::1"))],
+    "graphlib": lambda m: [list(m.TopologicalSorter({"d": {"c"}, "c": {"b"}, "b": {"a"}, "a": ()}).static_order())],
+    "ipaddress": lambda m: [
+        str(m.ip_network("10.0.0.0/30")),
+        [str(h) for h in m.ip_network("10.0.0.0/30").hosts()],
+        str(m.ip_address("::1")),
+    ],
     "tokenize": lambda m: [len(list(m.generate_tokens(iter(["x = (1 +\n", "  2)\n"]).__next__)))],
     "enum": lambda m: [list(m.Enum("Color", "RED GREEN")), m.Flag("F", "A B").A.value],
     "dataclasses": lambda m: [repr(m.make_dataclass("D", [("a", int), ("b", list, m.field(default_factory=list))])(1))],
@@ -113,18 +152,24 @@ def copy_of(name: str) -> types.ModuleType:
     return module
 
 
+def is_plain(value: Any, module: types.ModuleType) -> bool:
+    """Is it a function of this module that has a continuation?"""
+    if not isinstance(value, types.FunctionType) or inspect.unwrap(value) is not value:
+        return False
+    return value.__globals__ is vars(module) and decode(value.__code__).refusal is None
+
+
 def rebuild_functions(owner: Any, module: types.ModuleType) -> int:
     """Replace each plain function of a module or class by one that runs as a continuation of its own entry."""
     count = 0
     for name, value in list(vars(owner).items()):
         if isinstance(value, type) and value.__qualname__ == f"{getattr(owner, '__qualname__', '')}.{name}".lstrip("."):
             count += rebuild_functions(value, module)
-        if isinstance(value, types.FunctionType) and value.__globals__ is vars(module) and not decode(value.__code__).is_generator:
-            if inspect.unwrap(value) is value and name != "__new__":
-                wrapper = rebuilt(value)
-                wrapper.__name__ = value.__name__
-                setattr(owner, name, wrapper)
-                count += 1
+        if is_plain(value, module) and name != "__new__":
+            wrapper = rebuilt(value)
+            wrapper.__name__ = value.__name__
+            setattr(owner, name, wrapper)
+            count += 1
     return count
 
 
@@ -168,28 +213,23 @@ def test_a_variable_of_the_name_of_a_slot() -> None:
 
 
 def test_operands_are_let_go() -> None:
-    class Watched:
-        pass
+    """After the operand has been consumed nothing in the continuation's frame holds it any more."""
 
-    def user(a: Any) -> list[Any]:
-        return [a, gone()]
-
-    import weakref
-
-    references: list[Any] = []
-
-    def gone() -> bool:
-        return references[0]() is None
+    def user(consume: Any, alive: Any, x: Any) -> bool:
+        consume(x)
+        return alive()
 
     code = decode(user.__code__)
-    first = code.instrs[code.entry]
-    built = build_continuation(code, first.index + 1, ["value"], [], list(code.freevars))
-    body = types.FunctionType(built, globals())
-    watched = Watched()
-    references.append(weakref.ref(watched))
-    cell = types.CellType(gone)
-    assert body(watched, cell)[1] is False  # still in the list being built
-    assert "stack0" not in [name for name in built.co_names]
+    call = next(i.index for i in code.instrs if i.op == "CALL")
+    body = types.FunctionType(build_continuation(code, call, ["null", "value", "value"], ["alive"], []), {})
+    frames: list[dict[str, Any]] = []
+
+    def alive() -> bool:
+        frames.append(sys._getframe(1).f_locals)
+        return True
+
+    assert body(id, object(), alive) is True
+    assert list(frames[0]) == ["alive"]
 
 
 def test_shadowed_super_stays_what_it_is() -> None:
@@ -254,4 +294,8 @@ def test_continuation_of_a_continuation() -> None:
 def test_pretty_names_function_and_place() -> None:
     text = pretty(make_adder.__code__)
     assert "make_adder(n (cell))" not in text.split("\n")[1]
-    assert text.startswith("make_adder(") and f"line {make_adder.__code__.co_firstlineno}" in text and "RETURN_VALUE" in text
+    assert (
+        text.startswith("make_adder(")
+        and f"line {make_adder.__code__.co_firstlineno}" in text
+        and "RETURN_VALUE" in text
+    )

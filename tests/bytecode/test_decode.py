@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bytecode_samples import SAMPLES, Derived, make_adder
 from bytecode_harness import plain
+from bytecode_samples import SAMPLES, Derived, make_adder
 
 from dynajit.bytecode import canonical, decode, stack_effect, target
 from dynajit.bytecode.decode import parse_exception_table
@@ -136,7 +136,9 @@ def test_handlers_are_the_exception_table() -> None:
     table = parse_exception_table(user.__code__.co_exceptiontable)
     assert len(table) >= 4
     for instr in decoded.instrs:
-        found = [(depth, lasti, handler) for start, end, handler, depth, lasti in table if start <= instr.raw.offset < end]
+        found = [
+            (depth, lasti, handler) for start, end, handler, depth, lasti in table if start <= instr.raw.offset < end
+        ]
         if not found:
             assert instr.handler is None
         else:
@@ -146,7 +148,11 @@ def test_handlers_are_the_exception_table() -> None:
 
 
 def test_long_arguments_and_jumps() -> None:
-    source = "def f(a):\n while a:\n" + "".join(f"  x{i} = a + {i}.5\n" for i in range(400)) + "  if x3: break\n  a -= 1\n return x399\n"
+    source = (
+        "def f(a):\n while a:\n"
+        + "".join(f"  x{i} = a + {i}.5\n" for i in range(400))
+        + "  if x3: break\n  a -= 1\n return x399\n"
+    )
     namespace: dict[str, Any] = {}
     exec(source, namespace)
     decoded = decode(namespace["f"].__code__)
@@ -154,7 +160,9 @@ def test_long_arguments_and_jumps() -> None:
     assert [i.arg for i in decoded.instrs if i.op == "STORE_FAST"][-2:] == ["x399", "a"]
     assert 399.5 in [i.arg for i in decoded.instrs if i.op == "LOAD_CONST"]
     backward = [i for i in decoded.instrs if i.target is not None and i.target < i.index]
-    assert backward and all(decoded.instrs[i.target].op in ("LOAD_FAST", "NOP") for i in backward if i.target is not None)
+    assert backward and all(
+        decoded.instrs[i.target].op in ("LOAD_FAST", "NOP") for i in backward if i.target is not None
+    )
 
 
 def test_parameters() -> None:
@@ -188,8 +196,9 @@ def test_refusals() -> None:
 def test_unknown_opcodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     table = dict(target().TABLE)
     del table["IS_OP"]
-    from dynajit.bytecode import decode as function
     import sys
+
+    from dynajit.bytecode import decode as function
 
     module = sys.modules[function.__module__]
     monkeypatch.setattr(target(), "TABLE", table)

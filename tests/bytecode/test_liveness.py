@@ -33,7 +33,7 @@ def test_loops_carry_names_round() -> None:
         total = 0
         last = 0
         for i in range(n):
-            last = i
+            last = i  # noqa: F841
             total += step(i)
         return total
 
