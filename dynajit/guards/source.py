@@ -63,7 +63,7 @@ class Source:
     def _make(
         cls: type[Self], identity: tuple[Hashable, ...], base: Source | None, name: str, **fields: object
     ) -> Self:
-        key: tuple[Hashable, ...] = (cls, None if base is None else id(base), *identity)
+        key: tuple[Hashable, ...] = (cls.__qualname__, None if base is None else id(base), *identity)
         with _intern_lock:
             found = _interned.get(key)
             if found is None:
