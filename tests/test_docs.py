@@ -1,0 +1,75 @@
+"""The documentation speaks of what exists: files, settings, logs, errors, folders; and its first example runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynajit import exc
+from dynajit.config import fields
+from dynajit.report.logs import ARTIFACTS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = sorted(p.name for p in (ROOT / "dynajit").iterdir() if p.is_dir() and not p.name.startswith("__"))
+
+# `dynajit/report/logs.py`, `csrc/module.c`, or a bare `logs.py` on the page of its folder. py3NN.py is no file's name.
+FILE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|c|cpp|h|md|toml))`")
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def named_files(page: Path) -> dict[str, list[Path]]:
+    """Each file name on the page and the places where it may be."""
+    home = ROOT / ("csrc" if page.stem == "csrc" else f"dynajit/{page.stem}")
+    names = {name for name in FILE.findall(page.read_text()) if "3NN" not in name}
+    return {name: [ROOT / name, ROOT / "dynajit" / name, home / name] for name in names}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_named_files_exist(page: Path) -> None:
+    missing = [name for name, places in named_files(page).items() if not any(place.exists() for place in places)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+def test_the_tour_visits_every_folder() -> None:
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    assert [folder for folder in [*FOLDERS, "csrc"] if f"{folder}/" not in tour] == []
+    assert len(FILE.findall(tour)) > 15
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "csrc"])
+def test_every_folder_has_a_page_naming_its_files(folder: str) -> None:
+    page = (ROOT / "docs" / "folders" / f"{folder}.md").read_text()
+    source = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
+    files = {p.name for p in source.iterdir() if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
+    unnamed = {name for name in files if name not in page and not re.match(r"(py|compat_)3\d\d\.", name)}
+    assert unnamed == set()
+
+
+def test_the_user_guide_has_every_setting_log_and_error() -> None:
+    guide = (ROOT / "docs" / "user_guide.md").read_text()
+    errors = [name for name, value in vars(exc).items() if isinstance(value, type) and value.__module__ == exc.__name__]
+    names = [*fields(), *ARTIFACTS, *errors]
+    assert [name for name in names if f"`{name}`" not in guide and name != "DynajitError"] == []
+
+
+def test_the_readme_is_short_and_its_example_runs() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.index("make demo") < text.index("make test") < 300
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    command = [sys.executable, "-c", example]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torch.Size([64, 256])\n1 graph, 0 graph breaks")
+
+
+def test_no_line_of_documentation_is_endless() -> None:
+    lines = [(page.name, n, line) for page in PAGES for n, line in enumerate(page.read_text().splitlines(), 1)]
+    assert [(name, n) for name, n, line in lines if len(line) > 160] == []
