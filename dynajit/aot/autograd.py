@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import torch_compat
 from dynajit.aot.runtime_wrappers import eager_on_overlap
@@ -44,12 +45,13 @@ def compile_with_autograd(
 
     count = len(_outputs(gm))
     traced = keep_random_draws(gm)
-    # AOTAutograd leaves in the context which inputs are mutated.
-    context = TracingContext(detect_fake_mode(list(example_inputs)))
+    # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
+    fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
+    context = TracingContext.try_get() or TracingContext(fake_mode)
     with functorch_config.patch(torch_compat.aot_options()), tracing(context):
         compiled = aot_module_simplified(
             traced,
-            list(example_inputs),
+            [_as_fake(value, fake_mode) for value in example_inputs],
             fw_compiler=compiler("forward"),
             bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"),
@@ -60,6 +62,13 @@ def compile_with_autograd(
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
     return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+
+
+def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
+    """A fake of static shape: left to itself AOTAutograd would make the sizes of a real tensor symbolic."""
+    if not isinstance(value, torch.Tensor) or is_fake(value):
+        return value
+    return fake_mode.from_tensor(value, static_shapes=True)
 
 
 def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from aot_harness import capture, check, compile_with
 
 from dynajit.aot import compile_joint
+from dynajit.backends import lookup_backend
 
 BACKENDS = ["eager", "aot_eager", "codegen"]
 
@@ -390,6 +391,12 @@ def test_symbolic_sizes(grad: bool) -> None:
     fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x)
     compiled = compile_joint(gm, [fake], lambda graph, inputs, phase: graph.forward)
     torch.testing.assert_close(compiled(x)[0], (x * 2).sum(1))
+
+
+def test_real_example_inputs(backend: str, grad: bool) -> None:
+    inputs = [tensor(3, 4, grad=grad), tensor(4)]
+    compiled = lookup_backend(backend)(torch.fx.symbolic_trace(lambda x, y: (x * y,)), inputs)
+    torch.testing.assert_close(compiled(*inputs)[0], inputs[0] * inputs[1])
 
 
 def test_phases() -> None:
