@@ -23,22 +23,33 @@
 
 namespace {
 
-const c10::AutogradState &autograd()
-{
-    return c10::AutogradState::get_tls_state();
-}
+/* Thread-local and process-wide state, looked up once for a check. */
+struct Torch {
+    const c10::AutogradState &autograd = c10::AutogradState::get_tls_state();
+    const at::Context &context = at::globalContext();
+    const c10::impl::PODLocalDispatchKeySet keys = c10::impl::raw_local_dispatch_key_set;
 
-int64_t matmul_precision()
-{
-    try {
-        return static_cast<int64_t>(at::globalContext().float32MatmulPrecision());
+    bool autocast(c10::DispatchKey key) const
+    {
+        return !keys.excluded().has(key); /* autocast is on where its key is not excluded */
     }
-    catch (const std::exception &) {
-        return -1; /* old and new precision settings contradict each other; torch says so when they are used */
-    }
-}
 
-int64_t saved_tensor_hooks()
+    bool any_autocast() const
+    {
+        return autocast(c10::DispatchKey::AutocastCPU) || autocast(c10::DispatchKey::AutocastCUDA);
+    }
+
+    int64_t precision(at::Float32Backend backend) const
+    {
+        at::Float32Precision set = context.float32Precision(backend, at::Float32Op::MATMUL);
+        /* not set, and set to full precision, are the same */
+        return static_cast<int64_t>(set == at::Float32Precision::IEEE ? at::Float32Precision::NONE : set);
+    }
+};
+
+constexpr int64_t kOff = -1; /* for a mode that means nothing while another is off */
+
+int64_t saved_tensor_hooks(const Torch &)
 {
     const auto &state = at::SavedTensorDefaultHooks::get_tls_state();
     return static_cast<int64_t>(state.stack.size()) * 2 + state.disabled_error_message.has_value();
@@ -46,30 +57,41 @@ int64_t saved_tensor_hooks()
 
 struct Field {
     const char *name;
-    int64_t (*read)();
+    int64_t (*read)(const Torch &);
 };
 
-/* Likeliest to change first. */
+/* Likeliest to change first; what has words of its own before the dispatch keys, which cover most of it. */
 const Field fields[] = {
-    {"grad mode", [] { return int64_t(autograd().get_grad_mode()); }},
-    {"inference mode", [] { return int64_t(autograd().get_inference_mode()); }},
-    {"included dispatch keys", [] { return int64_t(c10::impl::raw_local_dispatch_key_set.included_); }},
-    {"excluded dispatch keys", [] { return int64_t(c10::impl::raw_local_dispatch_key_set.excluded_); }},
-    {"torch function disabled", [] { return int64_t(at::impl::PythonTorchFunctionTLS::get_disabled_state()); }},
-    {"forward-mode grad", [] { return int64_t(autograd().get_fw_grad_mode()); }},
-    {"autocast on cpu", [] { return int64_t(at::autocast::is_autocast_enabled(at::kCPU)); }},
-    {"autocast on cuda", [] { return int64_t(at::autocast::is_autocast_enabled(at::kCUDA)); }},
-    {"autocast dtype on cpu", [] { return int64_t(at::autocast::get_autocast_dtype(at::kCPU)); }},
-    {"autocast dtype on cuda", [] { return int64_t(at::autocast::get_autocast_dtype(at::kCUDA)); }},
-    {"autocast cache", [] { return int64_t(at::autocast::is_autocast_cache_enabled()); }},
-    {"default dtype", [] { return int64_t(c10::get_default_dtype_as_scalartype()); }},
+    {"grad mode", [](const Torch &t) { return int64_t(t.autograd.get_grad_mode()); }},
+    {"inference mode", [](const Torch &t) { return int64_t(t.autograd.get_inference_mode()); }},
+    {"autocast on cpu", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCPU)); }},
+    {"autocast on cuda", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCUDA)); }},
+    {"autocast dtype on cpu",
+     [](const Torch &t) {
+         return t.autocast(c10::DispatchKey::AutocastCPU) ? int64_t(at::autocast::get_autocast_dtype(at::kCPU)) : kOff;
+     }},
+    {"autocast dtype on cuda",
+     [](const Torch &t) {
+         return t.autocast(c10::DispatchKey::AutocastCUDA) ? int64_t(at::autocast::get_autocast_dtype(at::kCUDA))
+                                                           : kOff;
+     }},
+    {"autocast cache",
+     [](const Torch &t) { return t.any_autocast() ? int64_t(at::autocast::is_autocast_cache_enabled()) : kOff; }},
+    {"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }},
+    {"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }},
+    {"torch function disabled",
+     [](const Torch &) { return int64_t(at::impl::PythonTorchFunctionTLS::get_disabled_state()); }},
+    {"forward-mode grad", [](const Torch &t) { return int64_t(t.autograd.get_fw_grad_mode()); }},
+    {"default dtype", [](const Torch &) { return int64_t(c10::get_default_dtype_as_scalartype()); }},
     {"saved tensor hooks", saved_tensor_hooks},
-    {"deterministic algorithms", [] { return int64_t(at::globalContext().deterministicAlgorithms()); }},
+    {"deterministic algorithms", [](const Torch &t) { return int64_t(t.context.deterministicAlgorithms()); }},
     {"deterministic algorithms, warn only",
-     [] { return int64_t(at::globalContext().deterministicAlgorithmsWarnOnly()); }},
-    {"fill uninitialized memory", [] { return int64_t(at::globalContext().deterministicFillUninitializedMemory()); }},
-    {"float32 matmul precision", matmul_precision},
-    {"number of threads", [] { return int64_t(at::get_num_threads()); }},
+     [](const Torch &t) { return int64_t(t.context.deterministicAlgorithmsWarnOnly()); }},
+    {"fill uninitialized memory",
+     [](const Torch &t) { return int64_t(t.context.deterministicFillUninitializedMemory()); }},
+    {"float32 matmul precision on cpu", [](const Torch &t) { return t.precision(at::Float32Backend::MKLDNN); }},
+    {"float32 matmul precision on cuda", [](const Torch &t) { return t.precision(at::Float32Backend::CUDA); }},
+    {"number of threads", [](const Torch &) { return int64_t(at::get_num_threads()); }},
 };
 constexpr size_t n_fields = sizeof(fields) / sizeof(fields[0]);
 
@@ -138,8 +160,9 @@ bool modes_hold(const std::vector<Mode> &modes)
 
 bool holds(const GlobalState *self)
 {
+    const Torch now;
     for (size_t i = 0; i < n_fields; i++) {
-        if (fields[i].read() != self->values[i]) {
+        if (fields[i].read(now) != self->values[i]) {
             return false;
         }
     }
@@ -158,8 +181,9 @@ PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == nullptr) {
         return nullptr;
     }
+    const Torch now;
     for (size_t i = 0; i < n_fields; i++) {
-        self->values[i] = fields[i].read();
+        self->values[i] = fields[i].read(now);
     }
     self->modes = new std::vector<Mode>();
     visit_modes([&](PyObject *mode) {
@@ -192,15 +216,16 @@ PyObject *state_check(PyObject *self, PyObject *)
 PyObject *state_difference(PyObject *object, PyObject *)
 {
     const auto *self = reinterpret_cast<GlobalState *>(object);
+    const Torch now;
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != nullptr && i <= n_fields; i++) {
         PyObject *text = nullptr;
         if (i < n_fields) {
-            long long now = fields[i].read(), then = self->values[i];
-            if (now == then) {
+            long long is = fields[i].read(now), was = self->values[i];
+            if (is == was) {
                 continue;
             }
-            text = PyUnicode_FromFormat("%s was %lld, is %lld", fields[i].name, then, now);
+            text = PyUnicode_FromFormat("%s was %lld, is %lld", fields[i].name, was, is);
         }
         else if (modes_hold(*self->modes)) {
             break;
