@@ -26,7 +26,7 @@ from bytecode.instr import InstrLocation
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.bytecode.common import Kind, RawOp
 from dynajit.bytecode.decode import Instr, Positions
-from dynajit.bytecode.target import cache_entries, target
+from dynajit.bytecode.target import cache_entries, target, without_argument
 
 _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
@@ -195,6 +195,8 @@ class Emitter:
         backward = goal.position is not None
         opname = self._target.jump_opname(op, backward)
         if opname is not None:
+            for raw in self._target.JUMP_PREFIXES.get(op, ()):
+                self._raw_op(raw)
             self._append(opname, Kind.BACKWARD if backward else Kind.FORWARD, goal)
             return
         if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
@@ -565,7 +567,7 @@ class _Assembly:
             location = entry.location or (first if i < self.shift else nowhere)
             # extended_args keeps an instruction at the size that the jumps were worked out with
             extended = entry.units - 1 or None
-            if entry.opcode < opcode.HAVE_ARGUMENT:
+            if entry.opcode in without_argument():
                 instrs.append(ConcreteInstr(entry.opname, location=location))
             else:
                 instrs.append(ConcreteInstr(entry.opname, argument, location=location, extended_args=extended))
@@ -602,7 +604,7 @@ class _Assembly:
                     if handler.depth is None:
                         handler.depth = depth
                     pending.append((self._position(handler.label), handler.depth + 1 + handler.lasti))
-                argument = None if entry.opcode < opcode.HAVE_ARGUMENT else entry.value
+                argument = None if entry.opcode in without_argument() else entry.value
                 if entry.kind == Kind.FORWARD or entry.kind == Kind.BACKWARD:
                     effect = dis.stack_effect(entry.opcode, 0, jump=True)
                     pending.append((self._position(entry.value), depth + effect))

@@ -79,6 +79,8 @@ class Target(Protocol):
     #: canonical jump → raw instructions that must stand where it jumps to, and only take away what it left on the
     #: stack. Canonical FOR_ITER and SEND leave nothing and have the instruction behind as their target.
     LANDINGS: dict[str, tuple[RawOp, ...]]
+    #: canonical jump → raw instructions that make what it tests fit for it
+    JUMP_PREFIXES: dict[str, tuple[RawOp, ...]]
     #: True where the NULL of a plain call stands above the callable (3.13+) rather than below
     NULL_AFTER_CALLABLE: bool
 

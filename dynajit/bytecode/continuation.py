@@ -18,6 +18,7 @@ from dynajit.bytecode.canonical import JUMPS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.liveness import cells_live
+from dynajit.bytecode.target import target
 
 _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
 
@@ -138,7 +139,7 @@ class _Tail:
         is_call = instr.op == "CALL"
         otherwise, end = Label(), Label()
         emitter.set_location(instr.positions)
-        emitter.copy(1 if is_call else 3)
+        emitter.copy(3 if not is_call else 2 if target().NULL_AFTER_CALLABLE else 1)
         emitter.load_const(super)
         emitter.is_op()
         emitter.pop_jump_if_false(otherwise)

@@ -101,6 +101,7 @@ LOWER: Final[dict[str, Lower]] = {
 }
 
 LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {}
+JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {

@@ -138,7 +138,7 @@ def _lower_super_attr(arg: tuple[str, bool, bool]) -> tuple[RawOp, ...]:
 
 # The low four bits are a mask for the specialising interpreter: which of unordered (1), less (2), greater (4), equal
 # (8) make the comparison true.
-_COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
+COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 
 
 def _compare(tables: Tables, arg: int) -> tuple[Canonical, ...]:
@@ -173,7 +173,7 @@ TABLE: Final[dict[str, Decoding]] = {
     **{raw: Decoding(op, kind) for raw, op, kind in _JUMPS},
     # the argument is the depth of the stack of exception blocks
     "YIELD_VALUE": Decoding("YIELD_VALUE", Kind.INT),
-    "END_FOR": Decoding("END_FOR"),
+    "END_FOR": one("END_FOR", lambda arg: 2),
     "RETURN_CONST": Decoding("RETURN_CONST", Kind.CONST),
     "KW_NAMES": custom(_kw_names),
     "CALL": custom(_call),
@@ -199,7 +199,7 @@ LOWER: Final[dict[str, Lower]] = {
     "RETURN_CONST": _return_const,
     "CALL": _lower_call,
     "CALL_FUNCTION_EX": lower_int("CALL_FUNCTION_EX"),
-    "COMPARE_OP": lower_int("COMPARE_OP", lambda symbol: COMPARE_ARGS[symbol] << 4 | _COMPARE_MASKS[symbol]),
+    "COMPARE_OP": lower_int("COMPARE_OP", lambda symbol: COMPARE_ARGS[symbol] << 4 | COMPARE_MASKS[symbol]),
     "FORMAT_VALUE": lower_int("FORMAT_VALUE", lambda arg: CONVERSIONS.index(arg[0]) | (4 if arg[1] else 0)),
     "LOAD_ATTR": lambda arg: (RawOp("LOAD_ATTR", Kind.NAME, arg, 1, 0),),
     "LOAD_METHOD": lambda arg: (RawOp("LOAD_ATTR", Kind.NAME, arg, 1, 1),),
@@ -208,6 +208,7 @@ LOWER: Final[dict[str, Lower]] = {
 
 #: FOR_ITER's jump must find an END_FOR (which the interpreter then skips); SEND leaves the receiver to END_SEND
 LANDINGS: Final[dict[str, tuple[RawOp, ...]]] = {"FOR_ITER": (RawOp("END_FOR"),), "SEND": (RawOp("END_SEND"),)}
+JUMP_PREFIXES: Final[dict[str, tuple[RawOp, ...]]] = {}
 NULL_AFTER_CALLABLE: Final = False
 
 _JUMP_NAMES: Final[dict[tuple[str, bool], str]] = {

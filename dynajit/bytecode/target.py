@@ -18,6 +18,7 @@ from dynajit.bytecode.common import Target
 KNOWN: Final[dict[tuple[int, int], str]] = {
     (3, 11): "dynajit.bytecode.py311",
     (3, 12): "dynajit.bytecode.py312",
+    (3, 13): "dynajit.bytecode.py313",
 }
 
 
@@ -39,3 +40,12 @@ def cache_entries() -> list[int]:
     if isinstance(entries, dict):  # by name since 3.13
         return [entries.get(name, 0) for name in opcode.opname]
     return list(entries)
+
+
+@functools.cache
+def without_argument() -> frozenset[int]:
+    """Numbers of the opcodes that take no argument."""
+    with_argument = getattr(opcode, "hasarg", None)  # since 3.12; then opcodes need no longer be sorted by it
+    if with_argument is not None:
+        return frozenset(range(256)).difference(with_argument)
+    return frozenset(range(opcode.HAVE_ARGUMENT))

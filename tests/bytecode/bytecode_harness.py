@@ -22,9 +22,12 @@ from dynajit.bytecode import (
 )
 from dynajit.bytecode.canonical import JUMPS
 from dynajit.bytecode.cfg import super_sites
+from dynajit.bytecode.target import target
 
 INTO_CONTAINER = ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
 SlotKind = Literal["value", "null"]
+#: what a function that is to be called looks like on the stack
+CALLABLE: list[SlotKind] = ["value", "null"] if target().NULL_AFTER_CALLABLE else ["null", "value"]
 
 
 def layout(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[list[Any], list[types.CellType]]:
@@ -81,7 +84,7 @@ def stack_kinds(code: Code) -> dict[int, tuple[SlotKind, ...]]:
         for following in successors(instr):
             after = _after(instr.op, instr.arg, stack, following == instr.target)
             if (instr.op == "LOAD_METHOD" and _on_super(code, i)) or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
-                after = (*after[:-2], "null", "value")
+                after = (*after[:-2], *CALLABLE)
             pending.append((following, after))
     return kinds
 
@@ -103,7 +106,7 @@ def _after(op: str, arg: Any, stack: tuple[SlotKind, ...], jump: bool) -> tuple[
     elif op == "PUSH_NULL":
         slots.append("null")
     elif op == "LOAD_GLOBAL" and arg[1]:
-        slots += ["null", "value"]
+        slots += CALLABLE
     else:
         pops, pushes = stack_shape(op, arg, jump)
         kept = slots[: len(slots) - pops]
@@ -206,6 +209,7 @@ def _emit_prefix(emitter: Emitter, code: Code, index: int, emit_break: Callable[
             emitter.op("LOAD_SUPER_ATTR", (instr.arg[0], False, True))
             if instr.arg[1]:
                 emitter.push_null()
+            if instr.arg[1] and not target().NULL_AFTER_CALLABLE:
                 emitter.swap(2)
         elif instr.op in JUMPS and instr.target is not None:
             emitter.raw(instr, labels[instr.target])

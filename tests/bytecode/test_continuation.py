@@ -221,7 +221,7 @@ def test_operands_are_let_go() -> None:
 
     code = decode(user.__code__)
     call = next(i.index for i in code.instrs if i.op == "CALL")
-    body = types.FunctionType(build_continuation(code, call, ["null", "value", "value"], ["alive"], []), {})
+    body = types.FunctionType(build_continuation(code, call, stack_kinds(code)[call], ["alive"], []), {})
     frames: list[dict[str, Any]] = []
 
     def alive() -> bool:
