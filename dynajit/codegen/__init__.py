@@ -7,6 +7,7 @@ Out: `plan.Plan`: C text of the kernels and the list of steps. `CannotGenerate` 
 One more target language: a folder beside `c/` that prints `schedule`'s kernels.
 """
 
+from dynajit.codegen.generate import CannotGenerate, generate
 from dynajit.codegen.plan import (
     REQUIRED_CFLAGS,
     TUNING_CFLAGS,
@@ -27,10 +28,12 @@ __all__ = [
     "AllocStep",
     "Buffer",
     "BufferRef",
+    "CannotGenerate",
     "ExternStep",
     "FreeStep",
     "KernelInfo",
     "KernelStep",
     "Plan",
     "ViewStep",
+    "generate",
 ]

@@ -90,7 +90,7 @@ class ExternStep:
     """Call `target(*args, **kwargs)`; `BufferRef`s anywhere in the arguments stand for tensors.
 
     `outputs` names the results: one name if `single`, else one for each element of the returned tuple, None for
-    those that are not kept. Results that are no tensors are kept under their name all the same and have no `Buffer`.
+    those that are not kept. `aliases`: a result may share memory with an argument. Results that are no tensors are kept under their name all the same and have no `Buffer`.
     """
 
     target: Callable[..., Any]
@@ -99,6 +99,7 @@ class ExternStep:
     outputs: tuple[str | None, ...]
     single: bool = True
     check: bool = True
+    aliases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,11 @@ def _step_text(plan: Plan, step: Step) -> str:
             return f"{', '.join(outputs)} <- {kernel}({', '.join(args)})"
         case ExternStep(target, args, kwargs, outputs):
             names = ", ".join(name or "_" for name in outputs)
-            return f"{names} = {target}({', '.join(_value_text(arg) for arg in args)}" + "".join(
-                f", {key}={_value_text(value)}" for key, value in kwargs.items()
-            ) + ")"
+            return (
+                f"{names} = {target}({', '.join(_value_text(arg) for arg in args)}"
+                + "".join(f", {key}={_value_text(value)}" for key, value in kwargs.items())
+                + ")"
+            )
         case ViewStep(output, base, offset):
             return f"view {_shape_text(plan, output)} of {base} at {offset}"
         case FreeStep(buffers):

@@ -13,16 +13,7 @@ import torch
 
 from dynajit.loopir import nodes
 from dynajit.loopir.build import apply, compute_dtype, convert, number
-from dynajit.loopir.index import (
-    Atom,
-    Index,
-    axis,
-    constant,
-    contiguous_strides,
-    linearise,
-    substitute,
-    unravel,
-)
+from dynajit.loopir.index import Atom, Axis, Index, axis, constant, contiguous_strides, linearise, substitute, unravel
 from dynajit.loopir.nodes import (
     Origin,
     Pointwise,
@@ -101,7 +92,7 @@ class Builder:
     ) -> Value:
         """An intermediate: `function` on the broadcast arguments, all as `dtype`."""
         if shape is None:
-            shape = torch.broadcast_shapes(*(arg.shape for arg in args if isinstance(arg, Value)))
+            shape = broadcast(*(arg.shape for arg in args if isinstance(arg, Value)))
         return self.pointwise(shape, lambda axes: function(*(self.argument(arg, axes, dtype) for arg in args)))
 
     def reduce(self, kind: str, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> Value:
@@ -154,6 +145,17 @@ class Builder:
             return value
         strides = contiguous_strides(shape)
         return self.view(value, shape, lambda axes: unravel(linearise(axes, strides), value.shape))
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape all shapes broadcast to."""
+    rank = max(len(shape) for shape in shapes)
+    result = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                result[i] = size
+    return tuple(result)
 
 
 def whole(tensor: nodes.Tensor) -> Value:

@@ -19,6 +19,7 @@ from dynajit.loopir import index, lower_pointwise, lower_reduction, lower_view, 
 from dynajit.loopir.build import convert
 from dynajit.loopir.builder import Builder, affine, whole
 from dynajit.loopir.nodes import Extern, NameRef, Origin, Program, Source, Value
+from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 
 __all__ = ["SymbolicShapes", "lower", "lower_pointwise", "lower_reduction", "lower_view"]
@@ -100,7 +101,7 @@ class _Lowering:
     def _call(self, node: torch.fx.Node) -> Any:
         args, kwargs = map_arg((node.args, node.kwargs), self.values.__getitem__)
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
-            return args[0][args[1]]
+            return args[0][args[1]]  # type: ignore[index]
         function = LOWERINGS.get(node.target)
         if function is not None:
             lowered = self._lowered(node, function, args, kwargs)
@@ -173,9 +174,9 @@ class _Lowering:
         if not isinstance(arg, torch.fx.Node):
             return arg
         value = self.values[arg]
-        fake = arg.meta.get("val")
         if not isinstance(value, Value):
             return value
+        fake: Any = arg.meta.get("val")
         layout = affine(value)
         expected = tuple(fake.stride())
         if layout is not None and _same_strides(value.shape, layout[0], expected):
@@ -189,19 +190,22 @@ def _same_strides(shape: Any, one: Any, other: Any) -> bool:
 
 
 def _on_cpu(out: Any) -> bool:
+    """Are all results plain CPU tensors with at least one element? The dispatcher sees to the others."""
     if isinstance(out, (tuple, list)):
         return all(_on_cpu(fake) for fake in out)
     if not isinstance(out, torch.Tensor):
         return False
     if not all(type(size) is int for size in out.shape):
         raise SymbolicShapes(str(out.shape))
-    return out.device.type == "cpu" and out.layout is torch.strided
+    return 0 not in out.shape and out.device.type == "cpu" and out.layout is torch.strided
 
 
 def _lowerable(arg: Any) -> bool:
     if isinstance(arg, Value):
         root = arg.root
-        return not isinstance(root, Source) or (root.device.type == "cpu" and root.dtype in nodes.SUPPORTED)
+        if 0 in arg.shape:
+            return False
+        return not isinstance(root, Source) or (root.device.type == "cpu" and root.dtype in SUPPORTED)
     if isinstance(arg, (tuple, list)):
         return all(_lowerable(item) for item in arg)
     return not isinstance(arg, (NameRef, complex))

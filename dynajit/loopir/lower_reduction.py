@@ -187,20 +187,18 @@ def _native_layer_norm(
 
 @lowering(aten._softmax.default)
 def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
-    shifted, total = _shifted_exponentials(build, x, dim)
-    dtype = shifted.dtype
-    return build.elementwise(lambda a, s: apply("div", apply("exp", a), s), shifted, total, dtype=dtype)
+    _, exponentials, total = _exponentials(build, x, dim)
+    return build.elementwise(lambda e, s: apply("div", e, s), exponentials, total, dtype=total.dtype)
 
 
 @lowering(aten._log_softmax.default)
 def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
-    shifted, total = _shifted_exponentials(build, x, dim)
-    dtype = shifted.dtype
-    return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=dtype)
+    shifted, _, total = _exponentials(build, x, dim)
+    return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=total.dtype)
 
 
-def _shifted_exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value]:
-    """x minus its greatest, and the sum of exponentials of that, along `dim`."""
+def _exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
+    """x minus its greatest, the exponentials of that, and their sum, along `dim`."""
     if not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -208,7 +206,7 @@ def _shifted_exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Va
     greatest = build.reduce("max", x, dims, True, dtype)
     shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=dtype)
     exponentials = build.map(lambda a: apply("exp", a), shifted, dtype=dtype)
-    return shifted, build.reduce("sum", exponentials, dims, True, dtype)
+    return shifted, exponentials, build.reduce("sum", exponentials, dims, True, dtype)
 
 
 @lowering(aten._softmax_backward_data.default)

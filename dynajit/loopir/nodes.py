@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from dynajit.loopir.index import Axis, Index, axis
-from dynajit.loopir.ops import SUPPORTED as SUPPORTED
 
 Shape = tuple[int, ...]
 
@@ -215,6 +214,16 @@ _interned: dict[tuple[Any, ...], Scalar] = {}
 def clear() -> None:
     """Forget the interned expressions."""
     _interned.clear()
+
+
+def interned(key: tuple[Any, ...]) -> Scalar | None:
+    """The expression made under that key, if there is one."""
+    return _interned.get(key)
+
+
+def intern(key: tuple[Any, ...], scalar: Scalar) -> None:
+    """Make `scalar` the expression of that key."""
+    _interned[key] = scalar
 
 
 def const(value: bool | float, dtype: torch.dtype) -> Const:

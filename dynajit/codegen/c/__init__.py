@@ -1,0 +1,1 @@
+"""C for CPUs. In: kernels of the schedule. Out: C text; see `printer.py` (kernels) and `mathlib.py` (functions)."""

@@ -1,0 +1,212 @@
+"""The functions that kernels call: C text, vectorised by the compiler inside the loops that call them.
+
+In:  names of functions (`exp_f32`, ...). Out: their definitions, nothing else, so that a file stays small.
+Own ones (at most 2 ulp) have no branches. The others are the C library's: on x86 with glibc the compiler is told that its
+vector variants exist (libmvec, at most 4 ulp).
+One more function: an entry in `_OWN`, or a name in `_LIBRARY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PRELUDE = """\
+#include <stdint.h>
+#include <features.h>
+
+#if defined(__FMA__) || defined(__aarch64__)
+#define FMA32(a, b, c) __builtin_fmaf(a, b, c)
+#else
+#define FMA32(a, b, c) ((a) * (b) + (c))
+#endif
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#if __GLIBC_PREREQ(2, 35)
+#define VECTOR_VARIANTS __attribute__((simd("notinbranch")))
+#endif
+#endif
+#ifndef VECTOR_VARIANTS
+#define VECTOR_VARIANTS
+#endif
+
+static inline float bits_to_f32(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
+static inline uint32_t f32_to_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
+"""
+
+_BF16 = """\
+static inline float load_bf16(uint16_t u) { return bits_to_f32((uint32_t)u << 16); }
+/* Round to nearest, ties to even; NaN becomes 0x7fc0 as in torch. */
+static inline uint16_t store_bf16(float f) {
+  uint32_t u = f32_to_bits(f);
+  uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (uint16_t)(f != f ? 0x7fc0u : r);
+}
+static inline float round_bf16(float f) {
+  uint32_t u = f32_to_bits(f);
+  uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return bits_to_f32(f != f ? 0x7fc00000u : r);
+}
+"""
+
+_F16 = """\
+static inline float round_f16(float f) { return (float)(_Float16)f; }
+"""
+
+_EXP = """\
+/* 2^n * polynomial(r), |r| <= log(2) / 2; the power in two factors, so that results below the normal range round right. */
+static inline float exp_f32(float x) {
+  float n = __builtin_rintf(x * 0x1.715476p+0f);
+  n = n > 192.0f ? 192.0f : n;
+  n = n < -192.0f ? -192.0f : n;
+  float r = FMA32(n, -0x1.62e400p-1f, x);
+  r = FMA32(n, -0x1.7f7d1cp-20f, r);
+  float p = 0x1.6850e4p-10f;
+  p = FMA32(p, r, 0x1.123bccp-7f);
+  p = FMA32(p, r, 0x1.555b98p-5f);
+  p = FMA32(p, r, 0x1.55548ep-3f);
+  p = FMA32(p, r, 0x1.fffff8p-2f);
+  p = FMA32(p, r, 1.0f);
+  p = FMA32(p, r, 1.0f);
+  int32_t i = (int32_t)n;
+  int32_t h = i >> 1;
+  float y = p * bits_to_f32((uint32_t)(h + 127) << 23) * bits_to_f32((uint32_t)(i - h + 127) << 23);
+  y = x > 88.8f ? __builtin_inff() : y;
+  y = x < -104.0f ? 0.0f : y;
+  return x != x ? x : y;
+}
+"""
+
+_LOG = """\
+/* x = m * 2^e with m in [2/3, 4/3); log(m) by a polynomial in m - 1. */
+static inline float log_f32(float x) {
+  float t = x < 0x1p-126f ? x * 0x1p+23f : x;
+  float i = x < 0x1p-126f ? -23.0f : 0.0f;
+  int32_t e = (int32_t)((f32_to_bits(t) - 0x3f2aaaabu) & 0xff800000u);
+  float m = bits_to_f32(f32_to_bits(t) - (uint32_t)e);
+  i = FMA32((float)e, 0x1p-23f, i);
+  m = m - 1.0f;
+  float s = m * m;
+  float r = FMA32(-0.130310059f, m, 0.140869141f);
+  float q = FMA32(-0.121483512f, m, 0.139814854f);
+  r = FMA32(r, s, q);
+  q = FMA32(-0.166846126f, m, 0.200120345f);
+  r = FMA32(r, s, q);
+  r = FMA32(r, m, -0.249996200f);
+  r = FMA32(r, m, 0.333331972f);
+  r = FMA32(r, m, -0.5f);
+  r = FMA32(r, s, m);
+  r = FMA32(i, 0.693147182f, r);
+  r = x < __builtin_inff() ? r : x;
+  r = x < 0.0f ? __builtin_nanf("") : r;
+  return x == 0.0f ? -__builtin_inff() : r;
+}
+"""
+
+_TANH = """\
+static inline float tanh_f32(float x) {
+  float a = __builtin_fabsf(x);
+  float z = x * x;
+  float p = FMA32(-5.70498872745e-3f, z, 2.06390887954e-2f);
+  p = FMA32(p, z, -5.37397155531e-2f);
+  p = FMA32(p, z, 1.33314422036e-1f);
+  p = FMA32(p, z, -3.33332819422e-1f);
+  p = FMA32(p * z, x, x);
+  float q = 1.0f - 2.0f / (exp_f32(2.0f * a) + 1.0f);
+  q = __builtin_copysignf(q, x);
+  return a < 0.625f ? p : q;
+}
+"""
+
+_ERF = """\
+static inline float erf_f32(float x) {
+  float t = __builtin_fabsf(x);
+  float s = x * x;
+  float r = FMA32(-1.72853470e-5f, t, 3.83197126e-4f);
+  float u = FMA32(-3.88396438e-3f, t, 2.42546219e-2f);
+  r = FMA32(r, s, u);
+  r = FMA32(r, t, -1.06777877e-1f);
+  r = FMA32(r, t, -6.34846687e-1f);
+  r = FMA32(r, t, -1.28717512e-1f);
+  r = FMA32(r, t, -t);
+  r = t > 4.0f ? -100.0f : r;
+  r = __builtin_copysignf(1.0f - exp_f32(r), x);
+  float p = FMA32(-5.96761703e-4f, s, 4.99119423e-3f);
+  p = FMA32(p, s, -2.67681349e-2f);
+  p = FMA32(p, s, 1.12819925e-1f);
+  p = FMA32(p, s, -3.76125336e-1f);
+  p = FMA32(p, s, 1.28379166e-1f);
+  p = FMA32(p, x, x);
+  p = t > 0.921875f ? r : p;
+  return x != x ? x : p;
+}
+"""
+
+# name -> text, names it needs
+_OWN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bf16": (_BF16, ()),
+    "f16": (_F16, ()),
+    "exp_f32": (_EXP, ()),
+    "log_f32": (_LOG, ()),
+    "tanh_f32": (_TANH, ("exp_f32",)),
+    "erf_f32": (_ERF, ("exp_f32",)),
+}
+
+# C library functions: number of arguments, and whether glibc has vector variants.
+_LIBRARY: dict[str, tuple[int, bool]] = {
+    **dict.fromkeys(
+        [
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+        ],
+        (1, True),
+    ),
+    "pow": (2, True),
+    "atan2": (2, True),
+    "fmod": (2, False),
+}
+
+# glibc got these vector variants in 2.22, the others in 2.35; both are behind VECTOR_VARIANTS.
+
+
+def definitions(names: Iterable[str]) -> str:
+    """The text of the named functions and of those they need."""
+    done: dict[str, None] = {}
+    for name in names:
+        _add(name, done)
+    return "\n".join(_text(name) for name in done)
+
+
+def _add(name: str, done: dict[str, None]) -> None:
+    if name in _OWN:
+        for needed in _OWN[name][1]:
+            _add(needed, done)
+    done[name] = None
+
+
+def _text(name: str) -> str:
+    if name in _OWN:
+        return _OWN[name][0]
+    base, kind = name.rsplit("_", 1)
+    arity, vector = _LIBRARY[base]
+    ctype, suffix = ("float", "f") if kind == "f32" else ("double", "")
+    arguments = ", ".join([ctype] * arity)
+    variants = "VECTOR_VARIANTS " if vector else ""
+    return f"{variants}extern {ctype} {base}{suffix}({arguments});\n#define {name} {base}{suffix}\n"

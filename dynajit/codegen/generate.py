@@ -1,0 +1,185 @@
+"""The entry of code generation: lowering, schedule, C text, and the plan that ties them together.
+
+In:  `generate(gm, example_inputs, name)`, see the package's docstring.
+Out: `Plan`. A kernel that equals an earlier one of the graph, but for the tensors it works on, is printed once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.codegen.c import mathlib
+from dynajit.codegen.c.printer import NAN_REDUCTIONS, Printed, print_kernel
+from dynajit.codegen.memory import plan_memory
+from dynajit.codegen.plan import (
+    AllocStep,
+    Buffer,
+    BufferRef,
+    ExternStep,
+    KernelInfo,
+    KernelStep,
+    Plan,
+    Step,
+    ViewStep,
+)
+from dynajit.loopir.builder import affine
+from dynajit.loopir.lower_graph import SymbolicShapes, lower
+from dynajit.loopir.nodes import NameRef, Program, Source, Tensor, Value
+from dynajit.report.phases import timer
+from dynajit.schedule.fuse import Call, Group, Schedule, fuse
+from dynajit.schedule.loops import Kernel, build_kernel
+
+_CPU = torch.device("cpu")
+# The loop IR interns its nodes in tables of the process: one graph at a time.
+_lock = threading.Lock()
+
+
+class CannotGenerate(Exception):
+    """This graph can't be planned (its shapes are symbolic): run it as it is."""
+
+
+def generate(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph") -> Plan:
+    """Plan the graph. `example_inputs` are the fake inputs, in the order of the placeholders."""
+    _fill_placeholders(gm, example_inputs)
+    with _lock:
+        try:
+            with timer("lowering"):
+                program = lower(gm, name)
+                schedule = fuse(program)
+            with timer("codegen"):
+                return _Planner(program, schedule).plan()
+        except SymbolicShapes as error:
+            raise CannotGenerate(f"symbolic shape: {error}") from error
+
+
+def _fill_placeholders(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for node, example in zip(placeholders, example_inputs, strict=False):
+        node.meta.setdefault("val", example)
+
+
+class _Planner:
+    """The plan while it is being made."""
+
+    def __init__(self, program: Program, schedule: Schedule) -> None:
+        self.program = program
+        self.schedule = schedule
+        self.steps: list[Step] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.views: dict[tuple[Tensor, Any, Any], str] = {}
+        self.kernels: dict[str, KernelInfo] = {}
+        self.texts: list[str] = []
+        self.helpers: dict[str, None] = {}
+        self.read_by_kernels: set[str] = set()
+
+    def plan(self) -> Plan:
+        program = self.program
+        for source in program.sources.values():
+            self._add_buffer(source, source.device)
+        for unit in self.schedule.units:
+            if isinstance(unit, Group):
+                self._kernel(unit)
+            else:
+                self._extern(unit)
+        outputs = tuple(self._output(value) for value in program.outputs)
+        plan = Plan(
+            program.name,
+            self._source(),
+            tuple(self.kernels.values()),
+            self.buffers,
+            program.inputs,
+            program.constants,
+            tuple(self.steps),
+            outputs,
+        )
+        return plan_memory(plan)
+
+    def _add_buffer(self, tensor: Tensor, device: torch.device) -> None:
+        self.buffers[tensor.name] = Buffer(tensor.name, tensor.shape, tensor.stride, tensor.dtype, device)
+
+    # ---- kernels
+
+    def _kernel(self, group: Group) -> None:
+        if not group.stored:
+            return
+        kernel = build_kernel(group, self.schedule.inlined)
+        printed = print_kernel(kernel)
+        function = self._function(kernel, printed)
+        for tensor in kernel.writes:
+            self._add_buffer(tensor, _CPU)
+            self.steps.append(AllocStep(tensor.name))
+        arguments = tuple(tensor.name for tensor in (*kernel.reads, *kernel.writes))
+        self.read_by_kernels.update(tensor.name for tensor in kernel.reads)
+        self.steps.append(KernelStep(function, arguments, tuple(tensor.name for tensor in kernel.writes)))
+
+    def _function(self, kernel: Kernel, printed: Printed) -> str:
+        found = self.kernels.get(printed.text)
+        if found is not None:
+            return found.name
+        members = kernel.group.members
+        ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
+        lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
+        short = "_".join(op.split(".")[0].strip("_") for op in ops[:4])
+        info = KernelInfo(f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes), ops, lines)
+        self.kernels[printed.text] = info
+        self.helpers.update(dict.fromkeys(printed.helpers))
+        comment = "".join(f"// {line}\n" for line in lines[:6])
+        self.texts.append(comment + printed.text.replace("NAME", info.name, 1))
+        return info.name
+
+    def _source(self) -> str:
+        if not self.texts:
+            return ""
+        helpers = [name for name in self.helpers if name != "nan_reductions"]
+        parts = [mathlib.PRELUDE, mathlib.definitions(helpers)]
+        if "nan_reductions" in self.helpers:
+            parts.append(NAN_REDUCTIONS)
+        return "\n".join((*parts, *self.texts))
+
+    # ---- extern calls
+
+    def _extern(self, call: Call) -> None:
+        extern = call.extern
+        args = self._arguments(extern.args)
+        kwargs = self._arguments(extern.kwargs)
+        names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
+        self.steps.append(ExternStep(extern.target, args, kwargs, names, extern.single, aliases=extern.aliases))
+
+    def _arguments(self, tree: Any) -> Any:
+        if isinstance(tree, Value):
+            return BufferRef(self._name(tree))
+        if isinstance(tree, NameRef):
+            return BufferRef(tree.name)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)([self._arguments(item) for item in tree])
+        if isinstance(tree, dict):
+            return {key: self._arguments(item) for key, item in tree.items()}
+        if isinstance(tree, slice):
+            return slice(*(self._arguments(item) for item in (tree.start, tree.stop, tree.step)))
+        return tree
+
+    def _name(self, value: Value) -> str:
+        """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
+        root = value.root
+        if value.whole:
+            return root.name
+        layout = affine(value)
+        assert layout is not None
+        stride, offset = layout
+        key = (root, value.shape, layout)
+        found = self.views.get(key)
+        if found is None:
+            found = self.views[key] = f"{root.name}_view{len(self.views)}"
+            device = root.device if isinstance(root, Source) else _CPU
+            self.buffers[found] = Buffer(found, value.shape, stride, root.dtype, device)
+            self.steps.append(ViewStep(found, root.name, offset))
+        return found
+
+    def _output(self, value: Any) -> Any:
+        if isinstance(value, Value):
+            return BufferRef(self._name(value))
+        return BufferRef(value.name) if isinstance(value, NameRef) else value

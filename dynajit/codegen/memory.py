@@ -1,0 +1,118 @@
+"""When buffers die, and which memory is used again.
+
+In:  a plan whose steps only allocate. Out: the plan with `FreeStep`s after the last use of each buffer, and allocations that
+take over the memory of a buffer of the same size that is dead by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from dynajit.codegen.plan import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, Step, ViewStep
+
+
+def plan_memory(plan: Plan) -> Plan:
+    """Add frees and reuse."""
+    last_use, shared = _last_uses(plan)
+    kept = {ref.name for ref in refs_in(plan.outputs)} | set(plan.inputs) | set(plan.constants)
+    dying: dict[int, list[str]] = {}
+    for name, final in last_use.items():
+        if name not in kept:
+            dying.setdefault(final, []).append(name)
+    held = _held(plan, kept)
+    free: dict[int, list[str]] = {}
+    steps: list[Step] = []
+    owned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)} - shared - held
+    views_left = _views_of(plan)
+    dead: set[str] = set()
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, AllocStep):
+            pool = free.get(plan.buffers[step.buffer].nbytes, [])
+            step = AllocStep(step.buffer, pool.pop() if pool else None)
+        steps.append(step)
+        names = dying.get(number, [])
+        dead.update(names)
+        for name in names:
+            root = views_left.base.get(name, name)
+            # Memory is free once the buffer and all views of it are dead.
+            if root in owned and dead.issuperset(views_left.family[root]):
+                owned.discard(root)
+                free.setdefault(plan.buffers[root].nbytes, []).append(root)
+    return dataclasses.replace(plan, steps=tuple(_with_frees(steps, dying)))
+
+
+@dataclasses.dataclass(slots=True)
+class _Views:
+    base: dict[str, str]  # view -> the buffer that owns the memory
+    family: dict[str, set[str]]  # that buffer -> itself and all of its views
+
+
+def _views_of(plan: Plan) -> _Views:
+    views = _Views({}, {})
+    for step in plan.steps:
+        if isinstance(step, AllocStep):
+            views.family[step.buffer] = {step.buffer}
+        elif isinstance(step, ViewStep):
+            root = views.base.get(step.base, step.base)
+            views.base[step.output] = root
+            views.family.setdefault(root, {root}).add(step.output)
+    return views
+
+
+def _held(plan: Plan, kept: set[str]) -> set[str]:
+    """Buffers whose memory an output lies in."""
+    views = _views_of(plan)
+    return {views.base.get(name, name) for name in kept}
+
+
+def _last_uses(plan: Plan) -> tuple[dict[str, int], set[str]]:
+    """For each buffer the number of the last step that names it; and the buffers that extern results may alias."""
+    last: dict[str, int] = {}
+    shared: set[str] = set()
+    views = _views_of(plan)
+    for number, step in enumerate(plan.steps):
+        for name in names_in(step):
+            last[name] = number
+        if isinstance(step, ExternStep) and step.aliases:
+            shared.update(views.base.get(ref.name, ref.name) for ref in refs_in((step.args, step.kwargs)))
+    return last, shared
+
+
+def _with_frees(steps: list[Step], dying: dict[int, list[str]]) -> Iterator[Step]:
+    taken = {step.reuse for step in steps if isinstance(step, AllocStep) and step.reuse}
+    for number, step in enumerate(steps):
+        yield step
+        # A buffer whose memory is taken over stays in the table until then.
+        names = tuple(name for name in dying.get(number, ()) if name not in taken)
+        if isinstance(step, AllocStep) and step.reuse:
+            names = (*names, step.reuse)
+        if names:
+            yield FreeStep(names)
+
+
+def names_in(step: Step) -> Iterator[str]:
+    """The buffers a step names."""
+    if isinstance(step, AllocStep):
+        yield step.buffer
+    elif isinstance(step, KernelStep):
+        yield from step.args
+    elif isinstance(step, ViewStep):
+        yield from (step.output, step.base)
+    elif isinstance(step, ExternStep):
+        yield from (ref.name for ref in refs_in((step.args, step.kwargs)))
+        yield from (name for name in step.outputs if name)
+
+
+def refs_in(tree: Any) -> Iterator[BufferRef]:
+    """The `BufferRef`s in nested arguments."""
+    if isinstance(tree, BufferRef):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from refs_in(item)
+    elif isinstance(tree, dict):
+        yield from refs_in(tuple(tree.values()))
+    elif isinstance(tree, slice):
+        yield from refs_in((tree.start, tree.stop, tree.step))

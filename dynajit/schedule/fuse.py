@@ -1,0 +1,429 @@
+"""Which computed tensors are computed together.
+
+In:  a `Program` of the loop IR.
+Out: `Schedule`: groups (one kernel each) and extern calls in an order in which they can run, and for each group the tensors
+     it stores. A tensor that is neither stored nor used across groups exists in registers only; a cheap one is computed
+     again wherever it is read (`inlined`).
+To fuse more: `_Fusion._can_join`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynajit.loopir.index import Index, contiguous_strides, linearise, substitute, unravel
+from dynajit.loopir.nodes import (
+    Extern,
+    Op,
+    Pointwise,
+    Program,
+    Read,
+    Reduction,
+    Scalar,
+    Shape,
+    Tensor,
+    Value,
+    axis_of,
+)
+from dynajit.loopir.ops import OPS
+
+# A tensor that costs no more than this to compute again from one read is computed again rather than stored.
+CHEAP = 3
+# What is computed at fewer places than it is read at should not cost more than this.
+CHEAP_BROADCAST = 3
+MAX_MEMBERS = 48
+
+Reading = tuple[Tensor, tuple[Index, ...]]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Tensors computed in one kernel. `shape` and `outer` are the domain all share, adjacent dimensions of a kind merged;
+    `full` members have an element for each point of it, `rows` one for each combination of the outer dimensions."""
+
+    shape: Shape
+    outer: tuple[bool, ...]
+    members: list[Tensor] = field(default_factory=list)
+    rows: set[Tensor] = field(default_factory=set)
+    stored: list[Tensor] = field(default_factory=list)
+    before: set[Unit] = field(default_factory=set)
+    first: int = 0
+    last: int = 0
+
+    @property
+    def numel(self) -> int:
+        """Points of the domain."""
+        return _product(self.shape)
+
+    @property
+    def row_numel(self) -> int:
+        """Points of the outer dimensions."""
+        return _product([size for size, outer in zip(self.shape, self.outer, strict=True) if outer])
+
+    @property
+    def reduces(self) -> bool:
+        """Is there a reduction among the members?"""
+        return not all(self.outer)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """An extern call as a unit of the schedule."""
+
+    extern: Extern
+    before: set[Unit] = field(default_factory=set)
+    first: int = 0
+    last: int = 0
+
+
+Unit = Group | Call
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Units in order of execution, and the tensors that are computed again wherever they are read."""
+
+    units: list[Unit]
+    inlined: set[Tensor]
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def fuse(program: Program) -> Schedule:
+    """Group the program's tensors."""
+    return _Fusion(program).run()
+
+
+def collapsed(shape: Shape, outer: Sequence[bool]) -> tuple[Shape, tuple[bool, ...]]:
+    """The domain with adjacent dimensions of a kind merged and those of size 1 left out."""
+    sizes: list[int] = []
+    kinds: list[bool] = []
+    for size, kind in zip(shape, outer, strict=True):
+        if size == 1:
+            continue
+        if kinds and kinds[-1] == kind:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            kinds.append(kind)
+    return tuple(sizes), tuple(kinds)
+
+
+def row_of(full: Index, shape: Shape, outer: Sequence[bool]) -> Index:
+    """The number of the row in which element number `full` of the domain is."""
+    where = unravel(full, shape)
+    kept = [(index, size) for index, size, is_outer in zip(where, shape, outer, strict=True) if is_outer]
+    return linearise([index for index, _ in kept], contiguous_strides([size for _, size in kept]))
+
+
+def values_in(tree: Any) -> Iterator[Value]:
+    """The `Value`s in the arguments of an extern call."""
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from values_in(item)
+    elif isinstance(tree, dict):
+        yield from values_in(tuple(tree.values()))
+    elif isinstance(tree, slice):
+        yield from values_in((tree.start, tree.stop, tree.step))
+
+
+def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
+    """Each distinct node of an expression once."""
+    seen = {scalar}
+    todo = [scalar]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, Op):
+            for argument in node.arguments:
+                if argument not in seen:
+                    seen.add(argument)
+                    todo.append(argument)
+
+
+class _Fusion:
+    """The state while grouping."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.readers: dict[Tensor, list[Tensor]] = {}
+        self.forced: set[Tensor] = set()
+        self.inlined: set[Tensor] = set()
+        self.cost: dict[Tensor, int] = {}
+        self.reads: dict[Tensor, tuple[Reading, ...]] = {}
+        self.unit_of: dict[Tensor, Unit] = {}
+        self.units: list[Unit] = []
+
+    def run(self) -> Schedule:
+        live = self._live_items()
+        self._count_uses(live)
+        calls: list[Call] = []
+        barrier: Call | None = None
+        for item in live:
+            if isinstance(item, Extern):
+                call = self._add_call(item, calls)
+                barrier = call if item.barrier else barrier
+            elif not self._inline(item):
+                self._place(item, barrier)
+        self._choose_stored()
+        self._order_mutations()
+        return Schedule(_in_order(self.units), self.inlined)
+
+    # ---- uses
+
+    def _live_items(self) -> list[Tensor | Extern]:
+        """Items whose value is used, or that do more than give a value."""
+        needed: set[Tensor] = {value.root for value in values_in(self.program.outputs)}
+        live: list[Tensor | Extern] = []
+        for item in reversed(self.program.items):
+            if isinstance(item, Extern):
+                used = any(result in needed for result in item.results if isinstance(result, Tensor))
+                if (
+                    used
+                    or item.mutates
+                    or item.barrier
+                    or item.keep_order
+                    or any(isinstance(r, str) for r in item.results)
+                ):
+                    live.append(item)
+                    needed.update(value.root for value in values_in((item.args, item.kwargs)))
+            elif item in needed:
+                live.append(item)
+                needed.update(tensor for tensor, _ in _direct_reads(item))
+        live.reverse()
+        return live
+
+    def _count_uses(self, live: list[Tensor | Extern]) -> None:
+        segment = 0
+        segments: dict[Tensor, int] = {}
+        self.forced.update(value.root for value in values_in(self.program.outputs))
+        for item in live:
+            if isinstance(item, Extern):
+                self.forced.update(value.root for value in values_in((item.args, item.kwargs)))
+                segment += item.barrier
+                continue
+            segments[item] = segment
+            for tensor in dict.fromkeys(tensor for tensor, _ in _direct_reads(item)):
+                self.readers.setdefault(tensor, []).append(item)
+                if segments.get(tensor, segment) != segment:
+                    self.forced.add(tensor)
+
+    # ---- inlining
+
+    def _inline(self, item: Tensor) -> bool:
+        """Note what `item` reads once its inlined producers are looked through; decide whether it is one itself."""
+        reads: dict[Reading, None] = {}
+        cost = 0
+        assert isinstance(item, (Pointwise, Reduction))
+        for node in scalars_in(item.body):
+            if isinstance(node, Op):
+                cost += OPS[node.name].cost if node.name != "convert" else 0
+            elif isinstance(node, Read):
+                if node.tensor in self.inlined:
+                    cost += self.cost[node.tensor]
+                    for reading in self._reads_through(node):
+                        reads[reading] = None
+                else:
+                    reads[node.tensor, node.position] = None
+        self.cost[item] = cost
+        self.reads[item] = tuple(reads)
+        if isinstance(item, Reduction) or item in self.forced or not self._worth_inlining(item, cost, len(reads)):
+            return False
+        self.inlined.add(item)
+        return True
+
+    def _reads_through(self, node: Read) -> Iterator[Reading]:
+        tensor = node.tensor
+        replace = {
+            axis_of(own): at for own, at in zip(tensor.axes, node.position, strict=True) if own is not at and own.terms
+        }
+        for source, position in self.reads[tensor]:
+            yield source, tuple(substitute(index, replace) for index in position) if replace else position  # type: ignore[arg-type]
+
+    def _worth_inlining(self, item: Tensor, cost: int, reads: int) -> bool:
+        if reads == 0 and cost <= 2 * CHEAP:
+            return True
+        if reads <= 1 and cost <= CHEAP:
+            return True
+        readers = self.readers.get(item, [])
+        if len(readers) != 1:
+            return False
+        reader = readers[0]
+        points = _product(reader.domain) if isinstance(reader, Reduction) else reader.numel
+        return cost <= CHEAP_BROADCAST or points <= item.numel
+
+    # ---- grouping
+
+    def _add_call(self, extern: Extern, calls: list[Call]) -> Call:
+        call = Call(extern, first=extern.order, last=extern.order)
+        for value in values_in((extern.args, extern.kwargs)):
+            self._depend(call, value.root)
+        if extern.barrier:
+            call.before.update(self.units)
+        for other in reversed(calls):
+            if other.extern.barrier or (extern.keep_order and other.extern.keep_order):
+                call.before.add(other)
+                if other.extern.barrier:
+                    break
+        for result in extern.results:
+            if isinstance(result, Tensor):
+                self.unit_of[result] = call
+        calls.append(call)
+        self.units.append(call)
+        return call
+
+    def _depend(self, unit: Unit, tensor: Tensor) -> None:
+        producer = self.unit_of.get(tensor)
+        if producer is not None and producer is not unit:
+            unit.before.add(producer)
+
+    def _place(self, item: Tensor, barrier: Call | None) -> None:
+        """Into a group it reads from, or one of its own."""
+        before = {self.unit_of[tensor] for tensor, _ in self.reads[item] if tensor in self.unit_of}
+        if barrier is not None:
+            before.add(barrier)
+        candidates = sorted((u for u in before if isinstance(u, Group)), key=lambda g: g.last, reverse=True)
+        for group in candidates:
+            shape = self._can_join(group, item, before)
+            if shape is not None:
+                group.shape, group.outer, as_row = shape
+                if as_row == "members":
+                    group.rows.update(group.members)
+                elif as_row == "item":
+                    group.rows.add(item)
+                break
+        else:
+            if isinstance(item, Reduction):
+                group = Group(*collapsed(item.domain, item.outer_mask), first=item.order)
+            else:
+                group = Group(*collapsed(item.shape, [True] * len(item.shape)), first=item.order)
+            self.units.append(group)
+        if isinstance(item, Reduction):
+            group.rows.add(item)
+        group.members.append(item)
+        group.last = item.order
+        group.before |= before - {group}
+        self.unit_of[item] = group
+
+    def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
+        """The group's domain with `item` in it and who is a row; None if it doesn't fit."""
+        if len(group.members) >= MAX_MEMBERS:
+            return None
+        shape, outer, as_row = group.shape, group.outer, ""
+        if isinstance(item, Reduction):
+            own_shape, own_outer = collapsed(item.domain, item.outer_mask)
+            if group.reduces:
+                if (own_shape, own_outer) != (shape, outer):
+                    return None
+            elif _product(own_shape) != group.numel:
+                if item.numel != group.numel:
+                    return None
+                as_row = "members"
+            shape, outer = own_shape, own_outer
+        elif item.numel != group.numel:
+            if not group.reduces or item.numel != group.row_numel:
+                return None
+            as_row = "item"
+        if not self._aligned(group, item, shape, outer, as_row):
+            return None
+        if any(unit is not group and _depends(unit, group) for unit in before):
+            return None
+        return shape, outer, as_row
+
+    def _aligned(self, group: Group, item: Tensor, shape: Shape, outer: tuple[bool, ...], as_row: str) -> bool:
+        """Does `item` read the group's members only at the point at hand?"""
+        if isinstance(item, Reduction):
+            full = linearise(item.place, contiguous_strides(item.domain))
+            row = row_of(full, shape, outer)
+        elif as_row == "item":
+            full = None
+            row = linearise(item.axes, contiguous_strides(item.shape))
+        else:
+            full = linearise(item.axes, contiguous_strides(item.shape))
+            row = row_of(full, shape, outer)
+        for tensor, position in self.reads[item]:
+            if self.unit_of.get(tensor) is group:
+                is_row = tensor in group.rows or as_row == "members"
+                if linearise(position, contiguous_strides(tensor.shape)) is not (row if is_row else full):
+                    return False
+        return True
+
+    # ---- afterwards
+
+    def _choose_stored(self) -> None:
+        for unit in self.units:
+            if isinstance(unit, Group):
+                for member in unit.members:
+                    for tensor, _ in self.reads[member]:
+                        if self.unit_of.get(tensor) is not unit:
+                            self.forced.add(tensor)
+        for unit in self.units:
+            if isinstance(unit, Group):
+                unit.stored = [member for member in unit.members if member in self.forced]
+
+    def _order_mutations(self) -> None:
+        """Who reads a tensor runs before the call that overwrites it."""
+        for call in self.units:
+            if not isinstance(call, Call) or not call.extern.mutates:
+                continue
+            for unit in self.units:
+                if unit is not call and self._touches(unit, call):
+                    call.before.add(unit)
+
+    def _touches(self, unit: Unit, call: Call) -> bool:
+        mutated = call.extern.mutates
+        if isinstance(unit, Group):
+            return any(tensor in mutated for member in unit.members for tensor, _ in self.reads[member])
+        if unit.first >= call.first:
+            return False
+        return any(value.root in mutated for value in values_in((unit.extern.args, unit.extern.kwargs)))
+
+
+def _direct_reads(item: Tensor) -> list[Reading]:
+    if isinstance(item, (Pointwise, Reduction)):
+        return [(node.tensor, node.position) for node in scalars_in(item.body) if isinstance(node, Read)]
+    return []
+
+
+def _depends(unit: Unit, on: Unit) -> bool:
+    """Must `unit` run after `on`?"""
+    todo = [unit]
+    seen = {unit}
+    while todo:
+        current = todo.pop()
+        if current is on:
+            return True
+        for other in current.before:
+            if other not in seen and other.last >= on.first:
+                seen.add(other)
+                todo.append(other)
+    return False
+
+
+def _in_order(units: list[Unit]) -> list[Unit]:
+    """Each unit after those it depends on; otherwise in graph order."""
+    done: set[Unit] = set()
+    result: list[Unit] = []
+    for unit in units:
+        stack = [unit]
+        while stack:
+            current = stack[-1]
+            waiting = [other for other in current.before if other not in done]
+            if current in done:
+                stack.pop()
+            elif waiting:
+                stack.extend(sorted(waiting, key=lambda u: u.last, reverse=True))
+            else:
+                done.add(current)
+                result.append(current)
+                stack.pop()
+    return result

@@ -1,0 +1,461 @@
+"""From a group of tensors to a kernel: loops, and what is computed in which of them.
+
+In:  a `fuse.Group` and the set of inlined tensors.
+Out: `Kernel`: axes, and sections. A section is a list of row values (one for each point of the outer axes) and then a loop
+     over the inner axes that accumulates reductions and stores elements. Expressions are scalar expressions of the loop
+     IR in which reads have become `Load` (memory at an address), `Local` (a row value) or `Scratch` (kept from an earlier
+     loop over the same row). A kernel without reductions is one section.
+A new loop order or tiling: `choose_mode` and `_loop_order`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dynajit.loopir import nodes
+from dynajit.loopir.index import (
+    Atom,
+    Axis,
+    Div,
+    Index,
+    Mod,
+    axis,
+    contiguous_strides,
+    linearise,
+    stride_of,
+    substitute,
+    unravel,
+)
+from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
+from dynajit.loopir.ops import OPS
+from dynajit.schedule.fuse import Group, row_of, scalars_in
+
+# A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this short.
+KEEP_COST = 8
+KEEP_ELEMENTS = 8192
+COLUMN_BLOCK = 64
+# How often the axes of a kernel are cut and merged in search of even addresses.
+MAX_ATTEMPTS = 8
+
+
+class Load(Scalar):
+    """The element of `tensor`'s memory at `address`."""
+
+    __slots__ = ("address", "tensor")
+    tensor: Tensor
+    address: Index
+
+
+class Local(Scalar):
+    """The row value of `tensor` at the row at hand."""
+
+    __slots__ = ("tensor",)
+    tensor: Tensor
+
+
+class Scratch(Scalar):
+    """The element of `tensor` at the point at hand, kept in an array that is as long as the row."""
+
+    __slots__ = ("tensor",)
+    tensor: Tensor
+
+
+@dataclass(slots=True)
+class Store:
+    """`value` goes to `tensor`'s memory at `address`."""
+
+    tensor: Tensor
+    address: Index
+    value: Scalar
+
+
+@dataclass(slots=True)
+class Section:
+    """Row values in order, stores of row values, then one loop over the inner axes."""
+
+    rows: list[tuple[Tensor, Scalar]] = field(default_factory=list)
+    row_stores: list[Store] = field(default_factory=list)
+    reductions: list[tuple[Reduction, Scalar]] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    kept: list[tuple[Tensor, Scalar]] = field(default_factory=list)
+
+    @property
+    def loops(self) -> bool:
+        """Is there anything to do in the inner loop?"""
+        return bool(self.reductions or self.stores or self.kept)
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One kernel. `mode` "row": the inner axes are looped over for each row, vectorised along the last of them; "column":
+    a block of the last outer axis is vectorised and the inner axes run outside of it."""
+
+    group: Group
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    mode: str
+    sections: list[Section]
+    reads: list[Tensor]
+    writes: list[Tensor]
+    scratch: list[Tensor]
+    cost: int
+
+    def all_stores(self) -> Iterator[Store]:
+        """Every store."""
+        for section in self.sections:
+            yield from section.row_stores
+            yield from section.stores
+
+    def expressions(self) -> Iterator[Scalar]:
+        """Every expression."""
+        for section in self.sections:
+            yield from (value for _, value in section.rows)
+            yield from (store.value for store in section.row_stores)
+            yield from (value for _, value in section.reductions)
+            yield from (store.value for store in section.stores)
+            yield from (value for _, value in section.kept)
+
+
+def build_kernel(group: Group, inlined: set[Tensor]) -> Kernel:
+    """The kernel that computes the group."""
+    sizes, kinds = _common_axes(group)
+    for attempt in itertools.count():
+        draft = _Draft(group, inlined, sizes, kinds)
+        kernel = draft.kernel()
+        better = (draft.split_axes() or draft.merge_axes()) if attempt < MAX_ATTEMPTS else None
+        if better is None:
+            return kernel
+        sizes, kinds = better
+    raise AssertionError
+
+
+def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
+    """The domain cut wherever a member's shape is cut, if these cuts nest."""
+    cuts = _suffix_products(group.shape)
+    for member in group.members:
+        shape = member.domain if isinstance(member, Reduction) else member.shape
+        if member in group.rows and not isinstance(member, Reduction):
+            continue
+        wider = sorted(cuts | _suffix_products(shape))
+        if all(b % a == 0 for a, b in itertools.pairwise(wider)):
+            cuts = set(wider)
+    ordered = sorted(cuts)
+    sizes = [b // a for a, b in zip(ordered, [*ordered[1:], group.numel], strict=True)]
+    kinds = [_kind_at(group, start) for start in ordered]
+    return tuple(reversed(sizes)), tuple(reversed(kinds))
+
+
+def _suffix_products(shape: Shape) -> set[int]:
+    """Strides of the row-major shape's dimensions longer than 1."""
+    return {stride for stride, size in zip(contiguous_strides(shape), shape, strict=True) if size != 1}
+
+
+def _kind_at(group: Group, stride: int) -> bool:
+    kind = True
+    for start, size, outer in zip(contiguous_strides(group.shape), group.shape, group.outer, strict=True):
+        if size != 1 and start <= stride:
+            return outer
+        kind = outer
+    return kind
+
+
+class _Draft:
+    """One attempt at the kernel, with given axes in the order of the domain."""
+
+    def __init__(self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...]) -> None:
+        self.group = group
+        self.inlined = inlined
+        self.sizes = sizes
+        self.kinds = kinds
+        self.indices = [
+            axis(f"{'i' if outer else 'j'}{n}", size) for n, (size, outer) in enumerate(zip(sizes, kinds, strict=True))
+        ]
+        self.full = linearise(self.indices, contiguous_strides(sizes))
+        self.row = row_of(self.full, sizes, kinds)
+        self.members = set(group.members)
+        self.level: dict[Tensor, int] = {}
+        self.loops: dict[Tensor, set[int]] = {}
+        self.kept: set[Tensor] = set()
+        self.addresses: dict[Index, None] = {}
+        self.loaded: dict[Tensor, None] = {}
+        self.memo: dict[tuple[object, ...], Scalar] = {}
+        self.loop = 0
+
+    # ---- the kernel
+
+    def kernel(self) -> Kernel:
+        self._find_levels()
+        outer, inner, mode = self._loop_order()
+        self._find_loops(mode)
+        sections = [Section() for _ in range(max(self.level.values()) + 1)]
+        for member in self.group.members:
+            self._add(member, sections)
+        scratch = [m for m in self.group.members if m in self.kept and m not in self.group.stored]
+        reads = [tensor for tensor in self.loaded if tensor not in self.members]
+        return Kernel(
+            self.group, outer, inner, mode, sections, reads, list(self.group.stored), scratch, self._cost(sections)
+        )
+
+    def _cost(self, sections: list[Section]) -> int:
+        cost = 0
+        for section in sections:
+            seen: set[Scalar] = set()
+            for value in (
+                *(value for _, value in section.reductions),
+                *(store.value for store in section.stores),
+                *(value for _, value in section.kept),
+            ):
+                seen.update(scalars_in(value))
+            cost += sum(OPS[node.name].cost if isinstance(node, Op) else 1 for node in seen)
+        return cost
+
+    def _find_levels(self) -> None:
+        """How many loops over the row have to be finished before a member can be computed."""
+        for member in self.group.members:
+            level = 0
+            for tensor in self._member_reads(member):
+                level = max(level, self.level[tensor])
+            self.level[member] = level + isinstance(member, Reduction)
+
+    def _member_reads(self, member: Tensor) -> list[Tensor]:
+        found: dict[Tensor, None] = {}
+        todo = [member]
+        seen = {member}
+        while todo:
+            tensor = todo.pop()
+            assert isinstance(tensor, (Pointwise, Reduction))
+            for node in scalars_in(tensor.body):
+                if isinstance(node, Read) and node.tensor not in seen:
+                    seen.add(node.tensor)
+                    if node.tensor in self.inlined:
+                        todo.append(node.tensor)
+                    elif node.tensor in self.members:
+                        found[node.tensor] = None
+        return list(found)
+
+    def _find_loops(self, mode: str) -> None:
+        """In which loops each full member is computed; those needed again later are kept where that pays."""
+        length = 1
+        for size, outer in zip(self.sizes, self.kinds, strict=True):
+            length *= 1 if outer else size
+        scratch = mode == "row" and length <= KEEP_ELEMENTS and self.group.row_numel > 1
+        stored = set(self.group.stored)
+        for member in reversed(self.group.members):
+            row = member in self.group.rows
+            loops = self.loops.setdefault(member, set())
+            if isinstance(member, Reduction):
+                loops = {self.level[member] - 1}
+            elif row:
+                continue
+            elif member in stored:
+                loops.add(self.level[member])
+            if len(loops) > 1 and not row:
+                dear = self._own_cost(member) >= KEEP_COST
+                if member in stored or (dear and scratch):
+                    self.kept.add(member)
+                    loops = {min(loops)}
+            for tensor in self._member_reads(member):
+                self.loops.setdefault(tensor, set()).update(loops)
+
+    def _own_cost(self, member: Tensor) -> int:
+        assert isinstance(member, Pointwise)
+        return sum(OPS[node.name].cost for node in scalars_in(member.body) if isinstance(node, Op))
+
+    def _add(self, member: Tensor, sections: list[Section]) -> None:
+        level = self.level[member]
+        stored = member in self.group.stored
+        if isinstance(member, Reduction):
+            self.loop = level - 1
+            sections[level - 1].reductions.append((member, self._body(member)))
+            if stored:
+                sections[level].row_stores.append(self._store(member, _local(member), self.row))
+        elif member in self.group.rows:
+            self.loop = level
+            sections[level].rows.append((member, self._body(member)))
+            if stored:
+                sections[level].row_stores.append(self._store(member, _local(member), self.row))
+        else:
+            first = min(self.loops[member], default=level)
+            self.loop = first
+            if stored:
+                sections[first].stores.append(self._store(member, self._body(member), self.full))
+            elif member in self.kept:
+                sections[first].kept.append((member, self._body(member)))
+
+    def _store(self, member: Tensor, value: Scalar, number: Index) -> Store:
+        address = self._address(member, unravel(number, member.shape))
+        return Store(member, address, value)
+
+    def _address(self, tensor: Tensor, position: tuple[Index, ...]) -> Index:
+        address = linearise(position, tensor.stride)
+        self.addresses[address] = None
+        return address
+
+    # ---- expressions
+
+    def _body(self, member: Tensor) -> Scalar:
+        """The member's expression at the point at hand, in the loop at hand."""
+        if isinstance(member, Reduction):
+            where = unravel(self.full, member.domain)
+            own: tuple[Index, ...] = member.place
+        else:
+            assert isinstance(member, Pointwise)
+            where = unravel(self.row if member in self.group.rows else self.full, member.shape)
+            own = member.axes
+        return self._resolve(member.body, _replacement(own, where), (member, where))
+
+    def _resolve(self, node: Scalar, replace: Mapping[Atom, Index], where: tuple[object, ...]) -> Scalar:
+        key = (self.loop, node, where)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._resolved(node, replace, where)
+        return found
+
+    def _resolved(self, node: Scalar, replace: Mapping[Atom, Index], where: tuple[object, ...]) -> Scalar:
+        if isinstance(node, Op):
+            return nodes.op(node.name, tuple(self._resolve(a, replace, where) for a in node.arguments), node.dtype)
+        if isinstance(node, Read):
+            position = tuple(substitute(index, replace) for index in node.position)
+            return self._read(node.tensor, position)
+        if isinstance(node, Position):
+            index = substitute(node.index, replace)
+            self.addresses[index] = None
+            return nodes.position(index)
+        assert isinstance(node, Const)
+        return node
+
+    def _read(self, tensor: Tensor, position: tuple[Index, ...]) -> Scalar:
+        if tensor in self.inlined:
+            assert isinstance(tensor, Pointwise)
+            return self._resolve(tensor.body, _replacement(tensor.axes, position), (tensor, position))
+        if tensor not in self.members:
+            self.loaded[tensor] = None
+            return _load(tensor, self._address(tensor, position))
+        if tensor in self.group.rows:
+            return _local(tensor)
+        if tensor in self.kept and self.loop > min(self.loops[tensor]):
+            if tensor in self.group.stored:
+                return _load(tensor, self._address(tensor, position))
+            return _scratch(tensor)
+        return self._body(tensor)
+
+    # ---- axes
+
+    def _axes(self) -> list[Axis | None]:
+        return [axis_of(index) for index in self.indices]
+
+    def split_axes(self) -> tuple[Shape, tuple[bool, ...]] | None:
+        """Axes cut where an address divides one, so that the parts move evenly; None if there is nothing to cut."""
+        for address in self.addresses:
+            for atom, _ in address.terms:
+                if isinstance(atom, (Div, Mod)):
+                    inside = axis_of(atom.index)
+                    if inside is not None and inside.size % atom.divisor == 0 and atom.divisor < inside.size:
+                        at = self._axes().index(inside)
+                        sizes = (*self.sizes[:at], inside.size // atom.divisor, atom.divisor, *self.sizes[at + 1 :])
+                        return sizes, (*self.kinds[: at + 1], *self.kinds[at:])
+        return None
+
+    def merge_axes(self) -> tuple[Shape, tuple[bool, ...]] | None:
+        """Neighbouring axes as one where every address moves over both evenly; None if there are no such axes."""
+        axes = self._axes()
+        sizes = list(self.sizes[:1])
+        kinds = list(self.kinds[:1])
+        for at in range(1, len(axes)):
+            first, second = axes[at - 1], axes[at]
+            if kinds[-1] == self.kinds[at] and (first is None or second is None or self._even(first, second)):
+                sizes[-1] *= self.sizes[at]
+            else:
+                sizes.append(self.sizes[at])
+                kinds.append(self.kinds[at])
+        return (tuple(sizes), tuple(kinds)) if len(sizes) < len(axes) else None
+
+    def _even(self, first: Axis, second: Axis) -> bool:
+        for address in self.addresses:
+            slow, fast = stride_of(address, first), stride_of(address, second)
+            if slow is None or fast is None or slow != fast * second.size:
+                return False
+        return True
+
+    def _loop_order(self) -> tuple[tuple[Axis, ...], tuple[Axis, ...], str]:
+        """Outer axes, inner axes, mode."""
+        pairs = [(a, kind) for a, kind in zip(self._axes(), self.kinds, strict=True) if a is not None]
+        outer = [a for a, kind in pairs if kind]
+        inner = [a for a, kind in pairs if not kind]
+        if not self.group.reduces:
+            target = max(self.group.stored, key=lambda t: t.numel)
+            address = linearise(unravel(self.full, target.shape), target.stride)
+            outer.sort(key=lambda a: -(stride_of(address, a) or 0))
+            return tuple(outer[:-1]), tuple(outer[-1:]), "row"
+        return tuple(outer), tuple(inner), self._mode(outer, inner)
+
+    def _mode(self, outer: list[Axis], inner: list[Axis]) -> str:
+        """Column mode if what is read lies along the last outer axis."""
+        if not outer or not inner or outer[-1].size < 8:
+            return "row"
+        along_row = along_column = 0
+        for tensor, address in self._full_reads():
+            along_row += tensor.numel * (stride_of(address, inner[-1]) == 1)
+            along_column += tensor.numel * (stride_of(address, outer[-1]) == 1)
+        return "column" if along_column > along_row else "row"
+
+    def _full_reads(self) -> list[tuple[Tensor, Index]]:
+        """What reductions and full members read from memory, and where."""
+        found: list[tuple[Tensor, Index]] = []
+        for member in self.group.members:
+            if isinstance(member, Reduction) or member not in self.group.rows:
+                found.extend(
+                    (node.tensor, node.address) for node in scalars_in(self._body(member)) if isinstance(node, Load)
+                )
+        return found
+
+
+def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:
+    replace: dict[Atom, Index] = {}
+    for mine, at in zip(own, where, strict=True):
+        atom = axis_of(mine)
+        if atom is not None:
+            replace[atom] = at
+    return replace
+
+
+def _load(tensor: Tensor, address: Index) -> Load:
+    key = ("load", tensor, address)
+    found = nodes.interned(key)
+    if found is None:
+        found = Load()
+        found.tensor = tensor
+        found.address = address
+        found.dtype = tensor.dtype
+        nodes.intern(key, found)
+    assert isinstance(found, Load)
+    return found
+
+
+def _local(tensor: Tensor) -> Local:
+    key = ("local", tensor)
+    found = nodes.interned(key)
+    if found is None:
+        found = Local()
+        found.tensor = tensor
+        found.dtype = tensor.dtype
+        nodes.intern(key, found)
+    assert isinstance(found, Local)
+    return found
+
+
+def _scratch(tensor: Tensor) -> Scratch:
+    key = ("scratch", tensor)
+    found = nodes.interned(key)
+    if found is None:
+        found = Scratch()
+        found.tensor = tensor
+        found.dtype = tensor.dtype
+        nodes.intern(key, found)
+    assert isinstance(found, Scratch)
+    return found
+
+
+__all__ = ["COLUMN_BLOCK", "Kernel", "Load", "Local", "Scratch", "Section", "Store", "build_kernel"]
