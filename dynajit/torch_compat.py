@@ -23,6 +23,13 @@ empty_strided_cpu: Callable[..., torch.Tensor] = getattr(
 )
 
 
+def check() -> None:
+    """Refuse a torch older than dynajit knows, at import."""
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if release < (2, 11):
+        raise ImportError(f"dynajit works with torch 2.11 and newer; this is torch {torch.__version__}")
+
+
 def any_autocast_enabled() -> bool:
     """Whether autocast is on for any device type."""
     return bool(torch._C._is_any_autocast_enabled())

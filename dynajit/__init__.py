@@ -1,0 +1,21 @@
+"""dynajit: a just-in-time compiler for PyTorch programs.
+
+`dynajit.compile(fn)` makes a function or module faster without changing what it does; `dynajit.explain(fn)(*args)` tells
+what was compiled; `DYNAJIT_LOGS` shows it while it happens. docs/tour.md follows one call through the code.
+"""
+from dynajit import torch_compat
+
+torch_compat.check()
+
+from dynajit import exc, testing  # noqa: E402
+from dynajit.api import compile, disable, explain, graph_break, is_compiling, reset  # noqa: E402
+from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
+from dynajit.config import config  # noqa: E402
+from dynajit.report.counters import counters  # noqa: E402
+from dynajit.report.logs import set_logs  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "compile", "config", "counters", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend",
+    "register_backend", "reset", "set_logs", "testing",
+]

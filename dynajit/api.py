@@ -1,0 +1,251 @@
+"""What users call: compile, explain, reset, disable and their like.
+
+In: functions, modules and choices. Out: compiled callables that behave as the originals. `compile` makes a call object
+of C (or, for a module, a module that shares the original's state); everything after the first call is in `capture/`.
+"""
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+import torch
+
+from dynajit import _C
+from dynajit.backends.registry import lookup_backend
+from dynajit.capture.capture import make_capture
+from dynajit.capture.session import Session, reset_caches
+from dynajit.exc import ConfigError
+from dynajit.report import breaks, records
+from dynajit.report.counters import counters
+from dynajit.report.explain import ExplainReport
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins import builtin
+from dynajit.values.constant import ConstVal
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def compile(model: F, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+            mode: str | None = ..., options: dict[str, Any] | None = ..., disable: bool = ...) -> F: ...
+@overload
+def compile(model: None = ..., *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
+            mode: str | None = ..., options: dict[str, Any] | None = ..., disable: bool = ...) -> Callable[[F], F]: ...
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] = "codegen", mode: str | None = None, options: dict[str, Any] | None = None,
+            disable: bool = False) -> Any:
+    """Compile a function, method or nn.Module; also a decorator, with or without arguments.
+
+    Args:
+        model: what to compile. A module gives a module that shares all state with the original.
+        fullgraph: raise `Unsupported` at a graph break instead of breaking the graph.
+        dynamic: accepted as torch.compile's; shapes are specialised in this version.
+        backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        options: settings of the backend, by name.
+        disable: return `model` as it is.
+
+    Returns:
+        A callable with the original's behaviour.
+
+    Raises:
+        TypeError: `model` is not callable.
+        ConfigError: the backend, mode or an option is unknown; the message lists what is known.
+    """
+    if model is None:
+        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
+                                 disable=disable)
+    if not callable(model):
+        raise TypeError(f"dynajit.compile takes a function, a method, an nn.Module or another callable, not {type(model).__name__}: "
+                        f"{model!r}")
+    if disable:
+        return model
+    return _compiled(model, _session(fullgraph, dynamic, backend, mode, options))
+
+
+def _session(fullgraph: bool, dynamic: bool | None, backend: str | Callable[..., Any], mode: str | None,
+             options: dict[str, Any] | None) -> Session:
+    if mode is not None and mode not in MODES:
+        raise ConfigError.unknown("mode", mode, MODES)
+    if mode is not None and options is not None:
+        raise ConfigError("mode and options exclude each other: a mode is a set of options")
+    if dynamic not in (None, True, False):
+        raise ConfigError(f"dynamic takes None, True or False, not {dynamic!r}")
+    found = lookup_backend(backend)
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    named: dict[str, Any] = {}
+    if mode not in (None, "default"):
+        named["mode"] = mode
+    if options is not None:
+        _check_options(found, options)
+        named["options"] = options
+    session = Session(found, name, fullgraph, dynamic, named)
+    make_capture(session)
+    return session
+
+
+def _check_options(backend: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Known options are listed by the backend itself, if it lists any."""
+    known = getattr(backend, "known_options", None)
+    if known is not None:
+        for name in options:
+            if name not in known:
+                raise ConfigError.unknown("option", name, known)
+
+
+def _compiled(model: Any, session: Session) -> Any:
+    if isinstance(model, _C.CompiledFunction):
+        model = model.function
+    if isinstance(model, torch.nn.Module):
+        return _compiled_module(model, session)
+    if isinstance(model, types.FunctionType):
+        return _call_object(model, session)
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(_call_object(model.__func__, session), model.__self__)
+    if isinstance(model, type):
+        raise TypeError(f"dynajit.compile does not compile the class {model.__name__}: compile its instances or methods")
+    return _call_object(_entry_function(model), session)
+
+
+def _call_object(function: types.FunctionType, session: Session) -> _C.CompiledFunction:
+    assert session.capture is not None
+    return _C.CompiledFunction(function, session.capture, None, session, _reduce)
+
+
+def _reduce(compiled: _C.CompiledFunction) -> tuple[Any, ...]:
+    """Pickle as a call of compile on the original, which pickle finds by name."""
+    session = compiled.key
+    settings = {"fullgraph": session.fullgraph, "dynamic": session.dynamic, "backend": session.backend_name}
+    return functools.partial(_restore, **settings), (compiled.__module__, compiled.__qualname__)
+
+
+def _restore(module: str, qualname: str, **settings: Any) -> Any:
+    found: Any = __import__(module, fromlist=["_"])
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found if isinstance(found, _C.CompiledFunction) else compile(found, **settings)
+
+
+def _entry_function(target: Callable[..., Any]) -> types.FunctionType:
+    """A Python function that calls any callable."""
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+    return _own_code(entry, getattr(target, "__name__", type(target).__name__))
+
+
+def _own_code(function: types.FunctionType, name: str) -> types.FunctionType:
+    """The function with a code object of its own, since variants belong to code objects."""
+    code = function.__code__.replace(co_name=name)
+    made = types.FunctionType(code, {"__name__": "dynajit_entry", "__builtins__": __builtins__}, name, function.__defaults__,
+                              function.__closure__)
+    return made
+
+
+def _compiled_module(module: torch.nn.Module, session: Session) -> torch.nn.Module:
+    """A module that shares `__dict__` with the original and whose call is compiled."""
+    original = getattr(type(module), "_dynajit_original", None) or module
+
+    def entry(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+    call = _call_object(_own_code(entry, type(original).__name__), session)
+    cls = type(original)
+
+    def deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+        return _compiled_module(copy.deepcopy(original, memo), session)
+
+    def reduce(self: torch.nn.Module, protocol: int = 2) -> tuple[Any, ...]:
+        settings = {"fullgraph": session.fullgraph, "dynamic": session.dynamic, "backend": session.backend_name}
+        return functools.partial(compile, **settings), (original,)
+    namespace = {
+        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "_dynajit_original": original, "__call__": types.MethodType(call, original),
+        "__deepcopy__": deepcopy, "__reduce_ex__": reduce,
+    }
+    compiled_class = type(cls)(cls.__name__, (cls,), namespace)
+    made = compiled_class.__new__(compiled_class)
+    object.__setattr__(made, "__dict__", original.__dict__)
+    return made  # type: ignore[no-any-return]
+
+
+class Explain:
+    """`explain(fn)`, waiting for arguments."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ExplainReport:
+        """Run the function once, compiled by itself, and report what was captured."""
+        found: list[records.CompileRecord] = []
+        target = getattr(type(self.fn), "_dynajit_original", self.fn)
+        compiled = compile(target, backend="eager")
+        with records.listen(found.append):
+            result = compiled(*args, **kwargs)
+        return ExplainReport(found, result)
+
+
+def explain(fn: Callable[..., Any]) -> Explain:
+    """`explain(fn)(*args, **kwargs)` runs `fn` once and returns an `ExplainReport`: graphs, breaks, guards, times."""
+    return Explain(fn)
+
+
+def reset() -> None:
+    """Forget all compiled variants and counts; the next call of anything compiled compiles again."""
+    reset_caches()
+    counters.clear()
+
+
+def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
+    """Never compile `fn`; with `recursive`, nor anything it calls. Also a decorator.
+
+    Args:
+        fn: the function.
+        recursive: False compiles what the function calls, though not the function itself.
+        reason: for the reader of reports.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    target = fn.function if isinstance(fn, _C.CompiledFunction) else fn
+
+    @functools.wraps(target)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return _C.call_eager(target, args, kwargs) if recursive else target(*args, **kwargs)
+    disabled._dynajit_disable = True  # type: ignore[attr-defined]
+    disabled._dynajit_reason = reason  # type: ignore[attr-defined]
+    _C.mark_skip(disabled.__code__)
+    if not recursive and isinstance(target, types.FunctionType):
+        _C.mark_skip(target.__code__)
+    return disabled
+
+
+def graph_break() -> None:
+    """End the graph here; does nothing in eager code."""
+
+
+@builtin(graph_break)
+def _graph_break(tx: Tracer) -> Value:
+    raise GraphBreak(breaks.USER_BREAK)
+
+
+def is_compiling() -> bool:
+    """True in code that dynajit is tracing, False in eager code."""
+    return False
+
+
+@builtin(is_compiling)
+def _is_compiling(tx: Tracer) -> Value:
+    return ConstVal(True)
+
+
+@contextmanager
+def run_eagerly() -> Iterator[None]:
+    """Inside, this thread captures nothing; compiled variants that fit are still used."""
+    previous = _C.set_callback(None)
+    try:
+        yield
+    finally:
+        _C.set_callback(previous)

@@ -1,0 +1,275 @@
+"""Capturing one frame.
+
+In: the frame hook's miss: code, function, the values of parameters and cells, and which guard failed in each variant.
+Out: a new variant in the code cache, or None. Whatever can't be captured runs eagerly, with the reason on record.
+"""
+from __future__ import annotations
+
+import dataclasses
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from dynajit import _C
+from dynajit.bytecode import decode, pretty
+from dynajit.capture import rules
+from dynajit.capture.session import Session, frame_number, touch
+from dynajit.config import config
+from dynajit.exc import BackendCompilerFailed, RecompileLimitExceeded, Unsupported
+from dynajit.graph.builder import GraphInput
+from dynajit.guards.program import GuardSet
+from dynajit.interp.frame import SymFrame
+from dynajit.interp.machine import Interpreter, with_deep_recursion
+from dynajit.report import breaks, logs, records
+from dynajit.report.breaks import BreakKind
+from dynajit.report.counters import counters
+from dynajit.report.phases import collect, timer
+from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
+from dynajit.resume.emit import Emission
+from dynajit.resume.plan import plan_break
+from dynajit.values.base import GraphBreak, Value
+
+Reasons = Sequence[tuple[_C.Variant, int]]
+_warned_codes: set[int] = set()
+
+
+@dataclasses.dataclass
+class VariantData:
+    """What a variant keeps for reports."""
+
+    guards: GuardSet
+    compile_id: str
+
+
+class BackendError(Exception):
+    """The backend raised; carries what the message needs."""
+
+    def __init__(self, cause: BaseException, graph: str, stack: list[FrameLoc]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.graph = graph
+        self.stack = stack
+
+
+def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
+    """The frame hook's callback for one session."""
+    def capture(code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons) -> _C.Variant | None:
+        return _capture(session, code, function, values, reasons)
+    session.capture = capture
+    return capture
+
+
+def _capture(session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...],
+             reasons: Reasons) -> _C.Variant | None:
+    skip = rules.skip_frame(code, function.__globals__)
+    if skip is not None:
+        _C.mark_skip(code)
+        touch(code)
+        return None
+    own = [variant for variant in _C.variants(code) if variant.key is session]
+    why = _recompile_reason(own, reasons, values, function.__globals__)
+    if len(own) >= config.recompile_limit:
+        _give_up(session, code, why)
+        return None
+    compile_id = f"[{frame_number(code)}/{len(own)}]"
+    if why is not None:
+        logs.emit("recompiles", f"{code.co_name} is compiled again: {why}", compile_id, (code.co_filename, code.co_firstlineno))
+    record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
+    with collect() as phases:
+        record.phases = phases
+        try:
+            variant: _C.Variant | None = with_deep_recursion(
+                lambda: FrameCapture(session, code, function, values, record).run())
+        finally:
+            records.publish(record)
+    touch(code)
+    return variant
+
+
+def _recompile_reason(own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]) -> str | None:
+    texts = []
+    for variant, index in reasons:
+        if variant in own and isinstance(variant.data, VariantData) and index >= 0:
+            texts.append(f"{variant.data.compile_id} {variant.data.guards.failure_reason(index, values, globals_)}")
+    return "; ".join(texts) if texts else None
+
+
+def _give_up(session: Session, code: types.CodeType, why: str | None) -> None:
+    """The frame has been compiled too often; say which guard keeps failing, and run it eagerly from now on."""
+    text = (f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.recompile_limit} times "
+            f"(config.recompile_limit); calls that fit none of these variants run eagerly. The last guards to fail: {why}")
+    if session.fullgraph:
+        raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
+    if id(code) not in _warned_codes:
+        _warned_codes.add(id(code))
+        warnings.warn(f"dynajit: {text}", stacklevel=3)
+    counters["recompile_limit"][code.co_name] += 1
+    _C.mark_run_only(code)
+
+
+class FrameCapture:
+    """One capture of one frame."""
+
+    def __init__(self, session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...],
+                 record: CompileRecord) -> None:
+        self.session = session
+        self.code = code
+        self.function = function
+        self.values = values
+        self.record = record
+
+    def run(self) -> _C.Variant | None:
+        with timer("bytecode"):
+            decoded = decode(self.code)
+        tx = Interpreter(self.record.compile_id)
+        frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
+        count = len(decoded.params)
+        tx.start_root(decoded.params, self.values[:count], frame,
+                      list(zip(self.code.co_freevars, self.values[count:], strict=True)))
+        try:
+            emission = self._interpret(tx, frame)
+            return self._compile(tx, emission) if emission is not None else None
+        except BackendError as error:
+            if config.suppress_errors:
+                self._skip(f"the backend raised {type(error.cause).__name__}: {error.cause}")
+                return None
+            stack = "\n".join(location.render() for location in error.stack)
+            raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
+        except (Unsupported, RecompileLimitExceeded):
+            raise
+        except Exception as error:
+            self._internal_error(error)
+            return None
+        finally:
+            tx.entry_state.restore()
+
+    # -- interpretation
+
+    def _interpret(self, tx: Interpreter, frame: SymFrame) -> Emission | None:
+        with timer("interpretation"):
+            try:
+                result = tx.run(frame)
+            except GraphBreak as stop:
+                return self._plan(tx, frame, stop)
+        assert isinstance(result, Value)
+        emission = Emission(tx, frame, self.session.continuation)
+        emission.returning(result)
+        return emission
+
+    def _plan(self, tx: Interpreter, frame: SymFrame, stop: GraphBreak) -> Emission | None:
+        """Roll back to where the break can be, and plan it."""
+        chain = tx.broken_frames or [frame]
+        stack = [entry.location() for entry in chain]
+        if self.session.fullgraph:
+            raise _unsupported(stop.kind, stop, stack)
+        plan = plan_break(chain)
+        if plan is None:
+            self._record_break(stop, stack, f"{breaks.IN_REGION.text}")
+            self._skip(f"{breaks.IN_REGION.text}: {stop}")
+            return None
+        where = plan.frames[-1]
+        assert where.checkpoint is not None
+        tx.rollback(where.checkpoint)
+        self._record_break(stop, stack[:len(plan.frames)] if plan.lifted else stack, str(stop) if plan.lifted else None)
+        emission = Emission(tx, frame, self.session.continuation)
+        emission.breaking(plan)
+        return emission
+
+    def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None) -> None:
+        text = stack[-1].render()
+        broken = BreakRecord(stop.kind.id, str(stop), stop.kind.hint, stack, text, lifted_from)
+        self.record.breaks.append(broken)
+        if logs.enabled("graph_breaks"):
+            logs.emit("graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0))
+
+    def _skip(self, reason: str) -> None:
+        """The frame runs eagerly for good; what it calls is still captured."""
+        self.record.skipped = reason
+        _C.mark_skip(self.code)
+
+    def _internal_error(self, error: Exception) -> None:
+        """A fault of dynajit's own: the frame runs eagerly, loudly."""
+        counters["internal_errors"][type(error).__name__] += 1
+        text = "".join(traceback.format_exception(error))
+        warnings.warn(f"dynajit failed while compiling {self.code.co_name} ({self.code.co_filename}:{self.code.co_firstlineno}); "
+                      f"it runs eagerly. Please report this:\n{text}", stacklevel=2)
+        self._skip(f"{breaks.INTERNAL.text}: {type(error).__name__}: {error}")
+
+    # -- compilation
+
+    def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
+        outputs = emission.outputs()
+        if tx.graph.op_count and (outputs or tx.graph.impure or _mutates(tx)):
+            module, inputs = tx.graph.finish([value.node for value in outputs])
+            graph = self._call_backend(tx, module, inputs)
+            emission.call_graph(graph, inputs, outputs)
+        with timer("guards"):
+            guards = tx.guards
+            program = guards.build(len(self.values), self.function.__globals__)
+        with timer("bytecode"):
+            code = emission.finish()
+        self._log(tx, code)
+        _C.mark_ours(code)
+        function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
+        data = VariantData(guards, self.record.compile_id)
+        variant = _C.Variant(program, function, emission.plan is not None, self.function.__globals__, data, self.session)
+        _C.add_variant(self.code, variant)
+        return variant
+
+    def _call_backend(self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Any]:
+        nodes = [node for node in module.graph.nodes if node.op.startswith("call")]
+        places = [_user_line(node) for node in nodes]
+        self.record.graphs.append(GraphRecord(
+            self.record.compile_id, tx.graph.op_count, module, next(filter(None, places), None),
+            next(filter(None, reversed(places)), None), self.record.breaks[-1].reason if self.record.breaks else "return"))
+        if logs.enabled("graph_code"):
+            logs.emit("graph_code", module.print_readable(print_output=False), self.record.compile_id)
+        fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
+        examples = [entry.fake if fakes else entry.real for entry in inputs]
+        tx.entry_state.restore()
+        try:
+            with timer("backend"):
+                compiled = self.session.backend(module, examples, **self.session.options)
+        except Exception as error:
+            stack = [FrameLoc(self.code.co_filename, self.code.co_firstlineno, function=self.code.co_name)]
+            raise BackendError(error, module.print_readable(print_output=False), stack) from error
+        if not callable(compiled):
+            cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
+            raise BackendError(cause, module.print_readable(print_output=False), [])
+        return _C.GraphCall(compiled)
+
+    def _log(self, tx: Interpreter, code: types.CodeType) -> None:
+        self.record.guards = [GuardRecord(guard.describe(), guard.source.name() if guard.source else "", guard.user_loc)
+                              for guard in tx.guards]
+        place = (self.code.co_filename, self.code.co_firstlineno)
+        if logs.enabled("guards"):
+            lines = [f"{guard.text}" + (f"  # {guard.user_loc.short()}" if guard.user_loc else "") for guard in self.record.guards]
+            logs.emit("guards", "\n".join(lines), self.record.compile_id, place)
+        if logs.enabled("bytecode"):
+            logs.emit("bytecode", f"{pretty(self.code)}\nbecomes\n{pretty(code)}", self.record.compile_id, place)
+        if logs.enabled("perf"):
+            text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.record.phases.items())
+            logs.emit("perf", text, self.record.compile_id, place)
+
+
+def _mutates(tx: Interpreter) -> bool:
+    """Whether an input was written in place."""
+    return any(entry.fake._version != entry.version for entry in tx.graph.inputs)
+
+
+def _user_line(node: fx.Node) -> tuple[str, int] | None:
+    lines = node.meta.get("stack_trace", "").strip().splitlines()
+    if not lines:
+        return None
+    _, filename, rest = lines[0].split('"', 2)
+    return filename, int(rest.split("line ")[1].split(",")[0])
+
+
+def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc]) -> Unsupported:
+    text = "\n".join(location.render() for location in stack)
+    return Unsupported(str(stop), kind=kind.id, user_line=text, hint=kind.hint)
+

@@ -1,0 +1,28 @@
+"""Which frames reached from eager code are captured.
+
+In: a code object and its globals. Out: None, or why the frame runs eagerly for good. Functions that are never traced
+when called from a traced frame are in `interp/policy.py`; frames of the same modules are not captured either.
+"""
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from dynajit.interp import policy
+
+_INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated")
+
+
+def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
+    """Why frames of this code are not captured, or None."""
+    name = globals_.get("__name__") or ""
+    prefix = policy.skipped_prefix(name)
+    if prefix is not None:
+        return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
+    if code.co_filename.startswith(_INTERNAL_FILES):
+        return "code without a file"
+    if code.co_name in ("<module>", "__del__"):
+        return "module code and finalisers run eagerly"
+    if not code.co_flags & 0x01:
+        return "a class body"
+    return None

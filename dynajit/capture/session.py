@@ -1,0 +1,78 @@
+"""What one `dynajit.compile` call chose, and what its captures share.
+
+In: backend, flags. Out: `Session`, which is the key of its variants in the code cache, so that two configurations of
+one function never mix, and the owner of its continuations.
+"""
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.bytecode import build_continuation
+from dynajit.interp.frame import SymFrame
+
+_touched: dict[int, weakref.ref[types.CodeType]] = {}
+_frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
+
+
+def touch(code: types.CodeType) -> None:
+    """Remember a code object whose cache is not empty, for `reset`."""
+    _touched[id(code)] = weakref.ref(code, lambda _, key=id(code): _touched.pop(key, None))
+
+
+def frame_number(code: types.CodeType) -> int:
+    """The frame's number in compile ids, by order of first capture."""
+    entry = _frame_numbers.get(id(code))
+    if entry is None or entry[0]() is not code:
+        entry = _frame_numbers[id(code)] = (weakref.ref(code), len(_frame_numbers))
+    return entry[1]
+
+
+def reset_caches() -> None:
+    """Forget all variants of all code objects."""
+    for reference in list(_touched.values()):
+        code = reference()
+        if code is not None:
+            _C.reset_code(code)
+    _touched.clear()
+    _frame_numbers.clear()
+
+
+class Session:
+    """One `compile` call's choices.
+
+    Attributes:
+        backend: `(GraphModule, example_inputs, **options) -> callable`.
+        backend_name: for messages.
+        fullgraph: a graph break is an error.
+        dynamic: None, True or False, as the user said.
+        options: keyword arguments for the backend.
+    """
+
+    def __init__(self, backend: Callable[..., Any], backend_name: str, fullgraph: bool = False, dynamic: bool | None = None,
+                 options: dict[str, Any] | None = None) -> None:
+        self.backend = backend
+        self.backend_name = backend_name
+        self.fullgraph = fullgraph
+        self.dynamic = dynamic
+        self.options = options or {}
+        self.capture: Callable[..., Any] | None = None
+        self._continuations: dict[tuple[Any, ...], _C.CompiledFunction] = {}
+
+    def continuation(self, frame: SymFrame, index: int, slots: tuple[str, ...], locals_: Sequence[str],
+                     cells: Sequence[str]) -> Callable[..., Any]:
+        """The call object that goes on in `frame` at instruction `index`; made once for each shape."""
+        key = (id(frame.code), index, slots, tuple(locals_), tuple(cells), id(frame.globals))
+        made = self._continuations.get(key)
+        if made is None:
+            code = build_continuation(frame.code, index, slots, locals_, cells)  # type: ignore[arg-type]
+            function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
+            # the decoded original is kept by the entry, so its id stays its own
+            function.__dict__["_continues"] = (frame.code, frame.code_object)
+            assert self.capture is not None
+            made = self._continuations[key] = _C.CompiledFunction(function, self.capture, None, self)
+            touch(code)
+        return made

@@ -1,0 +1,287 @@
+"""What a call means: inline a Python function, run a builtin's model, add a torch operation, or break.
+
+In: the called value and its arguments as values. Out: the result's model. Binding follows the language reference,
+section "Calls". Models of builtins are in `values/builtins`; which modules are not traced is in `policy.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.bytecode import decode
+from dynajit.guards.source import CellContentsSource, ConstSource, Source
+from dynajit.interp import policy
+from dynajit.interp.frame import SymFrame, Yielded
+from dynajit.report import breaks
+from dynajit.values import operators
+from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, is_pure, torch_functions
+from dynajit.values.constant import ConstVal
+from dynajit.values.construct import construct, construct_plain
+from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.generators import GeneratorVal
+from dynajit.values.iterators import IteratorVal, SequenceIterator
+from dynajit.values.mapping import DictVal
+from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, super_attribute
+from dynajit.values.ops import torch_op
+from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.tensor import TensorVal
+
+
+class Calls(Tracer):
+    """The part of the interpreter that models call back."""
+
+    run: Callable[[SymFrame], Value | Yielded]
+    frames: list[SymFrame]
+    direct_call: bool
+
+    # -- calling
+
+    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return fn.call(self, args, kwargs, direct)
+
+    def run_python(
+        self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
+    ) -> Value:
+        """Trace one of our own Python functions (a polyfill)."""
+        assert isinstance(fn, types.FunctionType)
+        return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {})
+
+    def inline(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        """Call a Python function: by its model if there is one, as a graph operation, or by tracing its body."""
+        assert isinstance(function, FunctionVal)
+        real = function.real_function
+        if real is not None:
+            handler = BUILTINS.get(real) or policy.named_model(real)
+            if handler is not None:
+                self.direct_call = direct
+                return call_handler(self, handler, args, kwargs)
+            if torch_functions.is_operation(real):
+                return torch_op(self, "call_function", real, args, kwargs)
+            original = policy.undisabled(real)
+            if original is not None:
+                return self._trace(FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)), args, kwargs, direct)
+            reason = policy.skip_reason(real)
+            if reason is not None:
+                raise GraphBreak(reason[0], reason[1])
+        return self._trace(function, args, kwargs, direct)
+
+    def _trace(self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: bool) -> Value:
+        code = function.code
+        flags = code.co_flags
+        if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
+            raise GraphBreak(breaks.GENERATOR, f"the coroutine {function.qualname}")
+        locals_ = bind_arguments(self, function, args, kwargs)
+        decoded = decode(code)
+        cells: dict[str, CellVal] = (
+            dict(zip(code.co_freevars, function.get_closure(self), strict=True)) if code.co_freevars else {}
+        )
+        for name in code.co_cellvars:
+            cells[name] = CellVal(locals_.pop(name, None))
+        frame = SymFrame(decoded, code, function.globals, locals_, cells, direct)
+        if flags & inspect.CO_GENERATOR:
+            frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
+            return GeneratorVal(frame)
+        result = self.run(frame)
+        assert isinstance(result, Value)
+        return result
+
+    def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """Call something written in C."""
+        handler = BUILTINS.get(fn) if getattr(type(fn), "__hash__", None) is not None else None
+        if handler is not None:
+            return call_handler(self, handler, args, kwargs)
+        if torch_functions.is_operation(fn):
+            return torch_op(self, "call_function", fn, args, kwargs)
+        if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], TensorVal):
+            return args[0].call_method(self, fn.__name__, args[1:], kwargs)
+        if is_pure(fn):
+            return self.fold(fn, args, kwargs)
+        raise GraphBreak(policy.builtin_kind(fn), policy.name_of(fn))
+
+    def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        handler = CONSTRUCTORS.get(cls.obj)
+        if handler is not None:
+            return call_handler(self, handler, args, kwargs)
+        return construct(self, cls, args, kwargs)
+
+    def construct_plain(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return construct_plain(self, cls, args, kwargs)
+
+    def bound_method(self, owner: Value, function: Value) -> Value:
+        return MethodVal(owner, function)
+
+    def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
+        """Run a pure function on known arguments; what it raises, the program raises."""
+        try:
+            reals = [arg.real() for arg in args]
+            named = {name: arg.real() for name, arg in (kwargs or {}).items()}
+        except NotReal as missing:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
+        try:
+            result = fn(*reals, **named)
+        except Exception as error:  # whatever it is, it is the traced program's exception
+            raise self.raised(type(error), *error.args) from None
+        return self.from_real(result)
+
+    def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return torch_op(self, op, target, args, kwargs)
+
+    def unary(self, op: str, value: Value) -> Value:
+        return operators.unary(self, op, value)
+
+    # -- attributes
+
+    def getattr(self, owner: Value, name: str) -> Value:
+        return owner.getattr(self, name)
+
+    def has_attribute(self, value: Value, name: str) -> bool:
+        try:
+            value.getattr(self, name)
+        except Raised as raised:
+            if issubclass(raised.value.py_type(), AttributeError):
+                return False
+            raise
+        return True
+
+    def class_attribute(self, owner: Value, kind: type, name: str) -> Value:
+        if name == "__class__":
+            return self.from_real(kind)
+        found, where = lookup_type(kind, name)
+        if found is MISSING:
+            raise self.raised(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
+        assert where is not None
+        return bind(self, owner, kind, name, found, where, self.from_real(kind))
+
+    def super_attribute(self, value: Any, name: str) -> Value:
+        return super_attribute(self, value, name)
+
+    def special(self, value: Value, name: str) -> Value:
+        """A special method as the interpreter itself looks it up: in the class."""
+        if isinstance(value, ObjVal):
+            method = value.special(self, name)
+            if method is not None:
+                return method
+        elif hasattr(value.py_type(), name):
+            return self.class_attribute(value, value.py_type(), name)
+        if name in ("__enter__", "__exit__"):
+            raise self.raised(
+                TypeError, f"'{value.py_type().__name__}' object does not support the context manager protocol"
+            )
+        raise self.raised(TypeError, f"'{value.py_type().__name__}' object has no {name}")
+
+    # -- iteration and containers
+
+    def next(self, iterator: Value) -> Value:
+        if isinstance(iterator, (IteratorVal, ObjVal)):
+            return iterator.next(self)
+        raise self.raised(TypeError, f"'{iterator.py_type().__name__}' object is not an iterator")
+
+    def unpack(self, value: Value) -> list[Value]:
+        """All items of an iterable."""
+        if isinstance(value, SequenceVal):
+            return value.values(self)
+        iterator = value.iterate(self)
+        if isinstance(iterator, IteratorVal):
+            return iterator.drain(self)
+        items = []
+        while True:
+            try:
+                items.append(self.next(iterator))
+            except Exhausted:
+                return items
+
+    def unpack_set(self, value: Value) -> list[Value]:
+        entries = getattr(value, "entries", None)
+        if entries is not None and not isinstance(value, DictVal):
+            return list(entries.values())
+        return self.unpack(value)
+
+    def equal(self, left: Value, right: Value) -> bool:
+        return operators.compare(self, "==", left, right).truth(self)
+
+    def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value:
+        return TupleVal(items, kind)
+
+    def new_list(self, items: Sequence[Value]) -> Value:
+        return ListVal(items)
+
+    def new_dict(self) -> Value:
+        return DictVal()
+
+    def new_instance(self, cls: type, payload: Value | None = None) -> Value:
+        return ObjVal(cls, payload=payload)
+
+    def iterator(self, items: Sequence[Value], kind: type) -> Value:
+        return SequenceIterator(list(items), kind)
+
+    def cell_contents_source(self, source: Source) -> Source:
+        return CellContentsSource(source)
+
+
+def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a model of a builtin; arguments that don't fit make the real call raise."""
+    try:
+        policy.signature_of(handler).bind(tx, *args, **kwargs)
+    except TypeError as error:
+        raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
+    return handler(tx, *args, **kwargs)
+
+
+def bind_arguments(
+    tx: Tracer, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value]
+) -> dict[str, Value]:
+    """Parameters' values by name; raises TypeError in the traced program when they don't fit."""
+    code = function.code
+    count, kwonly = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
+    rest = dict(kwargs)
+    if len(args) > count and not code.co_flags & inspect.CO_VARARGS:
+        raise GraphBreak(
+            breaks.RAISES, f"TypeError: {function.name}() takes {count} positional arguments but {len(args)} were given"
+        )
+    for position in range(code.co_posonlyargcount, count + kwonly):
+        name = names[position]
+        if name in rest:
+            if name in bound:
+                raise GraphBreak(
+                    breaks.RAISES, f"TypeError: {function.name}() got multiple values for argument '{name}'"
+                )
+            bound[name] = rest.pop(name)
+    first_default = count - function.default_count()
+    for position in range(len(args), count):
+        if names[position] not in bound:
+            if position < first_default:
+                raise GraphBreak(
+                    breaks.RAISES, f"TypeError: {function.name}() missing a required argument: '{names[position]}'"
+                )
+            bound[names[position]] = function.get_default(tx, position - first_default)
+    for name in names[count : count + kwonly]:
+        if name not in bound:
+            value = function.get_kwdefault(tx, name)
+            if value is None:
+                raise GraphBreak(
+                    breaks.RAISES, f"TypeError: {function.name}() missing a required keyword-only argument: '{name}'"
+                )
+            bound[name] = value
+    position = count + kwonly
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[names[position]] = TupleVal(args[count:])
+        position += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named = DictVal()
+        for name, value in rest.items():
+            named.entries[name] = (ConstVal(name), value)
+        bound[names[position]] = named
+    elif rest:
+        raise GraphBreak(
+            breaks.RAISES, f"TypeError: {function.name}() got an unexpected keyword argument '{next(iter(rest))}'"
+        )
+    return bound
+
+
+__all__ = ["NULL", "Calls", "ClassVal", "MethodVal", "SuperVal", "call_handler"]

@@ -1,0 +1,89 @@
+"""One frame of the traced program.
+
+In: a decoded code object, its globals and bound arguments. Out: the symbolic frame the machine steps, and the
+checkpoint taken before an instruction that may break.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, NamedTuple
+
+from dynajit.bytecode import Code, Instr
+from dynajit.report.records import FrameLoc
+from dynajit.values.base import Value
+from dynajit.values.functions import CellVal
+
+
+class Checkpoint(NamedTuple):
+    """Everything needed to be back before an instruction: lengths of the logs, and the frame's stack."""
+
+    instr: Instr
+    stack: list[Value]
+    journal: int
+    graph: tuple[int, int, int, bool]
+    guards: int
+
+
+class SymFrame:
+    """A frame while it is interpreted.
+
+    Attributes:
+        direct: the frame's return value is exactly what the caller's current instruction pushes, so that a break
+            inside can be continued in both.
+        checkpoint: state before the instruction at hand, if that instruction may break.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        code_object: types.CodeType,
+        globals_: dict[str, Any],
+        locals_: dict[str, Value],
+        cells: dict[str, CellVal],
+        direct: bool,
+    ) -> None:
+        self.code = code
+        self.code_object = code_object
+        self.instrs = code.instrs
+        self.globals = globals_
+        self.locals = locals_
+        self.cells = cells
+        self.direct = direct
+        self.stack: list[Value] = []
+        self.ip = code.entry
+        self.current: Instr = code.instrs[min(code.entry, len(code.instrs) - 1)]
+        self.checkpoint: Checkpoint | None = None
+        self.is_generator = code.is_generator
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.stack.pop()
+
+    def popn(self, count: int) -> list[Value]:
+        if count == 0:
+            return []
+        taken = self.stack[-count:]
+        del self.stack[-count:]
+        return taken
+
+    def location(self) -> FrameLoc:
+        """Where the frame stands, in the user's file."""
+        lineno, end_lineno, col, end_col = self.current.positions
+        return FrameLoc(
+            self.code_object.co_filename,
+            lineno or self.code_object.co_firstlineno,
+            end_lineno,
+            col,
+            end_col,
+            self.code_object.co_name,
+        )
+
+
+class Yielded:
+    """What a generator's frame gives when it suspends."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value

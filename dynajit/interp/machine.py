@@ -1,0 +1,330 @@
+"""The machine: steps symbolic frames, keeps the logs, takes checkpoints.
+
+In: the outermost frame with its locals' real values. Out: `Outcome`, the returned value or the break, with the chain
+of frames as they were before the breaking instruction; graph, guards and journal hold the rest. What a call means is
+in `calls.py`, what an opcode means in `opcodes_*.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.graph.builder import GraphBuilder
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, Source
+from dynajit.interp import opcodes_control, opcodes_data, opcodes_stack
+from dynajit.interp.calls import Calls
+from dynajit.interp.dispatch import HANDLERS, SIMPLE
+from dynajit.interp.frame import Checkpoint, SymFrame, Yielded
+from dynajit.report import breaks
+from dynajit.report.records import FrameLoc
+from dynajit.values.builtins.torch_state import EntryState
+from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.exceptions import ExceptionVal, raised
+from dynajit.values.functions import CellVal
+from dynajit.values.journal import Journal
+from dynajit.values.tensor import TensorVal
+from dynajit.values.wrap import from_real, wrap
+
+OPCODE_MODULES = (opcodes_stack, opcodes_data, opcodes_control)
+MAX_DEPTH = 120
+DELETED: Any = object()
+
+
+class Interpreter(Calls):
+    """Interprets one outermost frame and all that is inlined into it."""
+
+    def __init__(self, compile_id: str) -> None:
+        self.compile_id = compile_id
+        self.graph = GraphBuilder()
+        self.journal = Journal()
+        self.guards = GuardSet()
+        self.frames: list[SymFrame] = []
+        self.tensors: dict[int, Any] = {}
+        self.handled: ExceptionVal | None = None
+        self.direct_call = False
+        self.broken_frames: list[SymFrame] | None = None
+        self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self._objects: dict[int, tuple[Any, Value]] = {}
+        self._keep: list[Any] = []
+        self._stacks: dict[tuple[Any, ...], str] = {}
+        self.entry_state = EntryState()
+        self.guard(None, "GLOBAL_STATE")
+
+    # ------------------------------------------------------------------------------------------------- stepping
+
+    def run(self, frame: SymFrame) -> Value | Yielded:
+        """Step the frame until it returns or yields.
+
+        Raises:
+            Raised: the frame raises an exception that it does not handle.
+            GraphBreak: the frame, or one inlined into it, can't go on; `broken_frames` holds the chain.
+        """
+        if len(self.frames) >= MAX_DEPTH:
+            raise GraphBreak(breaks.RECURSION, f"{len(self.frames)} frames")
+        self.frames.append(frame)
+        try:
+            return self._loop(frame)
+        except GraphBreak:
+            if self.broken_frames is None:
+                self.broken_frames = list(self.frames)
+            raise
+        finally:
+            self.frames.pop()
+
+    def _loop(self, frame: SymFrame) -> Value | Yielded:
+        instrs = frame.instrs
+        while True:
+            instr = instrs[frame.ip]
+            frame.current = instr
+            frame.ip = instr.index + 1
+            if instr.op not in SIMPLE:
+                frame.checkpoint = Checkpoint(
+                    instr, frame.stack.copy(), self.journal.mark(), self.graph.mark(), len(self.guards)
+                )
+            try:
+                result = HANDLERS[instr.op](self, frame, instr)
+            except Raised as error:
+                if len(self.frames) == 1 and instr.handler is None:
+                    text = error.value.describe()
+                    raise GraphBreak(breaks.RAISES, text) from None
+                self._enter_handler(frame, instr, error)
+                continue
+            if result is not None:
+                return result  # type: ignore[no-any-return]
+
+    def _enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
+        """Go to the instruction's exception handler, or let the exception out of the frame."""
+        if instr.handler is None:
+            raise error
+        if isinstance(error.value, ExceptionVal) and self.handled is not None and error.value is not self.handled:
+            if isinstance(error.value.context, ConstVal):
+                self.journal.set_attr(error.value, "context", self.handled)
+        del frame.stack[instr.handler_depth :]
+        if instr.handler_lasti:
+            frame.stack.append(ConstVal(instr.index))
+        frame.stack.append(error.value)
+        frame.ip = instr.handler
+
+    def resume_generator(self, frame: SymFrame, value: Value) -> tuple[bool, Value]:
+        """Go on in a suspended generator; (ended, value)."""
+        frame.stack.append(value)
+        result = self.run(frame)
+        if isinstance(result, Yielded):
+            return False, result.value
+        return True, result
+
+    def throw_into_generator(self, frame: SymFrame, error: Value) -> tuple[bool, Value]:
+        frame.stack.append(ConstVal(None))
+        self._enter_handler(frame, frame.current, Raised(error))
+        result = self.run(frame)
+        if isinstance(result, Yielded):
+            return False, result.value
+        return True, result
+
+    def rollback(self, checkpoint: Checkpoint) -> None:
+        """Be back before the checkpoint's instruction."""
+        self.journal.rollback(checkpoint.journal)
+        self.graph.rollback(checkpoint.graph)
+        self.guards.truncate(checkpoint.guards)
+
+    def user_stack(self) -> list[FrameLoc]:
+        """Where the traced program stands, outermost first."""
+        return [frame.location() for frame in self.frames]
+
+    # --------------------------------------------------------------------------------------------------- guards
+
+    def guard(self, source: Source | None, kind: str, *params: object) -> None:
+        """Record what the trace relies on."""
+        if source is None and kind != "GLOBAL_STATE":
+            return
+        location = self.frames[-1].location() if self.frames else None
+        self.guards.add(Guard(source, kind, *params, user_loc=location))
+
+    def guard_distinct(self, left: Value, right: Value) -> None:
+        if left.source is not None and right.source is not None and left.source != right.source:
+            self.guard(left.source, "NOT_ALIASED", right.source)
+
+    # --------------------------------------------------------------------------------------------------- models
+
+    def wrap(self, obj: Any, source: Source | None) -> Value:
+        assert source is not None
+        return wrap(self, obj, source)
+
+    def from_real(self, obj: Any) -> Value:
+        return from_real(self, obj)
+
+    def known_object(self, obj: Any, source: Source) -> Value | None:
+        """The model of this very object, if it was reached before; the two ways must then lead to one object again."""
+        entry = self._objects.get(id(obj))
+        if entry is None:
+            return None
+        known = entry[1]
+        if known.source is not None and known.source != source and not isinstance(source, ConstSource):
+            if isinstance(known.source, ConstSource):
+                self.guard(source, "ID", obj)
+            else:
+                self.guard(source, "SAME_OBJECT", known.source, source)
+        return known
+
+    def remember_object(self, obj: Any, value: Value) -> None:
+        self._keep.append(obj)
+        self.journal.set_item(self._objects, id(obj), (obj, value))
+
+    def remember_tensor(self, value: TensorVal) -> None:
+        self._keep.append(value.fake)
+        self.journal.set_item(self.tensors, id(value.fake), value)
+
+    def wrap_cell(self, cell: Any, source: Source) -> CellVal:
+        from_outside = self.known_object(cell, source)
+        if isinstance(from_outside, CellVal):
+            return from_outside
+        made = CellVal(None, source, self.cell_contents_source(source), cell)
+        self.remember_object(cell, made)
+        return made
+
+    def raised(self, kind: type[BaseException], *args: object) -> Raised:
+        return raised(self, kind, args)
+
+    # ------------------------------------------------------------------------------------------ locals and globals
+
+    def has_local(self, frame: SymFrame, name: str) -> bool:
+        return name in frame.locals
+
+    def load_local(self, frame: SymFrame, name: str) -> Value:
+        raise self.raised(
+            UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+        )
+
+    def start_root(
+        self, names: Sequence[str], values: Sequence[Any], frame: SymFrame, cells: Sequence[tuple[str, Any]]
+    ) -> None:
+        """Give the outermost frame its parameters; models are made lazily."""
+        boxes = {}
+        for index, (name, value) in enumerate(zip(names, values, strict=True)):
+            boxes[name] = LocalBox(self, frame, LocalSource(index, name), value)
+        frame.locals = LazyLocals(boxes)
+        for offset, (name, cell) in enumerate(cells):
+            source = CellSource(len(names) + offset, name)
+            frame.cells[name] = self.wrap_cell(cell, source)
+        for name in frame.code.cellvars:
+            if name not in frame.cells:
+                frame.cells[name] = CellVal(frame.locals[name] if name in boxes else None)
+
+    def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:
+        written = self.globals_written.get((id(frame.globals), name))
+        if written is not None:
+            if written[1] is not DELETED:
+                return written[1]  # type: ignore[no-any-return]
+        elif name in frame.globals:
+            return self.wrap(frame.globals[name], self._global_source(frame, name))
+        return self._load_builtin(frame, name) if builtins else None
+
+    def _global_source(self, frame: SymFrame, name: str) -> Source:
+        if frame is self.frames[0] or frame.globals is self.frames[0].globals:
+            return GlobalSource(name)
+        return ItemSource(ConstSource(frame.globals, f"{frame.globals.get('__name__')}.__dict__"), name)
+
+    def _load_builtin(self, frame: SymFrame, name: str) -> Value | None:
+        table = frame.globals.get("__builtins__", builtins)
+        table = table.__dict__ if isinstance(table, types.ModuleType) else table
+        if name not in table:
+            return None
+        if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the replaced builtin {name!r}")
+        return self.from_real(table[name])
+
+    def global_value(self, globals_: dict[str, Any], name: str) -> Value | None:
+        written = self.globals_written.get((id(globals_), name))
+        return None if written is None or written[1] is DELETED else written[1]
+
+    def store_global(self, globals_: dict[str, Any], name: str, value: Value | None) -> None:
+        self.journal.set_item(
+            self.globals_written, (id(globals_), name), (globals_, DELETED if value is None else value)
+        )
+
+    # ----------------------------------------------------------------------------------------------- fx metadata
+
+    def node_meta(self, result: object) -> dict[str, Any]:
+        """What an fx node carries: its fake value and the user's stack."""
+        where = tuple((frame.code_object, frame.current.index) for frame in self.frames)
+        text = self._stacks.get(where)
+        if text is None:
+            text = self._stacks[where] = "".join(
+                f'  File "{loc.filename}", line {loc.lineno}, in {loc.function}\n' for loc in self.user_stack()
+            )
+        return {"example_value": result, "stack_trace": text}
+
+    def caller_module(self) -> str:
+        """The module of the innermost traced frame."""
+        return str(self.frames[-1].globals.get("__name__") or "")
+
+    def take_direct(self) -> bool:
+        """Whether the call at hand may be continued in, once."""
+        direct, self.direct_call = self.direct_call, False
+        return direct
+
+
+class LocalBox:
+    """A parameter of the outermost frame before anybody reads it."""
+
+    def __init__(self, tx: Interpreter, frame: SymFrame, source: LocalSource, real: Any) -> None:
+        self.tx = tx
+        self.frame = frame
+        self.source = source
+        self.real = real
+
+    def open(self) -> Value:
+        return self.tx.wrap(self.real, self.source)
+
+
+class LazyLocals(dict[str, Any]):
+    """Locals of the outermost frame; a parameter becomes a model, and is guarded, at its first read."""
+
+    def __init__(self, boxes: dict[str, LocalBox]) -> None:
+        super().__init__()
+        self.boxes = boxes
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        box = self.boxes.get(name)
+        return box.open() if box is not None else default
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or name in self.boxes
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.boxes.pop(name, None)
+        dict.__setitem__(self, name, value)
+
+    def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+        found = self.get(name, default)
+        self.boxes.pop(name, None)
+        dict.pop(self, name, None)
+        return found
+
+
+def with_deep_recursion(run: Callable[[], Any]) -> Any:
+    """Run with room for the interpreter's own frames on top of the user's."""
+    old = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(old, 20000))
+    try:
+        return run()
+    finally:
+        sys.setrecursionlimit(old)
+
+
+__all__ = ["Exhausted", "Interpreter"]

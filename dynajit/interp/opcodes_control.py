@@ -1,0 +1,241 @@
+"""Opcodes that jump, call, return, raise, handle exceptions, enter contexts and suspend generators.
+
+In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from dynajit.bytecode import Instr
+from dynajit.interp.dispatch import opcode
+from dynajit.interp.frame import SymFrame, Yielded
+from dynajit.report import breaks
+from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.functions import CellVal, FunctionVal
+from dynajit.values.mapping import DictVal, pairs_of
+from dynajit.values.objects import ClassVal
+from dynajit.values.sequence import TupleVal
+
+
+@opcode("JUMP", simple=True)
+def jump(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.ip = instr.target  # type: ignore[assignment]
+
+
+@opcode("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if frame.pop().truth(tx):
+        frame.ip = instr.target  # type: ignore[assignment]
+
+
+@opcode("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if not frame.pop().truth(tx):
+        frame.ip = instr.target  # type: ignore[assignment]
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, ConstVal) and value.value is None
+
+
+@opcode("POP_JUMP_IF_NONE", simple=True)
+def pop_jump_if_none(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if _is_none(frame.pop()):
+        frame.ip = instr.target  # type: ignore[assignment]
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", simple=True)
+def pop_jump_if_not_none(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if not _is_none(frame.pop()):
+        frame.ip = instr.target  # type: ignore[assignment]
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+def jump_or_pop(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if frame.stack[-1].truth(tx) == (instr.op == "JUMP_IF_TRUE_OR_POP"):
+        frame.ip = instr.target  # type: ignore[assignment]
+    else:
+        frame.pop()
+
+
+# ---------------------------------------------------------------------------------------------------------- calls
+
+
+@opcode("CALL")
+def call(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    argc, names = instr.arg
+    args = frame.popn(argc)
+    first, second = frame.popn(2)
+    if first is NULL:
+        fn = second
+    elif second is NULL:
+        fn = first
+    else:
+        fn, args = first, [second, *args]
+    kwargs = {}
+    if names:
+        kwargs = dict(zip(names, args[-len(names) :], strict=True))
+        args = args[: -len(names)]
+    frame.push(tx.call(fn, args, kwargs, True))
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    kwargs: dict[str, Value] = {}
+    if instr.arg:
+        for key, value in pairs_of(tx, frame.pop()):
+            kwargs[key.const()] = value
+    args = tx.unpack(frame.pop())
+    fn = frame.pop()
+    frame.pop()
+    frame.push(tx.call(fn, args, kwargs, True))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    code = frame.pop().const()
+    flags = instr.arg
+    closure = frame.pop() if flags & 8 else None
+    annotations = frame.pop() if flags & 4 else None
+    kwdefaults = frame.pop() if flags & 2 else None
+    defaults = frame.pop() if flags & 1 else None
+    cells: list[CellVal] = list(closure.items) if isinstance(closure, TupleVal) else []
+    frame.push(
+        FunctionVal(code, frame.globals, code.co_name, code.co_qualname, defaults, kwdefaults, cells, annotations)
+    )
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if instr.arg == "INTRINSIC_LIST_TO_TUPLE":
+        frame.push(TupleVal(tx.unpack(frame.pop())))
+    elif instr.arg == "INTRINSIC_UNARY_POSITIVE":
+        from_operators = tx.unary("UNARY_POSITIVE", frame.pop())
+        frame.push(from_operators)
+    elif instr.arg == "INTRINSIC_STOPITERATION_ERROR":
+        error = frame.stack[-1]
+        if issubclass(error.py_type(), StopIteration):
+            raise GraphBreak(breaks.GENERATOR, "StopIteration leaves a generator")
+    else:
+        raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_2(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
+
+
+@opcode("RETURN_VALUE", simple=True)
+def return_value(tx: Any, frame: SymFrame, instr: Instr) -> Value:
+    return frame.pop()
+
+
+@opcode("RETURN_CONST", simple=True)
+def return_const(tx: Any, frame: SymFrame, instr: Instr) -> Value:
+    return tx.from_real(instr.arg)  # type: ignore[no-any-return]
+
+
+# ----------------------------------------------------------------------------------------------------- exceptions
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if instr.arg == 0:
+        if tx.handled is None:
+            raise tx.raised(RuntimeError, "No active exception to reraise")
+        raise Raised(tx.handled)
+    cause = frame.pop() if instr.arg == 2 else None
+    error = _exception_instance(tx, frame.pop())
+    if cause is not None:
+        error.setattr(tx, "__cause__", cause if _is_none(cause) else _exception_instance(tx, cause))
+    raise Raised(error)
+
+
+def _exception_instance(tx: Any, value: Value) -> ExceptionVal:
+    if isinstance(value, ClassVal) and issubclass(value.obj, BaseException):
+        value = tx.call(value, [], {})
+    if not isinstance(value, ExceptionVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"raising {value.describe()}")
+    return value
+
+
+@opcode("RERAISE")
+def reraise(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    raise Raised(frame.pop())
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    error = frame.pop()
+    frame.push(tx.handled if tx.handled is not None else ConstVal(None))
+    frame.push(error)
+    tx.journal.set_attr(tx, "handled", error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    previous = frame.pop()
+    tx.journal.set_attr(tx, "handled", previous if isinstance(previous, ExceptionVal) else None)
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    wanted = frame.pop()
+    kinds = [wanted] if not isinstance(wanted, TupleVal) else wanted.values(tx)
+    raised_kind = frame.stack[-1].py_type()
+    frame.push(ConstVal(any(issubclass(raised_kind, kind.real()) for kind in kinds)))
+
+
+@opcode("BEFORE_WITH")
+def before_with(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    manager = frame.pop()
+    leave = tx.special(manager, "__exit__")
+    entered = tx.call(tx.special(manager, "__enter__"), [], {})
+    frame.push(leave)
+    frame.push(entered)
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    error, leave = frame.stack[-1], frame.stack[-4]
+    frame.push(tx.call(leave, [tx.from_real(error.py_type()), error, ConstVal(None)], {}))
+
+
+# ------------------------------------------------------------------------------------------------------ generators
+
+
+@opcode("YIELD_VALUE", simple=True)
+def yield_value(tx: Any, frame: SymFrame, instr: Instr) -> Yielded:
+    return Yielded(frame.pop())
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(frame.pop().iterate(tx))
+
+
+@opcode("SEND")
+def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    sent = frame.pop()
+    receiver = frame.stack[-1]
+    try:
+        if _is_none(sent):
+            frame.push(tx.next(receiver))
+        else:
+            frame.push(receiver.call_method(tx, "send", [sent], {}))
+    except Exhausted as end:
+        frame.pop()
+        frame.push(end.value or ConstVal(None))
+        frame.ip = instr.target  # type: ignore[assignment]
+
+
+def is_generator_code(code: types.CodeType) -> bool:
+    """Whether calling a function with this code makes a generator (not a coroutine)."""
+    return bool(code.co_flags & 0x20)
+
+
+__all__ = ["DictVal", "is_generator_code"]

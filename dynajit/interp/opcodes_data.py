@@ -1,0 +1,359 @@
+"""Opcodes that build, index, operate on and compare values, and read and write attributes.
+
+In: canonical instructions. Out: handlers in `dispatch.HANDLERS`; the meaning of operators is in `values.operators`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+from dynajit.bytecode import Instr
+from dynajit.interp.dispatch import opcode
+from dynajit.interp.frame import SymFrame
+from dynajit.report import breaks
+from dynajit.values import operators
+from dynajit.values.base import NULL, Exhausted, GraphBreak, Value
+from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.mapping import DictVal, SetVal, pairs_of
+from dynajit.values.objects import ModuleVal, is_trusted
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.slices import make_slice
+
+
+@opcode("LOAD_ATTR")
+def load_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    owner = frame.pop()
+    frame.push(tx.getattr(owner, instr.arg))
+
+
+@opcode("LOAD_METHOD")
+def load_method(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    owner = frame.pop()
+    found = tx.getattr(owner, instr.arg)
+    frame.push(NULL)
+    frame.push(found)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    name, is_method = instr.arg[0], instr.arg[1]
+    function, cls, obj = frame.popn(3)
+    bound = tx.call(function, [cls, obj], {})
+    found = bound.getattr(tx, name)
+    if is_method:
+        frame.push(NULL)
+    frame.push(found)
+
+
+@opcode("STORE_ATTR")
+def store_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    value, owner = frame.popn(2)
+    owner.setattr(tx, instr.arg, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.pop().delattr(tx, instr.arg)
+
+
+@opcode("BINARY_OP")
+def binary_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    left, right = frame.popn(2)
+    frame.push(operators.binary(tx, instr.arg, left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    left, right = frame.popn(2)
+    frame.push(operators.compare(tx, instr.arg, left, right))
+
+
+@opcode("IS_OP")
+def is_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    left, right = frame.popn(2)
+    frame.push(ConstVal(operators.same_object(tx, left, right) != bool(instr.arg)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    item, container = frame.popn(2)
+    frame.push(ConstVal(container.contains(tx, item) != bool(instr.arg)))
+
+
+@opcode("UNARY_NOT")
+def unary_not(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(ConstVal(not frame.pop().truth(tx)))
+
+
+@opcode("TO_BOOL")
+def to_bool(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(ConstVal(frame.pop().truth(tx)))
+
+
+@opcode("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")
+def unary(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(operators.unary(tx, instr.op, frame.pop()))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    owner, key = frame.popn(2)
+    frame.push(owner.getitem(tx, key))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    value, owner, key = frame.popn(3)
+    owner.setitem(tx, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    owner, key = frame.popn(2)
+    owner.delitem(tx, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    owner, start, stop = frame.popn(3)
+    frame.push(owner.getitem(tx, make_slice([start, stop, ConstVal(None)])))
+
+
+@opcode("STORE_SLICE")
+def store_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    value, owner, start, stop = frame.popn(4)
+    owner.setitem(tx, make_slice([start, stop, ConstVal(None)]), value)
+
+
+@opcode("BUILD_TUPLE", simple=True)
+def build_tuple(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(TupleVal(frame.popn(instr.arg)))
+
+
+@opcode("BUILD_LIST", simple=True)
+def build_list(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(ListVal(frame.popn(instr.arg)))
+
+
+@opcode("BUILD_SET")
+def build_set(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(SetVal.of(tx, frame.popn(instr.arg)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    parts = frame.popn(instr.arg)
+    frame.push(make_slice(parts if len(parts) == 3 else [*parts, ConstVal(None)]))
+
+
+@opcode("BUILD_MAP")
+def build_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    parts = frame.popn(2 * instr.arg)
+    made = DictVal()
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        made.setitem(tx, key, value)
+    frame.push(made)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    keys = frame.pop().const()
+    made = DictVal()
+    for key, value in zip(keys, frame.popn(instr.arg), strict=True):
+        made.setitem(tx, tx.from_real(key), value)
+    frame.push(made)
+
+
+@opcode("BUILD_STRING")
+def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    parts = frame.popn(instr.arg)
+    frame.push(tx.fold(lambda *pieces: "".join(pieces), parts))
+
+
+@opcode("FORMAT_VALUE")
+def format_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    conversion, has_spec = instr.arg
+    spec = frame.pop() if has_spec else ConstVal("")
+    value = frame.pop()
+    if conversion is not None:
+        value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
+    frame.push(tx.call(tx.from_real(format), [value, spec], {}))
+
+
+@opcode("LIST_EXTEND")
+def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    other = frame.pop()
+    target = frame.stack[-instr.arg]
+    assert isinstance(target, ListVal)
+    target.replace(tx, [*target.values(tx), *tx.unpack(other)])
+
+
+@opcode("LIST_APPEND")
+def list_append(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    item = frame.pop()
+    frame.stack[-instr.arg].call_method(tx, "append", [item], {})
+
+
+@opcode("SET_ADD")
+def set_add(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    item = frame.pop()
+    frame.stack[-instr.arg].call_method(tx, "add", [item], {})
+
+
+@opcode("SET_UPDATE")
+def set_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    other = frame.pop()
+    frame.stack[-instr.arg].call_method(tx, "update", [other], {})
+
+
+@opcode("MAP_ADD")
+def map_add(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    key, value = frame.popn(2)
+    frame.stack[-instr.arg].setitem(tx, key, value)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    other = frame.pop()
+    target = frame.stack[-instr.arg]
+    for key, value in pairs_of(tx, other):
+        target.setitem(tx, key, value)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    other = frame.pop()
+    target = frame.stack[-instr.arg]
+    for key, value in pairs_of(tx, other):
+        if target.contains(tx, key):
+            raise GraphBreak(breaks.RAISES, f"TypeError: got multiple values for keyword argument {key.describe()}")
+        target.setitem(tx, key, value)
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(TupleVal(tx.unpack(frame.pop())))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    items = tx.unpack(frame.pop())
+    if len(items) < instr.arg:
+        raise tx.raised(ValueError, f"not enough values to unpack (expected {instr.arg}, got {len(items)})")
+    if len(items) > instr.arg:
+        raise tx.raised(ValueError, f"too many values to unpack (expected {instr.arg})")
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    before, after = instr.arg
+    items = tx.unpack(frame.pop())
+    if len(items) < before + after:
+        raise tx.raised(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    rest = len(items) - after
+    parts: list[Value] = [*items[:before], ListVal(items[before:rest]), *items[rest:]]
+    frame.stack.extend(reversed(parts))
+
+
+@opcode("GET_ITER")
+def get_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(frame.pop().iterate(tx))
+
+
+@opcode("FOR_ITER")
+def for_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    iterator = frame.stack[-1]
+    try:
+        frame.push(tx.next(iterator))
+    except Exhausted:
+        frame.pop()
+        assert instr.target is not None
+        frame.ip = instr.target
+
+
+@opcode("GET_LEN")
+def get_len(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(frame.stack[-1].length(tx))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    kind = frame.stack[-1].py_type()
+    frame.push(ConstVal(bool(kind.__flags__ & (1 << 5))))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    kind = frame.stack[-1].py_type()
+    frame.push(ConstVal(bool(kind.__flags__ & (1 << 6))))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    keys, subject = frame.stack[-1], frame.stack[-2]
+    found = []
+    for key in tx.unpack(keys):
+        if not subject.contains(tx, key):
+            frame.push(ConstVal(None))
+            return
+        found.append(subject.getitem(tx, key))
+    frame.push(TupleVal(found))
+
+
+@opcode("MATCH_CLASS")
+def match_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    subject, cls, names = frame.popn(3)
+    kind = cls.real()
+    if not issubclass(subject.py_type(), kind):
+        frame.push(ConstVal(None))
+        return
+    positional = instr.arg
+    attributes = list(names.const())
+    found: list[Value] = []
+    if positional:
+        order = getattr(kind, "__match_args__", None)
+        if order is None and kind in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
+            found.append(subject)
+        elif order is None or positional > len(order):
+            raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() accepts fewer positional sub-patterns")
+        else:
+            attributes = [*order[:positional], *attributes]
+    for name in attributes:
+        if not tx.has_attribute(subject, name):
+            frame.push(ConstVal(None))
+            return
+        found.append(tx.getattr(subject, name))
+    frame.push(TupleVal(found))
+
+
+@opcode("IMPORT_NAME")
+def import_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    level, names = frame.popn(2)
+    name = instr.arg
+    package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
+    full = importlib.util.resolve_name("." * level.const() + name, package) if level.const() else name
+    if full not in sys.modules and is_trusted(full):
+        importlib.import_module(full)
+    if full not in sys.modules:
+        raise GraphBreak(breaks.IMPORT, full)
+    found = (
+        sys.modules[full]
+        if names.is_const() and names.const() or level.const()
+        else sys.modules[full.partition(".")[0]]
+    )
+    frame.push(ModuleVal(found))
+
+
+@opcode("IMPORT_FROM")
+def import_from(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    module = frame.stack[-1]
+    real = constant_of(module, "a module") if not isinstance(module, ModuleVal) else module.obj
+    if not hasattr(real, instr.arg) and f"{real.__name__}.{instr.arg}" not in sys.modules:
+        raise GraphBreak(breaks.IMPORT, f"{real.__name__}.{instr.arg}")
+    frame.push(tx.getattr(module, instr.arg))

@@ -1,0 +1,183 @@
+"""Opcodes that move values: constants, locals, cells, globals, the stack.
+
+In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynajit.bytecode import Instr
+from dynajit.interp.dispatch import opcode
+from dynajit.interp.frame import SymFrame
+from dynajit.report import breaks
+from dynajit.values.base import NULL, GraphBreak, Value
+from dynajit.values.constant import ConstVal, is_literal
+
+
+@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", simple=True)
+def nothing(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    pass
+
+
+@opcode("POP_TOP", simple=True)
+def pop_top(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.stack.pop()
+
+
+@opcode("PUSH_NULL", simple=True)
+def push_null(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.stack.append(NULL)
+
+
+@opcode("COPY", simple=True)
+def copy(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.stack.append(frame.stack[-instr.arg])
+
+
+@opcode("SWAP", simple=True)
+def swap(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    stack = frame.stack
+    stack[-1], stack[-instr.arg] = stack[-instr.arg], stack[-1]
+
+
+@opcode("LOAD_CONST", simple=True)
+def load_const(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    arg = instr.arg
+    frame.stack.append(ConstVal(arg) if is_literal(arg) else tx.from_real(arg))
+
+
+@opcode("LOAD_FAST")
+def load_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    value = frame.locals.get(instr.arg)
+    if value is None:
+        value = tx.load_local(frame, instr.arg)
+    frame.stack.append(value)
+
+
+@opcode("LOAD_FAST_CHECK")
+def load_fast_check(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if instr.arg not in frame.locals and not tx.has_local(frame, instr.arg):
+        raise tx.raised(
+            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
+        )
+    load_fast(tx, frame, instr)
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if instr.arg in frame.locals or tx.has_local(frame, instr.arg):
+        load_fast(tx, frame, instr)
+        frame.locals.pop(instr.arg, None)
+    else:
+        frame.stack.append(NULL)
+
+
+@opcode("STORE_FAST", simple=True)
+def store_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(instr.arg, None)
+    else:
+        frame.locals[instr.arg] = value
+
+
+@opcode("DELETE_FAST")
+def delete_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if not tx.has_local(frame, instr.arg):
+        raise tx.raised(
+            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
+        )
+    frame.locals.pop(instr.arg, None)
+
+
+@opcode("LOAD_CLOSURE", simple=True)
+def load_closure(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.stack.append(frame.cells[instr.arg])
+
+
+@opcode("LOAD_DEREF")
+def load_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    found = frame.cells[instr.arg].get(tx)
+    if found is None:
+        if instr.arg in frame.code.freevars:
+            raise tx.raised(
+                NameError,
+                f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope",
+            )
+        raise tx.raised(
+            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
+        )
+    frame.stack.append(found)
+
+
+@opcode("STORE_DEREF")
+def store_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.cells[instr.arg].set(tx, frame.stack.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    cell = frame.cells[instr.arg]
+    if cell.get(tx) is None:
+        raise tx.raised(
+            NameError,
+            f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope",
+        )
+    cell.set(tx, None)
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    name, null = instr.arg
+    value: Value | None = tx.load_global(frame, name)
+    if value is None:
+        raise tx.raised(NameError, f"name '{name}' is not defined")
+    if null:
+        frame.stack.append(NULL)
+    frame.stack.append(value)
+
+
+@opcode("STORE_GLOBAL")
+def store_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    tx.store_global(frame.globals, instr.arg, frame.stack.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if tx.load_global(frame, instr.arg, builtins=False) is None:
+        raise tx.raised(NameError, f"name '{instr.arg}' is not defined")
+    tx.store_global(frame.globals, instr.arg, None)
+
+
+@opcode("LOAD_ASSERTION_ERROR", simple=True)
+def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.stack.append(tx.from_real(AssertionError))
+
+
+@opcode(
+    "UNKNOWN",
+    "LOAD_NAME",
+    "STORE_NAME",
+    "DELETE_NAME",
+    "LOAD_CLASSDEREF",
+    "LOAD_LOCALS",
+    "LOAD_FROM_DICT_OR_GLOBALS",
+    "LOAD_FROM_DICT_OR_DEREF",
+    "LOAD_BUILD_CLASS",
+    "IMPORT_STAR",
+    "SETUP_ANNOTATIONS",
+    "PRINT_EXPR",
+    "GET_AWAITABLE",
+    "BEFORE_ASYNC_WITH",
+    "GET_AITER",
+    "GET_ANEXT",
+    "END_ASYNC_FOR",
+    "ASYNC_GEN_WRAP",
+    "CLEANUP_THROW",
+    "CHECK_EG_MATCH",
+    "PREP_RERAISE_STAR",
+)
+def unknown(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    name = instr.arg[0] if instr.op == "UNKNOWN" else instr.op
+    raise GraphBreak(breaks.UNKNOWN_OPCODE, str(name))

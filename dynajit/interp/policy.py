@@ -1,0 +1,179 @@
+"""Which functions are traced, and which end the graph.
+
+In: a function. Out: None to trace it, or the kind of break and its detail. The table below is short on purpose: a
+module is listed with the reason why its functions are not traced; everything else is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal
+
+# module prefix → why its Python functions are not traced
+SKIPPED_MODULES: dict[str, str] = {
+    "torch._dynamo": "torch's own compiler",
+    "torch._inductor": "torch's own compiler",
+    "torch._functorch": "torch's own compiler",
+    "torch._subclasses": "fake tensors",
+    "torch.fx": "graph tools",
+    "torch.autograd": "the autograd engine",
+    "torch.distributed": "talks to other processes",
+    "torch.utils.data": "loads data",
+    "torch.serialization": "reads files",
+    "torch.multiprocessing": "starts processes",
+    "torch.profiler": "looks at the running program",
+    "torch.cuda": "talks to the device",
+    "torch.jit": "another compiler",
+    "torch.export": "another compiler",
+    "torch.onnx": "another compiler",
+    "torch.testing": "test tools",
+    "torch.random": "changes the random state",
+    "torch.hub": "reads files",
+    "torch.library": "registers operators",
+    "torch._ops": "calls operators",
+    "torch._tensor_str": "prints tensors",
+    "torch._logging": "writes output",
+    "logging": "writes output",
+    "warnings": "writes output",
+    "threading": "starts threads",
+    "multiprocessing": "starts processes",
+    "subprocess": "starts processes",
+    "asyncio": "runs coroutines",
+    "concurrent": "starts threads",
+    "socket": "talks to the network",
+    "inspect": "looks at frames and code",
+    "traceback": "looks at frames",
+    "linecache": "reads files",
+    "io": "reads and writes files",
+    "random": "changes the random state",
+    "tempfile": "writes files",
+    "shutil": "writes files",
+    "pdb": "a debugger",
+    "unittest": "test tools",
+    "_pytest": "test tools",
+    "pytest": "test tools",
+    "importlib": "imports modules",
+    "pickle": "serialises",
+    "ast": "reads code",
+    "dis": "reads code",
+    "tokenize": "reads code",
+    "numpy": "computes on arrays outside of torch",
+    "pandas": "computes outside of torch",
+    "triton": "compiles kernels",
+    "dynajit": "the compiler itself",
+    "sympy": "symbolic algebra",
+    "weakref": "object life times",
+    "gc": "object life times",
+    "ctypes": "calls foreign code",
+    "email": "not tensor code",
+    "urllib": "talks to the network",
+    "http": "talks to the network",
+    "json": "text processing",
+    "re": "text processing",
+    "argparse": "text processing",
+    "datetime": "the clock",
+    "time": "the clock",
+    "os": "the operating system",
+    "pathlib": "the operating system",
+    "copy": "copies objects with their identity",
+    "abc": "class machinery",
+    "tqdm": "writes output",
+    "rich": "writes output",
+    "torch._jit_internal": "another compiler",
+}
+# traced although a prefix above covers them
+TRACED_MODULES = (
+    "torch.autograd.grad_mode",
+    "torch.autograd.profiler",
+    "torch.utils._contextlib",
+    "torch.amp",
+    "torch.cuda.amp",
+    "dynajit.values.polyfills",
+    "torch.autograd.graph_disabled",
+    "torch.nn",
+)
+_OUTPUT = frozenset({"print", "input", "open", "breakpoint", "write", "flush"})
+_FRAMES = frozenset(
+    {"locals", "globals", "vars", "dir", "exec", "eval", "_getframe", "compile", "__import__", "exc_info"}
+)
+
+
+def undisabled(function: types.FunctionType) -> types.FunctionType | None:
+    """What torch hides from its own compiler in its optimizers, which is traced here."""
+    if function.__globals__.get("__name__") == "torch._compile" and "__wrapped__" in function.__dict__:
+        original = function.__wrapped__  # type: ignore[attr-defined]
+        if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith("torch.optim"):
+            return original
+    return None
+
+
+def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
+    """Models of functions in modules that are not imported here, by name."""
+    if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
+        return _graph_break
+    return None
+
+
+def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """torch's optimizers ask for breaks that only its own compiler needs."""
+    if tx.caller_module().startswith("torch.optim"):
+        return ConstVal(None)
+    raise GraphBreak(breaks.USER_BREAK)
+
+
+def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
+    """Why the function is not traced, or None."""
+    if getattr(function, "_dynajit_disable", False) or getattr(function, "_torchdynamo_disable", False):
+        return breaks.DISABLED, function.__qualname__
+    if hasattr(function, "_torchdynamo_orig_callable"):
+        return breaks.COMPILED_CALL, function.__qualname__
+    module = function.__globals__.get("__name__") or function.__module__ or ""
+    prefix = skipped_prefix(module)
+    if prefix is None:
+        return None
+    kind = breaks.OUTPUT_CALL if SKIPPED_MODULES[prefix] == "writes output" else breaks.SKIPPED_CALL
+    return kind, f"{module}.{function.__qualname__} ({SKIPPED_MODULES[prefix]})"
+
+
+@functools.lru_cache(maxsize=4096)
+def skipped_prefix(module: str) -> str | None:
+    """The entry of SKIPPED_MODULES that covers a module."""
+    for traced in TRACED_MODULES:
+        if module == traced or module.startswith(traced + "."):
+            return None
+    name = module
+    while name:
+        if name in SKIPPED_MODULES:
+            return name
+        name = name.rpartition(".")[0]
+    return None
+
+
+def builtin_kind(fn: Any) -> BreakKind:
+    """The kind of break at a C function without a model."""
+    name = getattr(fn, "__name__", "")
+    if name in _OUTPUT:
+        return breaks.OUTPUT_CALL
+    if name in _FRAMES:
+        return breaks.FRAME_INTROSPECTION
+    return breaks.UNKNOWN_CALL
+
+
+def name_of(fn: Any) -> str:
+    """A function's name for messages."""
+    module = getattr(fn, "__module__", None)
+    name = getattr(fn, "__qualname__", None) or repr(fn)
+    return f"{module}.{name}" if module else str(name)
+
+
+@functools.cache
+def signature_of(handler: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(handler)

@@ -1,0 +1,184 @@
+"""The code that takes a frame's place.
+
+In: the interpreter after a return or a break, the compiled graph. Out: a code object whose parameters are the frame's
+parameters and then its free variables' cells. Order: the graph's inputs are read, the graph is called, objects are
+made, effects happen, then the return value or the breaking instruction with the continuations of all frames.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynajit.bytecode import Emitter
+from dynajit.graph.builder import GraphInput
+from dynajit.interp.frame import SymFrame
+from dynajit.interp.machine import DELETED, Interpreter
+from dynajit.resume.plan import Plan, Resume, operands, resume_after, slot_kinds
+from dynajit.resume.rebuild import Rebuilder, needed
+from dynajit.values.base import NULL, Value
+from dynajit.values.tensor import TensorVal
+
+# makes the call object of a continuation: (frame, index, stack slots, locals, cells) -> callable
+MakeContinuation = Callable[[SymFrame, int, tuple[str, ...], Sequence[str], Sequence[str]], Callable[..., Any]]
+_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
+
+
+class Emission:
+    """One replacement code object."""
+
+    def __init__(self, tx: Interpreter, root: SymFrame, make_continuation: MakeContinuation) -> None:
+        self.tx = tx
+        self.root = root
+        self.make_continuation = make_continuation
+        self.emit = Emitter()
+        self.out = Rebuilder(self.emit)
+        self.results: list[Value] = []
+        self.resumes: list[tuple[bool, list[Resume]]] = []
+        self.operands: list[Value] = []
+        self.plan: Plan | None = None
+        self.exit_grad = torch.is_grad_enabled()
+
+    # -- what has to exist
+
+    def returning(self, value: Value) -> None:
+        """The frame returns this value."""
+        self.results = [value]
+
+    def breaking(self, plan: Plan) -> None:
+        """The frame breaks at the current instruction of the plan's innermost frame."""
+        self.plan = plan
+        inner = plan.frames[-1]
+        self.operands = operands(inner)
+        outer = [resume_after(frame) for frame in plan.frames[:-1]]
+        self.resumes = [(False, [*outer, resume_after(inner)])]
+        if inner.current.op in _JUMPS:
+            self.resumes.append((True, [*outer, resume_after(inner, True)]))
+
+    def roots(self) -> list[Any]:
+        """All values that the code pushes."""
+        found: list[Any] = [*self.results, *self.operands]
+        for _, chain in self.resumes:
+            for resume in chain:
+                found.extend(resume.stack)
+                found.extend(_local(resume.frame, name) for name in resume.locals)
+                found.extend(resume.frame.cells[name] for name in resume.cells)
+        for value in self.tx.journal.dirty.values():
+            found.extend(value.effect_children())
+        found.extend(value for _, value in self.tx.globals_written.values() if value is not DELETED)
+        return [value for value in found if isinstance(value, Value) and value is not NULL]
+
+    def outputs(self) -> list[TensorVal]:
+        """The tensors that the graph has to return."""
+        return needed(self.roots())
+
+    # -- the code
+
+    def call_graph(self, graph: Callable[..., Any], inputs: Sequence[GraphInput], outputs: Sequence[TensorVal]) -> None:
+        """Call the compiled graph and keep its outputs in variables."""
+        def push_inputs() -> None:
+            for entry in inputs:
+                self.out.load(entry.source)
+        for entry in inputs:
+            self.out.ensure_source(entry.source)
+        self.emit.call_function(lambda: self.emit.load_const(graph), push_inputs, len(inputs))
+        if len(outputs) == 0:
+            self.emit.pop_top()
+            return
+        self.emit.unpack_sequence(len(outputs))
+        for value in outputs:
+            name = self.out.variable("tensor")
+            self.emit.store_fast(name)
+            self.out.bind(value, name)
+
+    def finish(self) -> CodeType:
+        """Objects, effects, and the end of the code."""
+        for value in self.roots():
+            self.out.prepare(value)
+        for value in self.tx.journal.dirty.values():
+            if value.source is not None:
+                self.out.ensure_source(value.source)
+        self.out.run_fills()
+        self._effects()
+        if self.plan is None:
+            self.emit.set_location(self.root.current.positions)
+            self.out.push(self.results[0])
+            self.emit.return_value()
+        else:
+            self._break(self.plan)
+        code = self.root.code_object
+        params = [*self.root.code.params, *code.co_freevars]
+        return self.emit.assemble(code.co_name, params, frozenset(code.co_freevars), code, code.co_qualname)
+
+    def _effects(self) -> None:
+        for value in self.tx.journal.dirty.values():
+            value.emit_effect(self.out)
+        for (_, name), (globals_, value) in self.tx.globals_written.items():
+            self._store_global(globals_, name, value)
+        grad = self.exit_grad
+        if grad != self.tx.entry_state.grad:
+            self.out.call_const(torch._C._set_grad_enabled, lambda: self.out.const(grad), 1)
+            self.emit.pop_top()
+
+    def _store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
+        if value is DELETED:
+            self.out.call_const(dict.pop, lambda: (self.out.const(globals_), self.out.const(name), self.out.const(None)), 3)
+            self.emit.pop_top()
+            return
+        self.out.push(value)
+        self.out.const(globals_)
+        self.out.const(name)
+        self.emit.store_subscr()
+
+    def _break(self, plan: Plan) -> None:
+        """Run the breaking instruction for real, then the continuations from the innermost frame outwards."""
+        instr = plan.frames[-1].current
+        self.emit.set_location(instr.positions)
+        for value in self.operands:
+            self.out.push(value)
+        if len(self.resumes) == 1:
+            self.emit.raw(instr)
+            self._continue(self.resumes[0][1])
+            return
+        jumped = self.emit.label()
+        self.emit.raw(instr, jumped)
+        self._continue(self.resumes[0][1])
+        self.emit.mark(jumped)
+        self._continue(self.resumes[1][1])
+
+    def _continue(self, chain: Sequence[Resume]) -> None:
+        inner = chain[-1]
+        results = [self.out.variable("result") for _ in range(inner.pushes)]
+        for name in reversed(results):
+            self.emit.store_fast(name)
+        for resume in reversed(chain):
+            function = self.make_continuation(resume.frame, resume.index, slot_kinds(resume.stack, resume.pushes),
+                                              resume.locals, resume.cells)
+            self._call_continuation(function, resume, results)
+            results = [self.out.variable("result")]
+            self.emit.store_fast(results[0])
+        self.emit.load_fast(results[0])
+        self.emit.return_value()
+
+    def _call_continuation(self, function: Callable[..., Any], resume: Resume, results: Sequence[str]) -> None:
+        slots = [value for value in resume.stack if value is not NULL]
+
+        def push() -> None:
+            for value in slots:
+                self.out.push(value)
+            for name in results:
+                self.emit.load_fast(name)
+            for name in resume.locals:
+                self.out.push(_local(resume.frame, name))
+            for name in resume.cells:
+                self.out.push(resume.frame.cells[name])
+        self.emit.call_function(lambda: self.emit.load_const(function), push,
+                                len(slots) + len(results) + len(resume.locals) + len(resume.cells))
+
+
+def _local(frame: SymFrame, name: str) -> Any:
+    """A local's value, or the unread parameter itself."""
+    boxes = getattr(frame.locals, "boxes", {})
+    return boxes[name] if name in boxes else frame.locals[name]

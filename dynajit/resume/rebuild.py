@@ -1,0 +1,153 @@
+"""Pushing in generated code the objects that the trace's values stand for.
+
+In: values and sources. Out: instructions in an Emitter. Every object is made or read once, into a variable of its own,
+before any effect happens, so that identity and order are eager's. A value says how it is made in its `rebuild`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.bytecode import Emitter
+from dynajit.exc import InternalError
+from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
+from dynajit.interp.machine import LocalBox
+from dynajit.values.base import NULL, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.tensor import TensorVal
+
+
+def needed(roots: Sequence[Value]) -> list[TensorVal]:
+    """The tensors made by the graph that the roots are built from, in order."""
+    found: list[TensorVal] = []
+    seen: set[int] = set()
+    pending = list(reversed(roots))
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, TensorVal) and value.source is None:
+            found.append(value)
+        if value.source is None:
+            pending.extend(reversed([*value.children(), *value.fill_children()]))
+    return found
+
+
+class Rebuilder:
+    """The generated code's view of the trace's values."""
+
+    def __init__(self, emit: Emitter) -> None:
+        self.emit = emit
+        self._variables: dict[int, str] = {}
+        self._sources: dict[Source, str] = {}
+        self._preparing: set[int] = set()
+        self._fills: list[tuple[Value, Callable[[Rebuilder], None]]] = []
+        self._keep: list[Value] = []
+        self._count = 0
+
+    def variable(self, hint: str) -> str:
+        """A name that no user variable has."""
+        self._count += 1
+        return f".{hint}{self._count}"
+
+    # -- reading
+
+    def load(self, source: Source) -> None:
+        """Push what a source leads to; read once."""
+        if isinstance(source, (LocalSource, CellSource, ConstSource)):
+            source.emit(self.emit, self.load)
+            return
+        name = self._sources.get(source)
+        if name is None:
+            source.emit(self.emit, self.load)
+            name = self._sources[source] = self.variable("source")
+            self.emit.copy(1)
+            self.emit.store_fast(name)
+            return
+        self.emit.load_fast(name)
+
+    def ensure_source(self, source: Source) -> None:
+        """Read a source now, before any effect."""
+        if isinstance(source, (LocalSource, CellSource, ConstSource)) or source in self._sources:
+            return
+        source.emit(self.emit, self.load)
+        name = self._sources[source] = self.variable("source")
+        self.emit.store_fast(name)
+
+    # -- making
+
+    def bind(self, value: Value, name: str) -> None:
+        """The object is in variable `name`."""
+        self._variables[id(value)] = name
+        self._keep.append(value)
+
+    def prepare(self, value: Any) -> None:
+        """Make the object, and all it is built from, unless that was done."""
+        if isinstance(value, LocalBox) or value is NULL or id(value) in self._variables or id(value) in self._preparing:
+            return
+        if isinstance(value, ConstVal):
+            return
+        if value.source is not None:
+            self.ensure_source(value.source)
+            return
+        self._preparing.add(id(value))
+        self._keep.append(value)
+        for child in value.children():
+            self.prepare(child)
+        value.rebuild(self)
+        name = self.variable("made")
+        self.emit.store_fast(name)
+        self.bind(value, name)
+        for child in value.fill_children():
+            self.prepare(child)
+
+    def later(self, value: Value, fill: Callable[[Any], None]) -> None:
+        """Run `fill` after all objects exist: contents of objects that may refer to each other."""
+        self._fills.append((value, fill))
+
+    def run_fills(self) -> None:
+        """Fill the objects made so far."""
+        while self._fills:
+            _, fill = self._fills.pop(0)
+            fill(self)
+
+    def push(self, value: Any) -> None:
+        """Push the object of a value, a NULL, or a parameter that nobody looked at."""
+        if isinstance(value, LocalBox):
+            self.emit.load_fast(value.source.local_name)
+        elif value is NULL:
+            self.emit.push_null()
+        elif isinstance(value, ConstVal):
+            if isinstance(value.source, LocalSource):
+                self.load(value.source)
+            else:
+                self.const(value.value)
+        elif id(value) in self._variables:
+            self.emit.load_fast(self._variables[id(value)])
+        elif value.source is not None:
+            self.load(value.source)
+        elif id(value) in self._preparing:
+            raise InternalError(f"{value.describe()} contains itself")
+        else:
+            self.prepare(value)
+            self.emit.load_fast(self._variables[id(value)])
+
+    def push_value(self, value: Any) -> None:
+        """Push a value, or an item nobody looked at."""
+        if isinstance(value, Value):
+            self.push(value)
+        else:
+            self.load(value.source)
+
+    def graph_output(self, value: TensorVal) -> None:
+        raise InternalError(f"{value.describe()} is not an output of the graph")
+
+    # -- what `rebuild` methods use
+
+    def const(self, obj: object) -> None:
+        self.emit.load_const(obj)
+
+    def call_const(self, fn: Callable[..., Any], push_args: Callable[[], Any], argc: int, names: tuple[str, ...] = ()) -> None:
+        """Call a known function with arguments that `push_args` pushes."""
+        self.emit.call_function(lambda: self.emit.load_const(fn), push_args, argc, names)

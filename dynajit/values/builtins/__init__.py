@@ -1,0 +1,24 @@
+"""Models of functions that can't be traced because they are written in C, or need not be because torch has them.
+
+In: the real function. Out: `BUILTINS` (function → model) and `CONSTRUCTORS` (class → model of calling it). A model
+takes the interpreter and the arguments as values, and returns a value. To add one: `@builtin(fn)` or
+`@constructor(cls)` in the file for its module.
+"""
+
+from __future__ import annotations
+
+from dynajit.values.builtins import library, methods, python, torch_functions, torch_state
+from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, builtin, constructor, is_pure
+
+__all__ = [
+    "BUILTINS",
+    "CONSTRUCTORS",
+    "builtin",
+    "constructor",
+    "is_pure",
+    "library",
+    "methods",
+    "python",
+    "torch_functions",
+    "torch_state",
+]

@@ -1,0 +1,304 @@
+"""Models of Python's standard library: functools, itertools, collections, contextlib, dataclasses, copy, warnings.
+
+In: arguments as values. Out: the result's model, or a polyfill traced in the real function's stead.
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import copy
+import dataclasses
+import functools
+import inspect
+import itertools
+import operator
+import types
+import typing
+from typing import Any
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values import operators, polyfills
+from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins.python import getattr_, is_none
+from dynajit.values.builtins.registry import builtin, constructor, pure
+from dynajit.values.constant import ConstVal
+from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.iterators import SequenceIterator
+from dynajit.values.mapping import DictVal
+from dynajit.values.objects import ClassVal, ObjVal
+from dynajit.values.sequence import ListVal, TupleVal
+
+pure(typing.get_origin, typing.get_args)
+
+
+# ---------------------------------------------------------------------------------------------------------- functools
+
+@constructor(functools.partial)
+def partial(tx: Tracer, fn: Value, *args: Value, **kwargs: Value) -> Value:
+    if isinstance(fn, PartialVal):
+        return PartialVal(fn.function, [*fn.args, *args], {**fn.kwargs, **kwargs})
+    return PartialVal(fn, args, kwargs)
+
+
+@builtin(functools.reduce)
+def reduce(tx: Tracer, fn: Value, iterable: Value, *initial: Value) -> Value:
+    return tx.run_python(polyfills.reduce_, [fn, iterable, *initial])
+
+
+@builtin(functools.update_wrapper)
+def update_wrapper(tx: Tracer, wrapper: Value, wrapped: Value, *rest: Value, **kwargs: Value) -> Value:
+    if not isinstance(wrapper, FunctionVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"functools.wraps on {wrapper.describe()}")
+    for name in ("__name__", "__qualname__"):
+        value = getattr_(tx, wrapped, ConstVal(name), ConstVal(None))
+        if not is_none(value):
+            wrapper.setattr(tx, name, value)
+    wrapper.setattr(tx, "__wrapped__", wrapped)
+    return wrapper
+
+
+def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
+    """A function behind lru_cache: what it was made from is traced."""
+    return tx.call(tx.from_real(function.__wrapped__), args, kwargs)
+
+
+# ---------------------------------------------------------------------------------------------------------- itertools
+
+def _polyfill(real: Any, traced: Any) -> None:
+    @constructor(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(traced, list(args), kwargs)
+
+
+for _real, _traced in (
+    (itertools.chain, polyfills.chain), (itertools.starmap, polyfills.starmap), (itertools.takewhile, polyfills.takewhile),
+    (itertools.dropwhile, polyfills.dropwhile), (itertools.cycle, polyfills.cycle), (itertools.compress, polyfills.compress),
+    (itertools.pairwise, polyfills.pairwise), (itertools.zip_longest, polyfills.zip_longest), (itertools.groupby, polyfills.groupby),
+):
+    _polyfill(_real, _traced)
+
+
+@builtin(itertools.chain.from_iterable)
+def chain_from_iterable(tx: Tracer, iterables: Value) -> Value:
+    return tx.run_python(polyfills.chain_from_iterable, [iterables])
+
+
+@constructor(itertools.accumulate)
+def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
+    return tx.run_python(polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)})
+
+
+@constructor(itertools.islice)
+def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
+    found = [part.const() for part in parts]
+    limits = slice(*found)
+    wrapped = [ConstVal(limits.start or 0), ConstVal(limits.stop), ConstVal(limits.step or 1)]
+    return tx.run_python(polyfills.islice, [iterable, *wrapped])
+
+
+@constructor(itertools.repeat)
+def repeat(tx: Tracer, value: Value, times: Value | None = None) -> Value:
+    if times is None:
+        return tx.run_python(polyfills.iter_until, [PartialVal(tx.from_real(_same), [value], {}), tx.from_real(_NEVER)])
+    return tx.run_python(polyfills.repeat, [value, times])
+
+
+@constructor(itertools.count)
+def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
+    return tx.run_python(polyfills.count, [start or ConstVal(0), step or ConstVal(1)])
+
+
+class _NEVER:
+    """A value that no program has."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _combine(real: Any) -> None:
+    """product, permutations, combinations: computed on positions, so items may be tensors."""
+    @constructor(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if real is itertools.product:
+            pools = [tx.unpack(arg) for arg in args]
+            rows = itertools.product(*pools, repeat=kwargs["repeat"].const() if "repeat" in kwargs else 1)
+        else:
+            rest = [arg.const() for arg in args[1:]]
+            rows = real(tx.unpack(args[0]), *rest, **{name: value.const() for name, value in kwargs.items()})
+        return SequenceIterator([TupleVal(row) for row in rows], real)
+
+
+for _real in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+    _combine(_real)
+
+
+# -------------------------------------------------------------------------------------------------------- collections
+
+@constructor(collections.OrderedDict)
+def ordered_dict(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
+    made = DictVal(collections.OrderedDict)
+    made.call_method(tx, "update", [other] if other is not None else [], kwargs)
+    return made
+
+
+# ----------------------------------------------------------------------------------------------------------- operator
+
+def _operator(name: str, symbol: str) -> None:
+    @builtin(getattr(operator, name))
+    def model(tx: Tracer, left: Value, right: Value) -> Value:
+        return operators.binary(tx, symbol, left, right)
+
+
+for _symbol, (_function, _name) in operators.BINARY.items():
+    _operator(_function.__name__, _symbol)
+    _operator("i" + _name, _symbol + "=")
+
+
+def _comparison(symbol: str, function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, left: Value, right: Value) -> Value:
+        return operators.compare(tx, symbol, left, right)
+
+
+for _symbol, (_function, _, _) in operators.COMPARE.items():
+    _comparison(_symbol, _function)
+
+
+@builtin(operator.getitem)
+def getitem(tx: Tracer, obj: Value, key: Value) -> Value:
+    return obj.getitem(tx, key)
+
+
+@builtin(operator.setitem)
+def setitem(tx: Tracer, obj: Value, key: Value, value: Value) -> Value:
+    obj.setitem(tx, key, value)
+    return ConstVal(None)
+
+
+@builtin(operator.not_)
+def not_(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(not obj.truth(tx))
+
+
+@builtin(operator.truth)
+def truth(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(obj.truth(tx))
+
+
+@builtin(operator.is_)
+def is_(tx: Tracer, left: Value, right: Value) -> Value:
+    return ConstVal(operators.same_object(tx, left, right))
+
+
+@builtin(operator.is_not)
+def is_not(tx: Tracer, left: Value, right: Value) -> Value:
+    return ConstVal(not operators.same_object(tx, left, right))
+
+
+@builtin(operator.contains)
+def contains(tx: Tracer, container: Value, item: Value) -> Value:
+    return ConstVal(container.contains(tx, item))
+
+
+@builtin(operator.neg)
+def neg(tx: Tracer, value: Value) -> Value:
+    return operators.unary(tx, "UNARY_NEGATIVE", value)
+
+
+@builtin(operator.pos)
+def pos(tx: Tracer, value: Value) -> Value:
+    return operators.unary(tx, "UNARY_POSITIVE", value)
+
+
+@builtin(operator.invert)
+def invert(tx: Tracer, value: Value) -> Value:
+    return operators.unary(tx, "UNARY_INVERT", value)
+
+
+# -------------------------------------------------------------------------------------------- dataclasses and classes
+
+@builtin(dataclasses.fields)
+def fields(tx: Tracer, obj: Value) -> Value:
+    kind = obj.real() if isinstance(obj, ClassVal) else obj.py_type()
+    try:
+        found = dataclasses.fields(kind)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+    return TupleVal([tx.from_real(field) for field in found])
+
+
+@builtin(dataclasses.is_dataclass)
+def is_dataclass(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(dataclasses.is_dataclass(obj.real() if isinstance(obj, ClassVal) else obj.py_type()))
+
+
+@builtin(inspect.isfunction)
+def isfunction(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(isinstance(obj, FunctionVal))
+
+
+@builtin(inspect.ismethod)
+def ismethod(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(isinstance(obj, MethodVal))
+
+
+@builtin(inspect.isclass)
+def isclass(tx: Tracer, obj: Value) -> Value:
+    return ConstVal(isinstance(obj, ClassVal))
+
+
+@builtin(inspect.signature)
+def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
+    target = fn.function if isinstance(fn, MethodVal) else fn
+    try:
+        real = target.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {fn.describe()}") from None
+    if isinstance(fn, MethodVal):
+        real = types.MethodType(real, object())
+    try:
+        return tx.from_real(inspect.signature(real))
+    except (TypeError, ValueError) as error:
+        raise tx.raised(type(error), *error.args) from None
+
+
+@builtin(typing.cast)
+def cast(tx: Tracer, kind: Value, value: Value) -> Value:
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- copy, context
+
+@builtin(copy.copy)
+def shallow_copy(tx: Tracer, obj: Value) -> Value:
+    if isinstance(obj, ConstVal) or isinstance(obj, (FunctionVal, ClassVal)):
+        return obj
+    if isinstance(obj, TupleVal):
+        return obj
+    if isinstance(obj, (ListVal, DictVal)):
+        return obj.call_method(tx, "copy", [], {})
+    if isinstance(obj, ObjVal) and obj.payload is None and not hasattr(obj.cls, "__copy__") and \
+            obj.cls.__reduce_ex__ is object.__reduce_ex__ and not hasattr(obj.cls, "__slots__"):
+        made = ObjVal(obj.cls)
+        for key, value in obj.instance_dict(tx).items(tx):
+            made.instance_dict(tx).setitem(tx, key, value)
+        return made
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.copy of {obj.describe()}")
+
+
+@builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)
+def context_variable(tx: Tracer, *args: Value) -> Value:
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable")
+
+
+@constructor(torch.autograd.profiler.record_function)
+def record_function(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Marks for the profiler have no meaning inside one graph."""
+    return tx.call(tx.from_real(contextlib.nullcontext), [], {})
+
+
+__all__ = ["DictVal", "Raised", "call_cached"]

@@ -1,0 +1,266 @@
+"""Methods of `list`, `tuple`, `dict`, `set`, generators and their like, as C functions on models.
+
+In: the method descriptors of the builtin classes. Out: their models, which work on the builtin part of instances of
+subclasses too. The models of the methods themselves are beside the containers' models.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
+from dynajit.values.builtins.registry import BUILTINS, Model, builtin
+from dynajit.values.constant import ConstVal
+from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.generators import GeneratorVal
+from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal
+from dynajit.values.objects import ClassVal, ObjVal, payload_of
+from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
+
+
+def _on_payload(model: Model) -> Model:
+    def wrapped(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+        target = payload_of(self)
+        if isinstance(target, ObjVal):
+            target.unsupported("a container's method")
+        return model(tx, target, *args, **kwargs)
+
+    return wrapped
+
+
+def _register(cls: type, methods: dict[str, Model]) -> None:
+    for name, model in methods.items():
+        descriptor = cls.__dict__.get(name)
+        if descriptor is not None:
+            BUILTINS[descriptor] = _on_payload(model)
+
+
+def _special(name: str) -> Callable[[Model], Model]:
+    """The special method of all containers that have it."""
+
+    def register(model: Model) -> Model:
+        for cls in (
+            list,
+            tuple,
+            dict,
+            collections.OrderedDict,
+            set,
+            frozenset,
+            type({}.keys()),
+            type({}.values()),
+            type({}.items()),
+        ):
+            descriptor = cls.__dict__.get(name)
+            if descriptor is not None:
+                BUILTINS[descriptor] = _on_payload(model)
+        return model
+
+    return register
+
+
+_register(list, LIST_METHODS)
+_register(tuple, {name: LIST_METHODS[name] for name in ("index", "count")})
+_register(dict, DICT_METHODS)
+_register(collections.OrderedDict, DICT_METHODS)
+_register(set, SET_METHODS)
+_register(frozenset, {name: model for name, model in SET_METHODS.items() if name in frozenset.__dict__})
+
+
+@_special("__len__")
+def length(tx: Tracer, self: Value) -> Value:
+    return self.length(tx)
+
+
+@_special("__iter__")
+def iterate(tx: Tracer, self: Value) -> Value:
+    return self.iterate(tx)
+
+
+@_special("__contains__")
+def contains(tx: Tracer, self: Value, item: Value) -> Value:
+    return ConstVal(self.contains(tx, item))
+
+
+@_special("__getitem__")
+def getitem(tx: Tracer, self: Value, key: Value) -> Value:
+    return self.getitem(tx, key)
+
+
+@_special("__setitem__")
+def setitem(tx: Tracer, self: Value, key: Value, value: Value) -> Value:
+    self.setitem(tx, key, value)
+    return ConstVal(None)
+
+
+@_special("__delitem__")
+def delitem(tx: Tracer, self: Value, key: Value) -> Value:
+    self.delitem(tx, key)
+    return ConstVal(None)
+
+
+@_special("__eq__")
+def eq(tx: Tracer, self: Value, other: Value) -> Value:
+    return ConstVal(tx.equal(self, payload_of(other)))
+
+
+@_special("__ne__")
+def ne(tx: Tracer, self: Value, other: Value) -> Value:
+    return ConstVal(not tx.equal(self, payload_of(other)))
+
+
+@builtin(dict.__init__, collections.OrderedDict.__init__)
+def dict_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+    return payload_of(self).call_method(tx, "update", args, kwargs)
+
+
+@builtin(list.__init__)
+def list_init(tx: Tracer, self: Value, items: Value | None = None) -> Value:
+    target = payload_of(self)
+    assert isinstance(target, ListVal)
+    target.replace(tx, tx.unpack(items) if items is not None else [])
+    return ConstVal(None)
+
+
+@builtin(dict.fromkeys)
+def fromkeys(tx: Tracer, keys: Value, value: Value | None = None) -> Value:
+    made = DictVal()
+    for key in tx.unpack(keys):
+        made.setitem(tx, key, value or ConstVal(None))
+    return made
+
+
+@builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
+def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None = None) -> Value:
+    made = tx.call(cls, [], {})
+    for key in tx.unpack(keys):
+        made.setitem(tx, key, value or ConstVal(None))
+    return made
+
+
+@builtin(tuple.__new__)
+def tuple_new(tx: Tracer, cls: Value, items: Value | None = None) -> Value:
+    assert isinstance(cls, ClassVal)
+    if not (hasattr(cls.obj, "_fields") or cls.obj is tuple):
+        cls.unsupported("tuple.__new__")
+    return TupleVal(tx.unpack(items) if items is not None else [], cls.obj)
+
+
+@builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
+def new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    return bare_instance(tx, cls.obj)
+
+
+def bare_instance(tx: Tracer, cls: type) -> Value:
+    """An instance before `__init__`."""
+    payload: Value | None = None
+    if issubclass(cls, dict):
+        payload = DictVal(collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict)
+    elif issubclass(cls, list):
+        payload = ListVal([])
+    elif issubclass(cls, BaseException):
+        return ExceptionVal(cls, [])
+    elif issubclass(cls, (tuple, set, frozenset, str, int, float, bytes)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making an instance of {cls.__name__}, a subclass of a builtin")
+    return ObjVal(cls, payload=payload)
+
+
+@builtin(BaseException.__new__, BaseException.__init__)
+def exception_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+    if isinstance(self, ClassVal):
+        return ExceptionVal(self.obj, args)
+    assert isinstance(self, ExceptionVal)
+    tx.journal.set_attr(self, "args", TupleVal(args))
+    return ConstVal(None)
+
+
+for _kind in (
+    Exception,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    StopIteration,
+    ArithmeticError,
+    LookupError,
+    NotImplementedError,
+    AssertionError,
+):
+    for _name in ("__new__", "__init__"):
+        if _name in _kind.__dict__:
+            BUILTINS.setdefault(_kind.__dict__[_name], exception_init)
+            BUILTINS.setdefault(getattr(_kind, _name), exception_init)
+
+
+@builtin(BaseException.with_traceback)
+def with_traceback(tx: Tracer, self: Value, traceback: Value) -> Value:
+    return self
+
+
+@builtin(types.GeneratorType.send)
+def generator_send(tx: Tracer, self: Value, value: Value) -> Value:
+    return _resumed(tx, lambda: _generator(self).send(tx, value))
+
+
+@builtin(types.GeneratorType.throw)
+def generator_throw(tx: Tracer, self: Value, error: Value, *rest: Value) -> Value:
+    if isinstance(error, ClassVal):
+        given = rest[0] if rest and isinstance(rest[0], ExceptionVal) else None
+        error = given or tx.call(error, [], {})
+    return _resumed(tx, lambda: _generator(self).throw(tx, error))
+
+
+@builtin(types.GeneratorType.close)
+def generator_close(tx: Tracer, self: Value) -> Value:
+    _generator(self).close(tx)
+    return ConstVal(None)
+
+
+@builtin(types.GeneratorType.__next__)
+def generator_next(tx: Tracer, self: Value) -> Value:
+    return _resumed(tx, lambda: _generator(self).next(tx))
+
+
+@builtin(types.GeneratorType.__iter__)
+def generator_iter(tx: Tracer, self: Value) -> Value:
+    return self
+
+
+def _generator(value: Value) -> GeneratorVal:
+    if not isinstance(value, GeneratorVal):
+        raise GraphBreak(breaks.GENERATOR, value.describe())
+    return value
+
+
+def _resumed(tx: Tracer, step: Callable[[], Value]) -> Value:
+    try:
+        return step()
+    except Exhausted as end:
+        args = [] if end.value is None or (isinstance(end.value, ConstVal) and end.value.value is None) else [end.value]
+        raise Raised(ExceptionVal(StopIteration, args)) from None
+
+
+@builtin(types.FunctionType.__get__)
+def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) -> Value:
+    if isinstance(obj, ConstVal) and obj.value is None:
+        return self
+    return tx.bound_method(obj, self)
+
+
+@builtin(types.FunctionType.__call__)
+def function_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+    return tx.call(self, args, kwargs)
+
+
+@builtin(type.__call__)
+def type_call(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return tx.construct_plain(cls, args, kwargs)
+
+
+__all__: list[Any] = ["DictViewVal", "bare_instance"]

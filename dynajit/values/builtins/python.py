@@ -1,0 +1,456 @@
+"""Models of Python's own functions: `builtins`.
+
+In: arguments as values. Out: the result's model. Those that call back into the program more than once are written in
+Python in `values/polyfills`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values import operators, polyfills
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins.registry import builtin, constructor
+from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
+from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
+from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
+from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.sequence import ListVal, SequenceVal, TupleVal, sorted_values
+from dynajit.values.slices import make_slice
+from dynajit.values.tensor import TensorMethod, TensorVal
+
+
+def is_none(value: Value | None) -> bool:
+    return value is None or (isinstance(value, ConstVal) and value.value is None)
+
+
+# ------------------------------------------------------------------------------------------------ types and attributes
+
+
+@builtin(isinstance)
+def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
+    return ConstVal(_matches(tx, obj, classes))
+
+
+def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
+    if isinstance(classes, SequenceVal):
+        return any(_matches(tx, obj, part) for part in classes.values(tx))
+    try:
+        cls = classes.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
+    kind = obj.py_type()
+    if isinstance(cls, tuple):
+        return any(_matches(tx, obj, tx.from_real(part)) for part in cls)
+    if isinstance(cls, types.UnionType):
+        return any(_matches(tx, obj, tx.from_real(part)) for part in cls.__args__)
+    check, _ = lookup_type(type(cls), "__instancecheck__")
+    if isinstance(obj, TensorVal):
+        return _tensor_matches(obj, cls)
+    if isinstance(check, types.FunctionType) and check.__module__ not in (
+        "abc",
+        "typing",
+        "enum",
+        "torch.nn.parameter",
+    ):
+        return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
+    if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
+        raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
+    try:
+        return issubclass(kind, cls)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+
+
+def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
+    if obj.real_tensor is not None:
+        return isinstance(obj.real_tensor, cls)
+    if type(cls).__name__ == "_TensorMeta" or not isinstance(cls, type):
+        return bool(isinstance(obj.fake, cls))
+    return issubclass(obj.kind, cls)
+
+
+@builtin(issubclass)
+def issubclass_(tx: Tracer, cls: Value, classes: Value) -> Value:
+    return tx.fold(issubclass, [cls, classes])
+
+
+@constructor(type)
+def type_(tx: Tracer, obj: Value, *rest: Value) -> Value:
+    if rest:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a class")
+    return tx.from_real(obj.py_type())
+
+
+@builtin(callable)
+def callable_(tx: Tracer, obj: Value) -> Value:
+    if isinstance(obj, (FunctionVal, MethodVal, PartialVal, BuiltinVal, ClassVal, TensorMethod, BoundBuiltin)):
+        return ConstVal(True)
+    return ConstVal(hasattr(obj.py_type(), "__call__"))
+
+
+@builtin(getattr)
+def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
+    text = constant_of(name, "an attribute's name")
+    if default is None:
+        return obj.getattr(tx, text)
+    try:
+        return obj.getattr(tx, text)
+    except Raised as raised:
+        if issubclass(raised.value.py_type(), AttributeError):
+            return default
+        raise
+
+
+@builtin(hasattr)
+def hasattr_(tx: Tracer, obj: Value, name: Value) -> Value:
+    return ConstVal(tx.has_attribute(obj, constant_of(name, "an attribute's name")))
+
+
+@builtin(setattr)
+def setattr_(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
+    obj.setattr(tx, constant_of(name, "an attribute's name"), value)
+    return ConstVal(None)
+
+
+@builtin(delattr)
+def delattr_(tx: Tracer, obj: Value, name: Value) -> Value:
+    obj.delattr(tx, constant_of(name, "an attribute's name"))
+    return ConstVal(None)
+
+
+@builtin(object.__getattribute__)
+def object_getattribute(tx: Tracer, obj: Value, name: Value) -> Value:
+    if isinstance(obj, ObjVal):
+        return obj.generic_getattr(tx, name.const(), fallback=False)
+    return obj.getattr(tx, name.const())
+
+
+@builtin(object.__setattr__)
+def object_setattr(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
+    if isinstance(obj, ObjVal):
+        obj.generic_setattr(tx, name.const(), value)
+    else:
+        obj.setattr(tx, name.const(), value)
+    return ConstVal(None)
+
+
+@builtin(object.__delattr__)
+def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
+    if not isinstance(obj, ObjVal):
+        obj.unsupported("object.__delattr__")
+    obj.generic_setattr(tx, name.const(), None)
+    return ConstVal(None)
+
+
+@builtin(object.__init__)
+def object_init(tx: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    return ConstVal(None)
+
+
+@builtin(object.__init_subclass__)
+def object_init_subclass(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstVal(None)
+
+
+@builtin(object.__eq__, object.__ne__)
+def object_eq(tx: Tracer, left: Value, right: Value) -> Value:
+    return ConstVal(True) if left is right else ConstVal(NotImplemented)
+
+
+@builtin(id)
+def id_(tx: Tracer, obj: Value) -> Value:
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"id() of {obj.describe()}")
+
+
+@builtin(hash)
+def hash_(tx: Tracer, obj: Value) -> Value:
+    if isinstance(obj, ObjVal):
+        return obj.call_special(tx, "__hash__")
+    return tx.fold(hash, [obj])
+
+
+@builtin(vars)
+def vars_(tx: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "vars()")
+    return obj.getattr(tx, "__dict__")
+
+
+@constructor(super)
+def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
+    if cls is None or obj is None:
+        frame = tx.frames[-1]  # type: ignore[attr-defined]
+        if "__class__" not in frame.cells:
+            raise tx.raised(RuntimeError, "super(): __class__ cell not found")
+        first = frame.code_object.co_varnames[0]
+        cls = frame.cells["__class__"].get(tx)
+        cell = frame.cells.get(first)
+        obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals[first]
+    assert isinstance(cls, ClassVal) and obj is not None
+    if isinstance(obj, ClassVal) and issubclass(obj.obj, cls.obj):
+        return SuperVal(cls.obj, obj, obj.obj)
+    if not issubclass(obj.py_type(), cls.obj):
+        raise tx.raised(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return SuperVal(cls.obj, obj, obj.py_type())
+
+
+@constructor(property, classmethod, staticmethod)
+def descriptor(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a descriptor")
+
+
+# --------------------------------------------------------------------------------------------------------- containers
+
+
+@constructor(list)
+def list_(tx: Tracer, items: Value | None = None) -> Value:
+    return ListVal(tx.unpack(items) if items is not None else [])
+
+
+@constructor(tuple)
+def tuple_(tx: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, TupleVal) and items.kind is tuple:
+        return items
+    return TupleVal(tx.unpack(items) if items is not None else [])
+
+
+@constructor(dict)
+def dict_(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
+    made = DictVal()
+    made.call_method(tx, "update", [other] if other is not None else [], kwargs)
+    return made
+
+
+@constructor(set)
+def set_(tx: Tracer, items: Value | None = None) -> Value:
+    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [])
+
+
+@constructor(frozenset)
+def frozenset_(tx: Tracer, items: Value | None = None) -> Value:
+    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [], frozenset)
+
+
+@constructor(slice)
+def slice_(tx: Tracer, *parts: Value) -> Value:
+    if len(parts) == 1:
+        parts = (ConstVal(None), parts[0])
+    return make_slice([*parts, *[ConstVal(None)] * (3 - len(parts))])
+
+
+@constructor(range)
+def range_(tx: Tracer, *parts: Value) -> Value:
+    return tx.fold(range, parts)
+
+
+@builtin(len)
+def len_(tx: Tracer, obj: Value) -> Value:
+    return obj.length(tx)
+
+
+# ---------------------------------------------------------------------------------------------------------- iteration
+
+
+@builtin(iter)
+def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
+    if sentinel is not None:
+        return tx.run_python(polyfills.iter_until, [obj, sentinel])
+    return obj.iterate(tx)
+
+
+@builtin(next)
+def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    try:
+        return tx.next(iterator)
+    except Exhausted as end:
+        if default is not None:
+            return default
+        raise tx.raised(StopIteration, *(() if is_none(end.value) else (end.value.const(),))) from None  # type: ignore[union-attr]
+
+
+def as_iterator(tx: Tracer, value: Value) -> IteratorVal:
+    """The iterator over a value; one of a user's class is read to its end first only if it is a generator's."""
+    iterator = value.iterate(tx)
+    if isinstance(iterator, IteratorVal):
+        return iterator
+    return tx.run_python(polyfills.each, [iterator])  # type: ignore[return-value]
+
+
+@constructor(enumerate)
+def enumerate_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    return EnumerateIterator(as_iterator(tx, iterable), constant_of(start, "start") if start is not None else 0)
+
+
+@constructor(zip)
+def zip_(tx: Tracer, *iterables: Value, strict: Value | None = None) -> Value:
+    return ZipIterator([as_iterator(tx, part) for part in iterables], strict is not None and strict.truth(tx))
+
+
+@constructor(reversed)
+def reversed_(tx: Tracer, sequence: Value) -> Value:
+    if isinstance(sequence, (DictVal, DictViewVal)):
+        mapping = sequence if isinstance(sequence, DictVal) else sequence.mapping
+        return DictIterator(mapping, "keys" if isinstance(sequence, DictVal) else sequence.what, backwards=True)
+    if isinstance(sequence, ObjVal) and sequence.special(tx, "__reversed__") is not None:
+        return sequence.call_special(tx, "__reversed__")
+    if isinstance(sequence, ObjVal) and sequence.payload is None:
+        count = sequence.length(tx).const()
+        return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
+    return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
+
+
+@constructor(map)
+def map_(tx: Tracer, fn: Value, *iterables: Value) -> Value:
+    return tx.run_python(polyfills.map_, [fn, *iterables])
+
+
+@constructor(filter)
+def filter_(tx: Tracer, fn: Value, iterable: Value) -> Value:
+    return tx.run_python(polyfills.filter_, [fn, iterable])
+
+
+@builtin(all)
+def all_(tx: Tracer, iterable: Value) -> Value:
+    return tx.run_python(polyfills.all_, [iterable])
+
+
+@builtin(any)
+def any_(tx: Tracer, iterable: Value) -> Value:
+    return tx.run_python(polyfills.any_, [iterable])
+
+
+@builtin(sum)
+def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    total: Value = start or ConstVal(0)
+    for item in tx.unpack(iterable):
+        total = operators.binary(tx, "+", total, item)
+    return total
+
+
+@builtin(sorted)
+def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
+    return ListVal(sorted_values(tx, tx.unpack(iterable), key, reverse))
+
+
+def _extreme(tx: Tracer, symbol: str, args: tuple[Value, ...], key: Value | None, default: Value | None) -> Value:
+    items = tx.unpack(args[0]) if len(args) == 1 else list(args)
+    if not items:
+        if default is not None:
+            return default
+        raise tx.raised(ValueError, f"{'max' if symbol == '>' else 'min'}() arg is an empty sequence")
+    best = items[0]
+    best_key = best if is_none(key) else tx.call(key, [best], {})  # type: ignore[arg-type]
+    for item in items[1:]:
+        item_key = item if is_none(key) else tx.call(key, [item], {})  # type: ignore[arg-type]
+        if operators.compare(tx, symbol, item_key, best_key).truth(tx):
+            best, best_key = item, item_key
+    return best
+
+
+@builtin(max)
+def max_(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+    return _extreme(tx, ">", args, key, default)
+
+
+@builtin(min)
+def min_(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+    return _extreme(tx, "<", args, key, default)
+
+
+# ----------------------------------------------------------------------------------------------- numbers and strings
+
+
+def _number(kind: type, method: str) -> None:
+    @constructor(kind)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if args and isinstance(args[0], TensorVal):
+            raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
+        if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
+            return args[0].call_special(tx, method)
+        return tx.fold(kind, args, kwargs)
+
+
+for _kind, _method in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
+    _number(_kind, _method)
+
+
+@constructor(bool)
+def bool_(tx: Tracer, value: Value | None = None) -> Value:
+    return ConstVal(value.truth(tx) if value is not None else False)
+
+
+@constructor(str)
+def str_(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return _text(tx, str, "__str__", args, kwargs)
+
+
+@builtin(repr)
+def repr_(tx: Tracer, value: Value) -> Value:
+    return _text(tx, repr, "__repr__", (value,), {})
+
+
+def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], ObjVal):
+        found, _ = lookup_type(args[0].cls, method)
+        if isinstance(found, types.FunctionType):
+            return args[0].call_special(tx, method)
+        found, _ = lookup_type(args[0].cls, "__repr__")
+        if isinstance(found, types.FunctionType):
+            return args[0].call_special(tx, "__repr__")
+    if args and isinstance(args[0], TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
+    return tx.fold(fn, args, kwargs)
+
+
+@builtin(format)
+def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
+    if isinstance(value, ObjVal):
+        found, _ = lookup_type(value.cls, "__format__")
+        if isinstance(found, types.FunctionType):
+            return value.call_special(tx, "__format__", spec or ConstVal(""))
+        if spec is None or spec.const() == "":
+            return _text(tx, str, "__str__", (value,), {})
+    if isinstance(value, TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
+    return tx.fold(format, [value, spec or ConstVal("")])
+
+
+@builtin(abs)
+def abs_(tx: Tracer, value: Value) -> Value:
+    if isinstance(value, TensorVal):
+        return tx.torch_op("call_function", abs, [value], {})
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, "__abs__")
+    return tx.fold(abs, [value])
+
+
+@builtin(pow)
+def pow_(tx: Tracer, base: Value, exponent: Value, modulus: Value | None = None) -> Value:
+    if modulus is None:
+        return operators.binary(tx, "**", base, exponent)
+    return tx.fold(pow, [base, exponent, modulus])
+
+
+@builtin(round)
+def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
+    rest = [] if digits is None else [digits]
+    if isinstance(value, TensorVal):
+        return tx.torch_op("call_method", "round", [value], {} if digits is None else {"decimals": digits})
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, "__round__", *rest)
+    return tx.fold(round, [value, *rest])
+
+
+@builtin(divmod)
+def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
+    return tx.new_tuple([operators.binary(tx, "//", left, right), operators.binary(tx, "%", left, right)])
+
+
+@builtin(builtins.__build_class__)
+def build_class(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise GraphBreak(breaks.UNKNOWN_OPCODE, "a class definition")

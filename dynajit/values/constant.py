@@ -1,0 +1,158 @@
+"""Immutable Python objects: numbers, strings, None, dtypes, devices, enum members, slices and ranges of these.
+
+In: a real object. Out: `ConstVal`, on which pure operations are simply executed. To admit another immutable type
+add it to `LITERAL_TYPES`.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.guards.source import Source
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+
+LITERAL_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        torch.finfo,
+        torch.iinfo,
+        torch.DispatchKey,
+    }
+)
+_C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
+
+
+def is_literal(obj: object) -> bool:
+    """Whether the object is immutable all the way down and equal objects are interchangeable."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES or isinstance(obj, enum.Enum):
+        return True
+    if isinstance(obj, slice):
+        return is_literal(obj.start) and is_literal(obj.stop) and is_literal(obj.step)
+    if kind is range:
+        return True
+    if isinstance(obj, frozenset) and kind is frozenset:
+        return all(is_literal(item) for item in obj)
+    return False
+
+
+class ConstVal(Value):
+    """An immutable object known while tracing."""
+
+    def __init__(self, value: object, source: Source | None = None) -> None:
+        self.value: Any = value
+        self.source = source
+
+    def py_type(self) -> type:
+        return type(self.value)
+
+    def is_const(self) -> bool:
+        return True
+
+    def const(self) -> Any:
+        return self.value
+
+    def real(self) -> Any:
+        return self.value
+
+    def describe(self) -> str:
+        return f"the constant {self.value!r}"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
+            return tx.class_attribute(self, type(self.value), name)
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        if is_literal(found):
+            return ConstVal(found)
+        if isinstance(found, _C_METHODS):
+            return ConstMethod(self, name)
+        return tx.from_real(found)
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.value)
+
+    def length(self, tx: Tracer) -> Value:
+        return tx.fold(len, [self])
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if type(self.value) in (str, bytes, range):
+            return tx.fold(lambda obj, index: obj[index], [self, key])
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not subscriptable")
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
+
+    def iterate(self, tx: Tracer) -> Value:
+        if isinstance(self.value, (str, bytes, range, frozenset)):
+            return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def hash_key(self) -> object:
+        if isinstance(self.value, slice):
+            return super().hash_key()
+        return self.value
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.value)
+
+
+class ConstMethod(Value):
+    """A C method of an immutable object, such as `"a".join`."""
+
+    def __init__(self, owner: ConstVal, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def py_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name} of {self.owner.describe()}"
+
+    def real(self) -> Any:
+        return getattr(self.owner.value, self.name)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.from_real(getattr(self.real(), name))
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.fold(self.real(), args, kwargs)
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.real())
+
+
+def constant_of(value: Value, what: str) -> Any:
+    """The Python object of a value that has to be known while tracing."""
+    if not value.is_const():
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} must be known while tracing, not {value.describe()}")
+    return value.const()

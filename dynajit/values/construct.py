@@ -1,0 +1,97 @@
+"""Calling a class: `type.__call__` as models see it.
+
+In: a class and arguments. Out: the instance's model, after its `__new__` and `__init__` were traced.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.methods import bare_instance
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.objects import ClassVal, ObjVal, bind, class_value, lookup_type
+
+_UNTRACED = (
+    "_thread",
+    "threading",
+    "torch._C",
+    "ctypes",
+    "_io",
+    "datetime",
+    "re",
+    "weakref",
+    "_contextvars",
+    "_weakref",
+    "_random",
+)
+
+
+def construct(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """`cls(*args, **kwargs)`."""
+    meta = type(cls.obj)
+    found, where = lookup_type(meta, "__call__")
+    if isinstance(found, types.FunctionType) and where is not None:
+        if hasattr(cls.obj, "__members__"):
+            return tx.fold(cls.obj, args, kwargs)
+        return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs)
+    return construct_plain(tx, cls, args, kwargs)
+
+
+def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    kind = cls.obj
+    if issubclass(kind, torch.Tensor):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
+    if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
+        return _construct_c(tx, kind, args, kwargs)
+    if kind.__module__ in _UNTRACED:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    new, new_where = lookup_type(kind, "__new__")
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    if isinstance(new, types.FunctionType):
+        assert new_where is not None
+        made = tx.call(class_value(tx, kind, new_where, "__new__", new), [cls, *args], kwargs)
+        if not issubclass(made.py_type(), kind):
+            return made
+    elif issubclass(kind, BaseException):
+        made = ExceptionVal(kind, args)
+    else:
+        made = bare_instance(tx, kind)
+    _initialise(tx, kind, made, args, kwargs)
+    return made
+
+
+def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    init, where = lookup_type(kind, "__init__")
+    if init is object.__init__:
+        new, _ = lookup_type(kind, "__new__")
+        if (args or kwargs) and new is object.__new__:
+            raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")
+        return
+    assert where is not None
+    if isinstance(init, types.FunctionType):
+        tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs)
+    elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):
+        tx.call(bind(tx, made, kind, "__init__", init, where, tx.from_real(kind)), args, kwargs)
+
+
+def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """A class written in C without a model: computed if its instances are immutable."""
+    if kind is object:
+        return ObjVal(object)
+    if kind in (str, bytes, int, float, complex, torch.device, torch.Size, torch.dtype, types.GenericAlias) or kind in (
+        torch.finfo,
+        torch.iinfo,
+    ):
+        found = tx.fold(kind, args, kwargs)
+        if isinstance(found, ConstVal) and not is_literal(found.value):
+            found.unsupported("making it")
+        return found
+    raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}()")

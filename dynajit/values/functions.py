@@ -1,0 +1,428 @@
+"""Callables: Python functions made while tracing or found outside, bound methods, partials, C functions, cells.
+
+In: function objects or MAKE_FUNCTION's operands. Out: models whose `call` inlines the body (`FunctionVal`), looks up
+a builtin's model (`values.builtins`), or ends the graph. Generators are in `generators.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.guards.source import AttrSource, ClosureCellSource, ConstSource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.mapping import DictVal
+from dynajit.values.sequence import TupleVal
+
+
+class CellVal(Value):
+    """A closure cell. `real` is the cell object if it came from outside."""
+
+    def __init__(
+        self,
+        contents: Value | None = None,
+        source: Source | None = None,
+        contents_source: Source | None = None,
+        real: Any = None,
+    ) -> None:
+        self.contents = contents
+        self.source = source
+        self.contents_source = contents_source
+        self.real_cell = real
+        self.known = real is None
+
+    def py_type(self) -> type:
+        return types.CellType
+
+    def get(self, tx: Tracer) -> Value | None:
+        """The contents, or None if the cell is empty."""
+        if not self.known:
+            try:
+                inside = self.real_cell.cell_contents
+            except ValueError:
+                tx.guard(self.source, "CELL_EMPTY")
+                tx.journal.set_attr(self, "known", True)
+                return None
+            tx.journal.set_attr(self, "contents", tx.wrap(inside, self.contents_source))
+            tx.journal.set_attr(self, "known", True)
+        return self.contents
+
+    def set(self, tx: Tracer, value: Value | None) -> None:
+        tx.journal.set_attr(self, "contents", value)
+        tx.journal.set_attr(self, "known", True)
+        if self.source is not None:
+            tx.journal.touch(self)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "cell_contents":
+            found = self.get(tx)
+            if found is None:
+                raise tx.raised(ValueError, "Cell is empty")
+            return found
+        return super().getattr(tx, name)
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name != "cell_contents":
+            super().setattr(tx, name, value)
+        self.set(tx, value)
+
+    def fill_children(self) -> Sequence[Value]:
+        return (self.contents,) if self.contents is not None else ()
+
+    def rebuild(self, out: Any) -> None:
+        """A new cell is made empty and filled afterwards, since it may be part of a cycle."""
+        out.call_const(types.CellType, lambda: None, 0)
+        if self.contents is not None:
+            out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        out.push(self.contents)
+        out.push(self)
+        out.emit.store_attr("cell_contents")
+
+    def emit_effect(self, out: Any) -> None:
+        if self.contents is not None:
+            out.push(self.contents)
+            out.load(self.source)
+            out.emit.store_attr("cell_contents")
+        else:
+            out.load(self.source)
+            out.emit.delete_attr("cell_contents")
+
+    def effect_children(self) -> Sequence[Value]:
+        return self.fill_children()
+
+
+class FunctionVal(Value):
+    """A Python function. Outside functions keep the real object; those made while tracing have symbolic parts."""
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: dict[str, Any],
+        name: str,
+        qualname: str,
+        defaults: Value | None = None,
+        kwdefaults: Value | None = None,
+        closure: Sequence[CellVal] = (),
+        annotations: Value | None = None,
+    ) -> None:
+        self.code = code
+        self.globals = globals_
+        self.name = name
+        self.qualname = qualname
+        self.defaults = defaults
+        self.kwdefaults = kwdefaults
+        self.closure = list(closure)
+        self.annotations = annotations
+        self.attrs: dict[str, Value] = {}
+        self.real_function: types.FunctionType | None = None
+
+    @staticmethod
+    def outside(tx: Tracer, function: types.FunctionType, source: Source | None) -> FunctionVal:
+        """The model of an existing function."""
+        made = FunctionVal(function.__code__, function.__globals__, function.__name__, function.__qualname__)
+        made.real_function = function
+        made.source = source
+        return made
+
+    def base_source(self) -> Source:
+        assert self.real_function is not None
+        return self.source if self.source is not None else ConstSource(self.real_function, self.qualname)
+
+    def py_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"the function {self.qualname}"
+
+    def real(self) -> Any:
+        if self.real_function is None or self.attrs:
+            return super().real()
+        return self.real_function
+
+    def hash_key(self) -> object:
+        return self.real_function if self.real_function is not None else self
+
+    # -- parts
+
+    def get_defaults(self, tx: Tracer) -> list[Value]:
+        """Positional defaults."""
+        if self.real_function is not None:
+            if not self.real_function.__defaults__:
+                return []
+            wrapped = tx.wrap(self.real_function.__defaults__, AttrSource(self.base_source(), "__defaults__"))
+            assert isinstance(wrapped, TupleVal)
+            return wrapped.values(tx)
+        return tx.unpack(self.defaults) if self.defaults is not None else []
+
+    def default_count(self) -> int:
+        if self.real_function is not None:
+            return len(self.real_function.__defaults__ or ())
+        return len(self.defaults.items) if isinstance(self.defaults, TupleVal) else 0
+
+    def get_default(self, tx: Tracer, index: int) -> Value:
+        """One positional default, so that only those used are guarded."""
+        if self.real_function is not None:
+            wrapped = tx.wrap(self.real_function.__defaults__, AttrSource(self.base_source(), "__defaults__"))
+        else:
+            wrapped = self.defaults  # type: ignore[assignment]
+        assert isinstance(wrapped, TupleVal)
+        return wrapped.item(tx, index)
+
+    def get_kwdefault(self, tx: Tracer, name: str) -> Value | None:
+        if self.real_function is not None:
+            real = self.real_function.__kwdefaults__ or {}
+            if name not in real:
+                return None
+            return tx.wrap(real[name], ItemSource(AttrSource(self.base_source(), "__kwdefaults__"), name))
+        return self.kwdefaults.lookup(tx, ConstVal(name)) if isinstance(self.kwdefaults, DictVal) else None
+
+    def get_closure(self, tx: Tracer) -> list[CellVal]:
+        if self.real_function is not None and not self.closure:
+            cells = []
+            for index, cell in enumerate(self.real_function.__closure__ or ()):
+                cells.append(tx.wrap_cell(cell, ClosureCellSource(self.base_source(), index)))
+            self.closure = cells
+        return self.closure
+
+    # -- operations
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in self.attrs:
+            return self.attrs[name]
+        if name == "__code__":
+            return tx.from_real(self.code)
+        if name in ("__name__", "__qualname__"):
+            return ConstVal(getattr(self, name.strip("_")))
+        if self.real_function is not None:
+            return self._outside_attribute(tx, name)
+        if name == "__defaults__":
+            return self.defaults or ConstVal(None)
+        if name == "__kwdefaults__":
+            return self.kwdefaults or ConstVal(None)
+        if name == "__closure__":
+            return TupleVal(self.closure) if self.closure else ConstVal(None)
+        if name == "__globals__":
+            return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
+        if name == "__module__":
+            return tx.from_real(self.globals.get("__name__"))
+        if name == "__doc__":
+            first = self.code.co_consts[0] if self.code.co_consts else None
+            return ConstVal(first if isinstance(first, str) else None)
+        if name in ("__dict__", "__annotations__"):
+            super().getattr(tx, name)
+        if name in ("__get__", "__call__"):
+            return tx.class_attribute(self, types.FunctionType, name)
+        raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def _outside_attribute(self, tx: Tracer, name: str) -> Value:
+        real = self.real_function
+        if name in ("__get__", "__call__"):
+            return tx.class_attribute(self, types.FunctionType, name)
+        if not hasattr(real, name):
+            tx.guard(self.base_source(), "HAS_NO_INSTANCE_ATTR", name)
+            raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
+        return tx.wrap(getattr(real, name), AttrSource(self.base_source(), name))
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"):
+            super().setattr(tx, name, value)
+        if name in ("__name__", "__qualname__") and self.real_function is None and value.is_const():
+            tx.journal.set_attr(self, name.strip("_"), value.const())
+            return
+        tx.journal.set_item(self.attrs, name, value)
+        if self.real_function is not None:
+            tx.journal.touch(self)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.inline(self, args, kwargs, direct)
+
+    # -- generated code
+
+    def children(self) -> Sequence[Value]:
+        parts = [self.defaults, self.kwdefaults, *self.closure]
+        return [part for part in parts if part is not None]
+
+    def fill_children(self) -> Sequence[Value]:
+        return tuple(self.attrs.values())
+
+    def rebuild(self, out: Any) -> None:
+        if self.real_function is not None:
+            out.const(self.real_function)
+            return
+
+        def push() -> None:
+            out.const(self.code)
+            out.const(self.globals)
+            out.const(self.name)
+            out.const(self.qualname)
+            for part in (self.defaults, self.kwdefaults):
+                out.push(part if part is not None else ConstVal(None))
+            for cell in self.closure:
+                out.push(cell)
+            out.emit.build_tuple(len(self.closure))
+
+        out.call_const(make_function, push, 7)
+        if self.attrs:
+            out.later(self, self.emit_effect)
+
+    def emit_effect(self, out: Any) -> None:
+        for name, value in self.attrs.items():
+            out.push(value)
+            out.push(self)
+            out.emit.store_attr(name)
+
+    def effect_children(self) -> Sequence[Value]:
+        return [*self.attrs.values(), self]
+
+
+def make_function(
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: Any,
+    kwdefaults: Any,
+    closure: Any,
+) -> types.FunctionType:
+    """A function with the given parts; runs in generated code."""
+    made = types.FunctionType(code, globals_, name, defaults, closure or None)
+    made.__kwdefaults__ = kwdefaults
+    made.__qualname__ = qualname
+    return made
+
+
+class MethodVal(Value):
+    """A function bound to an object."""
+
+    def __init__(self, owner: Value, function: Value) -> None:
+        self.owner = owner
+        self.function = function
+
+    def py_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"a method ({self.function.describe()})"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        return self.function.getattr(tx, name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.call(self.function, [self.owner, *args], kwargs, direct)
+
+    def hash_key(self) -> object:
+        return ("method", self.owner.hash_key(), self.function.hash_key())
+
+    def real(self) -> Any:
+        return types.MethodType(self.function.real(), self.owner.real())
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner, self.function)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.function)
+            out.push(self.owner)
+
+        out.call_const(types.MethodType, push, 2)
+
+
+class PartialVal(Value):
+    """functools.partial."""
+
+    def __init__(
+        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], source: Source | None = None
+    ) -> None:
+        self.function = function
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
+        self.source = source
+
+    def py_type(self) -> type:
+        return functools.partial
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleVal(self.args)
+        if name == "keywords":
+            made = tx.new_dict()
+            for key, value in self.kwargs.items():
+                made.setitem(tx, ConstVal(key), value)
+            return made
+        return super().getattr(tx, name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs}, direct)
+
+    def children(self) -> Sequence[Value]:
+        return (self.function, *self.args, *self.kwargs.values())
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            for part in (self.function, *self.args, *self.kwargs.values()):
+                out.push(part)
+
+        out.call_const(functools.partial, push, 1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+class BoundBuiltin(Value):
+    """A C method bound to a model, such as `items.append`."""
+
+    def __init__(self, owner: Value, name: str, function: Value) -> None:
+        self.owner = owner
+        self.name = name
+        self.function = function
+
+    def py_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name} of {self.owner.describe()}"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return ConstVal(self.name)
+        return super().getattr(tx, name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.call(self.function, [self.owner, *args], kwargs, direct)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Any) -> None:
+        out.push(self.owner)
+        out.emit.load_attr(self.name)
+
+
+class SuperVal(Value):
+    """`super(cls, obj)`."""
+
+    def __init__(self, cls: type, obj: Value, start: type) -> None:
+        self.cls = cls
+        self.obj = obj
+        self.start = start
+
+    def py_type(self) -> type:
+        return super
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.super_attribute(self, name)
+
+
+def not_callable(value: Value) -> GraphBreak:
+    return GraphBreak(breaks.UNKNOWN_CALL, value.describe())

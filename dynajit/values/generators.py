@@ -1,0 +1,83 @@
+"""Generators made while tracing.
+
+In: the suspended frame of a generator function. Out: `GeneratorVal`, an iterator that steps the frame. Each step is
+undoable as a whole: the frame's state before it is kept in the journal.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.iterators import IteratorVal
+
+
+class GeneratorVal(IteratorVal):
+    """A generator; `frame` is the interpreter's symbolic frame."""
+
+    kind = types.GeneratorType
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+        self.state = "created"
+
+    def next(self, tx: Tracer) -> Value:
+        return self.send(tx, ConstVal(None))
+
+    def send(self, tx: Tracer, value: Value) -> Value:
+        """Run to the next `yield`; raises Exhausted with the returned value at the end."""
+        if self.state == "closed":
+            raise Exhausted(ConstVal(None))
+        if self.state == "running":
+            raise tx.raised(ValueError, "generator already executing")
+        self._save(tx)
+        return self._step(tx, lambda: tx.resume_generator(self.frame, value))
+
+    def throw(self, tx: Tracer, error: Value) -> Value:
+        if self.state in ("created", "closed"):
+            tx.journal.set_attr(self, "state", "closed")
+            raise Raised(error)
+        self._save(tx)
+        return self._step(tx, lambda: tx.throw_into_generator(self.frame, error))
+
+    def _step(self, tx: Tracer, run: Any) -> Value:
+        tx.journal.set_attr(self, "state", "running")
+        try:
+            done, value = run()
+        except Raised:
+            tx.journal.set_attr(self, "state", "closed")
+            raise
+        tx.journal.set_attr(self, "state", "closed" if done else "suspended")
+        if done:
+            raise Exhausted(value)
+        return value  # type: ignore[no-any-return]
+
+    def _save(self, tx: Tracer) -> None:
+        frame = self.frame
+        saved = frame.ip, list(frame.stack), dict(frame.locals), frame.current
+
+        def restore() -> None:
+            frame.ip, frame.stack, frame.locals, frame.current = saved[0], list(saved[1]), dict(saved[2]), saved[3]
+
+        tx.journal.record(restore)
+
+    def close(self, tx: Tracer) -> None:
+        if self.state == "suspended":
+            try:
+                self.throw(tx, tx.raised(GeneratorExit).value)
+            except (Exhausted, Raised) as end:
+                if isinstance(end, Raised) and not issubclass(end.value.py_type(), (GeneratorExit, StopIteration)):
+                    raise
+                return
+            raise tx.raised(RuntimeError, "generator ignored GeneratorExit")
+        tx.journal.set_attr(self, "state", "closed")
+
+    def children(self) -> Sequence[Value]:
+        return ()
+
+    def rebuild(self, out: Any) -> None:
+        raise GraphBreak(breaks.GENERATOR, "a generator made in the compiled function is still needed after the break")

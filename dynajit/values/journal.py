@@ -1,0 +1,71 @@
+"""The log of everything tracing changed, so that a break can take it back.
+
+In: undo actions, one for each change of symbolic state. Out: `mark()` and `rollback(mark)`, and the mutated values in
+the order of their first mutation, which the emitted code brings up to date. A model that changes itself calls
+`record` (and `touch` if a real object has to change at run time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Journal:
+    """Append-only while tracing runs forward; shrinks only by rollback."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self.dirty: dict[int, Any] = {}
+
+    def mark(self) -> int:
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Take back, newest first, everything recorded since `mark`."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def record(self, undo: Callable[[], None]) -> None:
+        self._undo.append(undo)
+
+    def touch(self, value: Any) -> None:
+        """Remember that `value` (a model with `emit_effect`) differs from the object it stands for."""
+        key = id(value)
+        if key not in self.dirty:
+            self.dirty[key] = value
+            self._undo.append(lambda: self.dirty.pop(key, None) and None)
+
+    def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        """`mapping[key] = value`, undoable, the order of keys included."""
+        if key in mapping:
+            old = mapping[key]
+            mapping[key] = value
+
+            def restore() -> None:
+                mapping[key] = old
+        else:
+            mapping[key] = value
+
+            def restore() -> None:
+                del mapping[key]
+
+        self._undo.append(restore)
+
+    def replace_all(self, container: Any, items: Any) -> None:
+        """Replace the contents of a list or dict, undoable."""
+        old = container.copy()
+
+        def restore() -> None:
+            container.clear()
+            (container.update if isinstance(container, dict) else container.extend)(old)
+
+        container.clear()
+        (container.update if isinstance(container, dict) else container.extend)(items)
+        self._undo.append(restore)
+
+    def set_attr(self, obj: Any, name: str, value: Any) -> None:
+        """Set a Python attribute of a model, undoable."""
+        old = getattr(obj, name)
+        setattr(obj, name, value)
+        self._undo.append(lambda: setattr(obj, name, old))

@@ -1,0 +1,612 @@
+"""Dictionaries and sets while tracing, and the views of dictionaries.
+
+In: keys and values, or a real `dict` with its source, read key by key until something depends on all its keys. Out:
+`DictVal`, `SetVal`. Methods are entries of `DICT_METHODS` and `SET_METHODS` behind `@dict_method` and `@set_method`.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.guards.source import DictKeySource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.iterators import IteratorVal
+from dynajit.values.sequence import Lazy
+
+
+class DictVal(Value):
+    """A dict or OrderedDict.
+
+    `entries` maps a hash key to (key, value). With a source, entries not looked at are in `real_dict` only, until
+    `materialise` has guarded all keys.
+    """
+
+    def __init__(
+        self, kind: type = dict, source: Source | None = None, real_dict: dict[Any, Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.real_dict = real_dict
+        self.entries: dict[Any, tuple[Value, Any]] = {}
+        self.complete = real_dict is None
+        self.changed = False
+
+    def py_type(self) -> type:
+        return self.kind
+
+    # -- reading
+
+    def lookup(self, tx: Tracer, key: Value) -> Value | None:
+        """The value at `key`, or None; guards presence or absence."""
+        return self.lookup_hashed(tx, key.hash_key(), key)
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        entry = self.entries.get(hashed)
+        if entry is not None:
+            return self._resolve(tx, hashed, entry)
+        if self.complete:
+            return None
+        assert self.real_dict is not None and self.source is not None
+        real_key = self._real_key(hashed)
+        if real_key is None:
+            self.materialise(tx)
+            return self.lookup_hashed(tx, hashed, key)
+        if not dict.__contains__(self.real_dict, real_key[0]):
+            tx.guard(self.source, "DICT_MISSING", real_key[0])
+            return None
+        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), ItemSource(self.source, real_key[0]))
+        self._set_entry(tx, hashed, (key, value))
+        return value
+
+    @staticmethod
+    def _real_key(hashed: Any) -> tuple[Any] | None:
+        """The real key of a hash key, if it is one that a guard can hold."""
+        if is_literal(hashed) or isinstance(hashed, type) or callable(hashed) and not isinstance(hashed, Value):
+            return (hashed,)
+        if isinstance(hashed, tuple) and all(is_literal(part) for part in hashed):
+            return (hashed,)
+        return None
+
+    def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
+        tx.journal.set_item(self.entries, hashed, entry)
+
+    def _resolve(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> Value:
+        key, value = entry
+        if isinstance(value, Lazy):
+            value = tx.wrap(value.obj, value.source)
+            self._set_entry(tx, hashed, (key, value))
+        return value
+
+    def materialise(self, tx: Tracer) -> None:
+        """Depend on all keys and their order."""
+        if self.complete:
+            return
+        assert self.real_dict is not None and self.source is not None
+        real = self.real_dict
+        tx.guard(self.source, "DICT_KEYS", tuple(dict.keys(real)))
+        old = dict(self.entries)
+        entries: dict[Any, tuple[Value, Any]] = {}
+        for position, (real_key, real_value) in enumerate(dict.items(real)):
+            key = self._wrap_key(tx, real_key, position)
+            hashed = key.hash_key()
+            entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key)))
+        tx.journal.replace_all(self.entries, entries)
+        tx.journal.set_attr(self, "complete", True)
+
+    def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
+        assert self.source is not None
+        if is_literal(key):
+            return ConstVal(key)
+        return tx.wrap(key, DictKeySource(self.source, position))
+
+    def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+        self.materialise(tx)
+        return [(entry[0], self._resolve(tx, hashed, entry)) for hashed, entry in list(self.entries.items())]
+
+    def real(self) -> Any:
+        if not self.complete:
+            raise NotReal("a dictionary not looked at yet")
+        found = self.kind()
+        for key, value in self.entries.values():
+            if isinstance(value, Lazy):
+                raise NotReal("an item not looked at yet")
+            found[key.real()] = value.real()
+        return found
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.length(tx).const())
+
+    def length(self, tx: Tracer) -> Value:
+        if not self.complete:
+            assert self.real_dict is not None
+            tx.guard(self.source, "LEN", dict.__len__(self.real_dict))
+            return ConstVal(dict.__len__(self.real_dict))
+        return ConstVal(len(self.entries))
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DictIterator(self, "keys")
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key()
+        if hashed in self.entries:
+            return True
+        if self.complete:
+            return False
+        assert self.real_dict is not None
+        real_key = self._real_key(hashed)
+        if real_key is None:
+            self.materialise(tx)
+            return hashed in self.entries
+        found = dict.__contains__(self.real_dict, real_key[0])
+        tx.guard(self.source, "DICT_CONTAINS" if found else "DICT_MISSING", real_key[0])
+        return found
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        found = self.lookup(tx, key)
+        if found is None:
+            raise tx.raised(KeyError, key.real() if key.is_const() else key.describe())
+        return found
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, self.kind, name)
+
+    # -- writing
+
+    def mutate(self, tx: Tracer) -> None:
+        """To be called before each change."""
+        if self.source is not None:
+            self.materialise(tx)
+            tx.journal.touch(self)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.mutate(tx)
+        hashed = key.hash_key()
+        old = self.entries.get(hashed)
+        self._set_entry(tx, hashed, (old[0] if old else key, value))
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        self.take(tx, key)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        """Remove and return; raises KeyError."""
+        found = self.getitem(tx, key)
+        self.mutate(tx)
+        rest = dict(self.entries)
+        del rest[key.hash_key()]
+        tx.journal.replace_all(self.entries, rest)
+        return found
+
+    def copy_as(self, tx: Tracer, kind: type) -> DictVal:
+        copied = DictVal(kind)
+        for key, value in self.items(tx):
+            copied.entries[key.hash_key()] = (key, value)
+        return copied
+
+    def hash_key(self) -> object:
+        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'dict'")
+
+    # -- generated code
+
+    def children(self) -> Sequence[Value]:
+        found = []
+        for key, value in self.entries.values():
+            found.append(key)
+            if not isinstance(value, Lazy):
+                found.append(value)
+        return found
+
+    def push_entries(self, out: Any) -> None:
+        """Push a plain dict of the entries."""
+        for key, value in self.entries.values():
+            out.push(key)
+            if isinstance(value, Lazy):
+                out.load(value.source)
+            else:
+                out.push(value)
+        out.emit.build_map(len(self.entries))
+
+    def rebuild(self, out: Any) -> None:
+        if self.kind is dict:
+            self.push_entries(out)
+        else:
+            out.call_const(self.kind, lambda: self.push_entries(out), 1)
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real dictionary up to date, its order included."""
+
+        def push() -> None:
+            out.load(self.source)
+            self.push_entries(out)
+
+        out.call_const(replace_entries, push, 2)
+        out.emit.pop_top()
+
+
+def replace_entries(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Give `real` exactly these entries in this order, without running code of a subclass."""
+    if list(dict.keys(real)) != list(entries)[: dict.__len__(real)]:
+        if isinstance(real, collections.OrderedDict):
+            collections.OrderedDict.clear(real)
+        else:
+            dict.clear(real)
+    store = collections.OrderedDict.__setitem__ if isinstance(real, collections.OrderedDict) else dict.__setitem__
+    for key, value in entries.items():
+        store(real, key, value)  # type: ignore[arg-type]
+
+
+class DictIterator(IteratorVal):
+    """Over keys, values or items; changing the size meanwhile raises as in CPython."""
+
+    def __init__(self, mapping: DictVal, what: str, backwards: bool = False) -> None:
+        self.mapping = mapping
+        self.what = what
+        self.index = 0
+        self.backwards = backwards
+        self.size: int | None = None
+        self.kind = type(iter(getattr({}, what)()))
+
+    def next(self, tx: Tracer) -> Value:
+        self.mapping.materialise(tx)
+        hashes = list(self.mapping.entries)
+        if self.size is None:
+            tx.journal.set_attr(self, "size", len(hashes))
+        if self.size != len(hashes):
+            raise tx.raised(RuntimeError, "dictionary changed size during iteration")
+        if self.index >= len(hashes):
+            raise Exhausted()
+        hashed = hashes[-1 - self.index if self.backwards else self.index]
+        tx.journal.set_attr(self, "index", self.index + 1)
+        key, value = self.mapping.entries[hashed]
+        if self.what == "keys":
+            return key
+        value = self.mapping._resolve(tx, hashed, (key, value))
+        return value if self.what == "values" else tx.new_tuple([key, value])
+
+    def children(self) -> Sequence[Value]:
+        return (self.mapping,)
+
+
+class DictViewVal(Value):
+    """`d.keys()`, `d.values()`, `d.items()`."""
+
+    def __init__(self, mapping: DictVal, what: str) -> None:
+        self.mapping = mapping
+        self.what = what
+
+    def py_type(self) -> type:
+        return type(getattr({}, self.what)())
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DictIterator(self.mapping, self.what)
+
+    def length(self, tx: Tracer) -> Value:
+        return self.mapping.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.mapping.truth(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.what == "keys":
+            return self.mapping.contains(tx, item)
+        return any(member is item or tx.equal(member, item) for member in tx.unpack(self))
+
+    def real(self) -> Any:
+        return getattr(self.mapping.real(), self.what)()
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "isdisjoint" and self.what == "keys":
+            return self.as_set(tx).getattr(tx, name)
+        return super().getattr(tx, name)
+
+    def as_set(self, tx: Tracer) -> SetVal:
+        return SetVal.of(tx, tx.unpack(self))
+
+    def children(self) -> Sequence[Value]:
+        return (self.mapping,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(getattr(dict, self.what), lambda: out.push(self.mapping), 1)
+
+
+class SetVal(Value):
+    """A set or frozenset."""
+
+    def __init__(self, kind: type = set, source: Source | None = None) -> None:
+        self.kind = kind
+        self.source = source
+        self.entries: dict[Any, Value] = {}
+
+    @staticmethod
+    def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
+        made = SetVal(kind)
+        for item in items:
+            made.entries.setdefault(item.hash_key(), item)
+        return made
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def real(self) -> Any:
+        return self.kind(item.real() for item in self.entries.values())
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: Tracer) -> Value:
+        return ConstVal(len(self.entries))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.hash_key() in self.entries
+
+    def ordered(self) -> list[Value]:
+        """Items in the order in which the real set would give them, where that is known."""
+        if len(self.entries) <= 1:
+            return list(self.entries.values())
+        try:
+            reals = {item.real(): item for item in self.entries.values()}
+        except NotReal:
+            self.unsupported("iteration over several items that are not constants")
+        if not all(isinstance(item, (int, float, bool, type(None))) for item in reals):
+            # the order of strings changes from process to process, but not within one
+            pass
+        return [reals[item] for item in self.kind(reals)]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return tx.iterator(self.ordered(), type(iter(set())))
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, self.kind, name)
+
+    def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.replace_all(self.entries, entries)
+
+    def hash_key(self) -> object:
+        if self.kind is set:
+            raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
+        return frozenset(self.entries)
+
+    def children(self) -> Sequence[Value]:
+        return list(self.entries.values())
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            for item in self.entries.values():
+                out.push(item)
+            out.emit.build_set(len(self.entries))
+
+        if self.kind is set:
+            push()
+        else:
+            out.call_const(self.kind, push, 1)
+
+    def emit_effect(self, out: Any) -> None:
+        def push() -> None:
+            out.load(self.source)
+            for item in self.entries.values():
+                out.push(item)
+            out.emit.build_set(len(self.entries))
+
+        out.call_const(replace_members, push, 2)
+        out.emit.pop_top()
+
+
+def replace_members(real: set[Any], members: set[Any]) -> None:
+    """Give `real` exactly these members."""
+    real.intersection_update(members)
+    real.update(members)
+
+
+Method = Callable[..., Value]
+DICT_METHODS: dict[str, Method] = {}
+SET_METHODS: dict[str, Method] = {}
+
+
+def dict_method(fn: Method) -> Method:
+    """Register the model of the `dict` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
+    DICT_METHODS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def set_method(fn: Method) -> Method:
+    """Register the model of the `set` method of the same name: `(tx, self, *args) -> Value`."""
+    SET_METHODS[fn.__name__.removeprefix("set_")] = fn
+    return fn
+
+
+@dict_method
+def get(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    found = self.lookup(tx, key)
+    return found if found is not None else default or ConstVal(None)
+
+
+@dict_method
+def keys(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "keys")
+
+
+@dict_method
+def values(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "values")
+
+
+@dict_method
+def items(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "items")
+
+
+@dict_method
+def pop(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    if default is not None and not self.contains(tx, key):
+        return default
+    return self.take(tx, key)
+
+
+@dict_method
+def popitem(tx: Tracer, self: DictVal, last: Value | None = None) -> Value:
+    entries = self.items(tx)
+    if not entries:
+        raise tx.raised(KeyError, "popitem(): dictionary is empty")
+    key, value = entries[-1 if last is None or last.truth(tx) else 0]
+    self.take(tx, key)
+    return tx.new_tuple([key, value])
+
+
+@dict_method
+def setdefault(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    found = self.lookup(tx, key)
+    if found is None:
+        found = default or ConstVal(None)
+        self.setitem(tx, key, found)
+    return found
+
+
+@dict_method
+def update(tx: Tracer, self: DictVal, other: Value | None = None, **kwargs: Value) -> Value:
+    for key, value in pairs_of(tx, other) if other is not None else ():
+        self.setitem(tx, key, value)
+    for name, value in kwargs.items():
+        self.setitem(tx, ConstVal(name), value)
+    return ConstVal(None)
+
+
+@dict_method
+def clear(tx: Tracer, self: DictVal) -> Value:
+    self.mutate(tx)
+    tx.journal.replace_all(self.entries, {})
+    return ConstVal(None)
+
+
+@dict_method
+def copy(tx: Tracer, self: DictVal) -> Value:
+    return self.copy_as(tx, self.kind)
+
+
+@dict_method
+def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None) -> Value:
+    value = self.take(tx, key)
+    if last is None or last.truth(tx):
+        self.setitem(tx, key, value)
+    else:
+        tx.journal.replace_all(self.entries, {key.hash_key(): (key, value), **self.entries})
+    return ConstVal(None)
+
+
+def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
+    """Keys and values of a mapping, or of an iterable of pairs."""
+    payload = getattr(value, "payload", None)
+    mapping = value if isinstance(value, DictVal) else payload
+    if isinstance(mapping, DictVal):
+        return mapping.items(tx)
+    if tx.has_attribute(value, "keys"):
+        return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
+    found = []
+    for position, item in enumerate(tx.unpack(value)):
+        pair = tx.unpack(item)
+        if len(pair) != 2:
+            raise tx.raised(
+                ValueError, f"dictionary update sequence element #{position} has length {len(pair)}; 2 is required"
+            )
+        found.append((pair[0], pair[1]))
+    return found
+
+
+@set_method
+def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
+    hashed = item.hash_key()
+    if hashed not in self.entries:
+        self.replace(tx, {**self.entries, hashed: item})
+    return ConstVal(None)
+
+
+@set_method
+def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
+    self.replace(tx, {key: value for key, value in self.entries.items() if key != item.hash_key()})
+    return ConstVal(None)
+
+
+@set_method
+def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
+    if not self.contains(tx, item):
+        raise tx.raised(KeyError, item.real() if item.is_const() else item.describe())
+    return set_discard(tx, self, item)
+
+
+@set_method
+def set_clear(tx: Tracer, self: SetVal) -> Value:
+    self.replace(tx, {})
+    return ConstVal(None)
+
+
+@set_method
+def set_copy(tx: Tracer, self: SetVal) -> Value:
+    return SetVal.of(tx, list(self.entries.values()), self.kind)
+
+
+@set_method
+def set_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    self.replace(tx, _union(tx, self, others))
+    return ConstVal(None)
+
+
+@set_method
+def set_union(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    return _made(self.kind, _union(tx, self, others))
+
+
+@set_method
+def set_intersection(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    kept = dict(self.entries)
+    for other in others:
+        keys = {item.hash_key() for item in tx.unpack_set(other)}
+        kept = {key: value for key, value in kept.items() if key in keys}
+    return _made(self.kind, kept)
+
+
+@set_method
+def set_difference(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    gone = {item.hash_key() for other in others for item in tx.unpack_set(other)}
+    return _made(self.kind, {key: value for key, value in self.entries.items() if key not in gone})
+
+
+@set_method
+def set_symmetric_difference(tx: Tracer, self: SetVal, other: Value) -> Value:
+    right = {item.hash_key(): item for item in tx.unpack_set(other)}
+    kept = {key: value for key, value in self.entries.items() if key not in right}
+    return _made(self.kind, {**kept, **{key: value for key, value in right.items() if key not in self.entries}})
+
+
+@set_method
+def set_issubset(tx: Tracer, self: SetVal, other: Value) -> Value:
+    keys = {item.hash_key() for item in tx.unpack_set(other)}
+    return ConstVal(set(self.entries) <= keys)
+
+
+@set_method
+def set_issuperset(tx: Tracer, self: SetVal, other: Value) -> Value:
+    keys = {item.hash_key() for item in tx.unpack_set(other)}
+    return ConstVal(set(self.entries) >= keys)
+
+
+@set_method
+def set_isdisjoint(tx: Tracer, self: SetVal, other: Value) -> Value:
+    return ConstVal(not any(item.hash_key() in self.entries for item in tx.unpack_set(other)))
+
+
+def _union(tx: Tracer, self: SetVal, others: Sequence[Value]) -> dict[Any, Value]:
+    entries = dict(self.entries)
+    for other in others:
+        for item in tx.unpack_set(other):
+            entries.setdefault(item.hash_key(), item)
+    return entries
+
+
+def _made(kind: type, entries: dict[Any, Value]) -> SetVal:
+    made = SetVal(kind)
+    made.entries = entries
+    return made

@@ -1,0 +1,770 @@
+"""Instances of user classes, classes, modules (Python's), C functions: attribute look-up as CPython does it.
+
+In: a real object with its source, or a class to be instantiated while tracing. Out: `ObjVal`, `ClassVal`, `ModuleVal`,
+`BuiltinVal`. The order of look-up is that of the language reference, section "Customizing attribute access"; user
+code that CPython would run (`__getattr__`, properties, `__set__`) is traced.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source, TypeAttrSource
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal, SuperVal
+from dynajit.values.mapping import DictVal
+from dynajit.values.sequence import TupleVal
+
+MISSING: Any = object()
+_TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
+_C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+
+
+def is_trusted(name: str | None) -> bool:
+    """Whether the module's attributes are taken not to change: Python's own library and torch."""
+    return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
+
+
+def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
+    """(attribute as it stands in the class that has it, that class) by the method resolution order."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name], base
+    return MISSING, None
+
+
+def type_source(kind: type, name: str) -> Source:
+    return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
+
+
+def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
+    """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
+    source = type_source(kind, name)
+    if is_trusted(owner.__module__):
+        if isinstance(found, types.FunctionType):
+            return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
+        if is_literal(found) or isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)):
+            return tx.from_real(found)
+    return tx.wrap(found, source)
+
+
+def bind(
+    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
+) -> Value:
+    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
+
+    `owner` is None when the attribute is read from the class itself.
+    """
+    source = type_source(kind, name)
+    if isinstance(found, types.FunctionType):
+        function = class_value(tx, kind, where, name, found)
+        return function if owner is None else MethodVal(owner, function)
+    if isinstance(found, classmethod):
+        return _bind_classmethod(tx, self_for_class, found, source)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, AttrSource(source, "__func__"))
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BoundBuiltin(self_for_class, name, tx.from_real(found))
+    if isinstance(found, _C_DESCRIPTORS):
+        return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+    if owner is not None and isinstance(found, functools.cached_property):
+        return _bind_cached_property(tx, owner, found, source)
+    if isinstance(found, property):
+        return tx.from_real(found) if owner is None else _bind_property(tx, owner, found, source)
+    getter, getter_class = lookup_type(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        descriptor = tx.wrap(found, source)
+        assert getter_class is not None
+        function = class_value(tx, type(found), getter_class, "__get__", getter)
+        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {})
+    if getter is not MISSING and not isinstance(
+        found, (type, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType)
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
+    return class_value(tx, kind, where, name, found)
+
+
+def _bind_classmethod(tx: Tracer, cls: Value, found: Any, source: Source) -> Value:
+    return MethodVal(cls, tx.wrap(found.__func__, AttrSource(source, "__func__")))
+
+
+def _bind_property(tx: Tracer, owner: Value, found: property, source: Source) -> Value:
+    if found.fget is None:
+        raise tx.raised(AttributeError, "unreadable attribute")
+    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, True)
+
+
+def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    value = tx.call(tx.wrap(found.func, AttrSource(source, "func")), [owner], {})
+    assert isinstance(owner, ObjVal)
+    owner.instance_dict(tx).setitem(tx, ConstVal(found.attrname), value)
+    return value
+
+
+class InstanceDict(DictVal):
+    """The `__dict__` of an object: read by attribute name, written back name by name."""
+
+    def __init__(self, owner: ObjVal) -> None:
+        real = getattr(owner.real_object, "__dict__", None) if owner.real_object is not None else None
+        source = AttrSource(owner.source, "__dict__") if owner.source is not None else None
+        super().__init__(dict, source, real)
+        self.owner = owner
+        self.changed_names: dict[Any, None] = {}
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        if self.complete or hashed in self.entries or self.real_dict is None or not isinstance(hashed, str):
+            return super().lookup_hashed(tx, hashed, key)
+        if hashed in self.changed_names:
+            return None
+        assert self.owner.source is not None
+        if hashed not in self.real_dict:
+            tx.guard(self.owner.source, "HAS_NO_INSTANCE_ATTR", hashed)
+            return None
+        value = tx.wrap(self.real_dict[hashed], self._entry_source(hashed))
+        self._set_entry(tx, hashed, (key, value))
+        return value
+
+    def _entry_source(self, name: str) -> Source:
+        """Generated code must not run a user's `__getattribute__`."""
+        assert self.owner.source is not None
+        if isinstance(lookup_type(self.owner.cls, "__getattribute__")[0], types.FunctionType):
+            return ItemSource(InstanceAttrSource(self.owner.source, "__dict__"), name)
+        return InstanceAttrSource(self.owner.source, name)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key()
+        if not self.complete and isinstance(hashed, str):
+            return self.lookup_hashed(tx, hashed, item) is not None
+        return super().contains(tx, item)
+
+    def mutate(self, tx: Tracer) -> None:
+        if self.owner.source is not None:
+            self.materialise(tx)
+            for hashed in self.entries:
+                tx.journal.set_item(self.changed_names, hashed, None)
+            tx.journal.touch(self)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        hashed = key.hash_key()
+        self._set_entry(tx, hashed, (key, value))
+        self._note(tx, hashed)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        found = self.getitem(tx, key)
+        hashed = key.hash_key()
+        rest = {name: entry for name, entry in self.entries.items() if name != hashed}
+        tx.journal.replace_all(self.entries, rest)
+        self._note(tx, hashed)
+        return found
+
+    def _note(self, tx: Tracer, hashed: Any) -> None:
+        if self.owner.source is not None:
+            tx.journal.set_item(self.changed_names, hashed, None)
+            tx.journal.touch(self)
+
+    def materialise(self, tx: Tracer) -> None:
+        if self.complete or not self.changed_names:
+            super().materialise(tx)
+            return
+        written = {name: self.entries.get(name) for name in self.changed_names}
+        super().materialise(tx)
+        merged = {
+            name: entry for name, entry in self.entries.items() if name not in written or written[name] is not None
+        }
+        for name, entry in written.items():
+            if entry is not None:
+                merged[name] = entry
+        tx.journal.replace_all(self.entries, merged)
+
+    def emit_effect(self, out: Any) -> None:
+        for name in self.changed_names:
+            entry = self.entries.get(name)
+            if entry is not None:
+                out.push_value(entry[1])
+                out.load(self.source)
+                out.const(name)
+                out.emit.store_subscr()
+            else:
+
+                def push(name: Any = name) -> None:
+                    out.load(self.source)
+                    out.const(name)
+                    out.const(None)
+
+                out.call_const(dict.pop, push, 3)
+                out.emit.pop_top()
+
+    def effect_children(self) -> Sequence[Value]:
+        entries = [self.entries[name][1] for name in self.changed_names if name in self.entries]
+        return [entry for entry in entries if isinstance(entry, Value)]
+
+    def children(self) -> Sequence[Value]:
+        return super().children() if self.owner.source is None else (self.owner,)
+
+    def rebuild(self, out: Any) -> None:
+        out.push(self.owner)
+        out.emit.load_attr("__dict__")
+
+
+class ObjVal(Value):
+    """An instance of a class that has no model of its own.
+
+    `payload` models the builtin part of instances of `dict`, `list`, ... subclasses. Objects made while tracing have
+    no `real_object`.
+    """
+
+    def __init__(self, cls: type, real: Any = None, source: Source | None = None, payload: Value | None = None) -> None:
+        self.cls = cls
+        self.real_object = real
+        self.source = source
+        self.payload = payload
+        self.slots: dict[str, Value | None] = {}
+        self._dict: InstanceDict | None = None
+        self.new_args: Sequence[Value] = ()
+
+    def py_type(self) -> type:
+        return self.cls
+
+    def instance_dict(self, tx: Tracer) -> InstanceDict:
+        if self._dict is None:
+            self._dict = InstanceDict(self)
+        return self._dict
+
+    def real(self) -> Any:
+        if self.real_object is None or (self._dict is not None and self._dict.changed_names) or self.slots:
+            raise NotReal(self.describe())
+        if self.source is not None and not isinstance(self.source, ConstSource):
+            raise NotReal(self.describe())
+        return self.real_object
+
+    def hash_key(self) -> object:
+        method, _ = lookup_type(self.cls, "__hash__")
+        if method is object.__hash__:
+            return self
+        return super().hash_key()
+
+    # -- attributes
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        custom, where = lookup_type(self.cls, "__getattribute__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            function = class_value(tx, self.cls, where, "__getattribute__", custom)
+            try:
+                return tx.call(function, [self, ConstVal(name)], {})
+            except Raised as raised:
+                return self._fallback(tx, name, raised)
+        return self.generic_getattr(tx, name)
+
+    def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
+        """`object.__getattribute__`, then `__getattr__` if allowed."""
+        found, where = lookup_type(self.cls, name)
+        if found is not MISSING and _is_data_descriptor(found):
+            assert where is not None
+            return self._data_descriptor(tx, name, found, where, fallback)
+        if self._has_dict():
+            value = self.instance_dict(tx).lookup(tx, ConstVal(name))
+            if value is not None:
+                return value
+        if found is not MISSING:
+            assert where is not None
+            return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+        error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if fallback:
+            return self._fallback(tx, name, error)
+        raise error
+
+    def _has_dict(self) -> bool:
+        return self.cls.__dictoffset__ != 0
+
+    def _fallback(self, tx: Tracer, name: str, error: Raised) -> Value:
+        if not issubclass(error.value.py_type(), AttributeError):
+            raise error
+        found, where = lookup_type(self.cls, "__getattr__")
+        if found is MISSING:
+            raise error
+        assert where is not None
+        if found is torch.nn.Module.__getattr__:
+            return self._module_getattr(tx, name)
+        return tx.call(class_value(tx, self.cls, where, "__getattr__", found), [self, ConstVal(name)], {}, True)
+
+    def _module_getattr(self, tx: Tracer, name: str) -> Value:
+        """nn.Module.__getattr__: parameters, then buffers, then submodules."""
+        key = ConstVal(name)
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
+            if isinstance(entries, DictVal):
+                real = entries.real_dict
+                if not entries.complete and name not in entries.entries and real is not None and name not in real:
+                    continue
+                value = entries.lookup(tx, key)
+                if value is not None:
+                    return value
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
+            if isinstance(entries, DictVal):
+                entries.contains(tx, key)
+        raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def _data_descriptor(self, tx: Tracer, name: str, found: Any, where: type, fallback: bool) -> Value:
+        if isinstance(found, property):
+            try:
+                return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            except Raised as raised:
+                if not fallback:
+                    raise
+                return self._fallback(tx, name, raised)
+        if name == "__class__":
+            return tx.from_real(self.cls)
+        if name == "__dict__":
+            return self.instance_dict(tx)
+        if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return self._slot(tx, name, found, fallback)
+        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+
+    def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
+        if name in self.slots:
+            value = self.slots[name]
+            if value is not None:
+                return value
+        elif self.real_object is not None:
+            try:
+                return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
+            except AttributeError:
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
+        elif isinstance(found, types.GetSetDescriptorType):
+            return super().getattr(tx, name)
+        error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if fallback:
+            return self._fallback(tx, name, error)
+        raise error
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        custom, where = lookup_type(self.cls, "__setattr__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
+                tx.call(class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {})
+                return
+        self.generic_setattr(tx, name, value)
+
+    def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
+        """Whether nn.Module.__setattr__ would only write the instance's dictionary."""
+        if issubclass(value.py_type(), (torch.Tensor, torch.nn.Module)) or self.real_object is None:
+            return False
+        tables = [self.real_object.__dict__.get(table) or {} for table in ("_parameters", "_buffers", "_modules")]
+        return not any(name in table for table in tables) and name in self.real_object.__dict__
+
+    def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """`object.__setattr__`, or `object.__delattr__` if the value is None."""
+        found, where = lookup_type(self.cls, name)
+        if found is not MISSING and _is_data_descriptor(found):
+            self._set_through_descriptor(tx, name, found, where, value)
+        elif not self._has_dict():
+            raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        elif value is not None:
+            self.instance_dict(tx).setitem(tx, ConstVal(name), value)
+        elif self.instance_dict(tx).lookup(tx, ConstVal(name)) is None:
+            raise tx.raised(AttributeError, name)
+        else:
+            self.instance_dict(tx).take(tx, ConstVal(name))
+
+    def _set_through_descriptor(
+        self, tx: Tracer, name: str, found: Any, where: type | None, value: Value | None
+    ) -> None:
+        source = type_source(self.cls, name)
+        if isinstance(found, property):
+            setter, part = (found.fset, "fset") if value is not None else (found.fdel, "fdel")
+            if setter is None:
+                raise GraphBreak(breaks.RAISES, f"the property {name!r} can't be written")
+            tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {})
+            return
+        if isinstance(found, types.MemberDescriptorType):
+            tx.journal.set_item(self.slots, name, value)
+            if self.source is not None:
+                tx.journal.touch(self)
+            return
+        setter, _ = lookup_type(type(found), "__set__")
+        if isinstance(setter, types.FunctionType) and value is not None:
+            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, value], {})
+            return
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        custom, where = lookup_type(self.cls, "__delattr__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {})
+            return
+        self.generic_setattr(tx, name, None)
+
+    # -- special methods
+
+    def special(self, tx: Tracer, name: str) -> Value | None:
+        """The bound special method, looked up in the class alone; None if there is none."""
+        found, where = lookup_type(self.cls, name)
+        if found is MISSING or found is None:
+            return None
+        assert where is not None
+        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+
+    def call_special(self, tx: Tracer, name: str, *args: Value, direct: bool = False) -> Value:
+        method = self.special(tx, name)
+        if method is None:
+            self.unsupported(f"{name}")
+        return tx.call(method, args, {}, direct)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        method = self.special(tx, "__call__")
+        if method is None:
+            raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return tx.call(method, args, kwargs, direct)
+
+    def truth(self, tx: Tracer) -> bool:
+        for name in ("__bool__", "__len__"):
+            method = self.special(tx, name)
+            if method is not None:
+                return tx.call(method, (), {}).truth(tx)
+        return True
+
+    def length(self, tx: Tracer) -> Value:
+        if self.special(tx, "__len__") is None:
+            raise tx.raised(TypeError, f"object of type '{self.cls.__name__}' has no len()")
+        return self.call_special(tx, "__len__")
+
+    def iterate(self, tx: Tracer) -> Value:
+        if self.special(tx, "__iter__") is not None:
+            return self.call_special(tx, "__iter__")
+        if self.special(tx, "__getitem__") is not None:
+            self.unsupported("iteration by __getitem__")
+        raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
+
+    def next(self, tx: Tracer) -> Value:
+        """For user-defined iterators."""
+        try:
+            return self.call_special(tx, "__next__")
+        except Raised as raised:
+            if issubclass(raised.value.py_type(), StopIteration):
+                raise Exhausted() from None
+            raise
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.special(tx, "__contains__") is not None:
+            return self.call_special(tx, "__contains__", item).truth(tx)
+        return any(member is item or tx.equal(member, item) for member in tx.unpack(self))
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if self.special(tx, "__getitem__") is None:
+            raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not subscriptable")
+        return self.call_special(tx, "__getitem__", key, direct=True)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.call_special(tx, "__setitem__", key, value)
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        self.call_special(tx, "__delitem__", key)
+
+    # -- generated code
+
+    def children(self) -> Sequence[Value]:
+        return tuple(self.new_args)
+
+    def rebuild(self, out: Any) -> None:
+        if self.real_object is not None:
+            out.const(self.real_object)
+            return
+
+        def push() -> None:
+            out.const(self.cls)
+            for arg in self.new_args:
+                out.push(arg)
+
+        out.call_const(_maker(self.cls), push, 1 + len(self.new_args))
+        out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        """Contents come after the bare object, since they may refer to it."""
+        if self.payload is not None and isinstance(self.payload, DictVal):
+
+            def push_payload() -> None:
+                out.push(self)
+                self.payload.push_entries(out)  # type: ignore[union-attr]
+
+            out.call_const(fill_mapping, push_payload, 2)
+            out.emit.pop_top()
+        elif self.payload is not None:
+
+            def push_items() -> None:
+                out.push(self)
+                self.payload.push_items(out)  # type: ignore[union-attr]
+                out.emit.build_list(len(self.payload.items))  # type: ignore[union-attr]
+
+            out.call_const(list.extend, push_items, 2)
+            out.emit.pop_top()
+        if self._dict is not None and self._dict.entries:
+
+            def push_attributes() -> None:
+                out.push(self)
+                out.emit.load_attr("__dict__")
+                self._dict.push_entries(out)  # type: ignore[union-attr]
+
+            out.call_const(dict.update, push_attributes, 2)
+            out.emit.pop_top()
+        self._emit_slots(out)
+
+    def fill_children(self) -> Sequence[Value]:
+        """What `_fill` pushes."""
+        found: list[Value] = [value for value in self.slots.values() if value is not None]
+        for part in (self.payload, self._dict if self.source is None else None):
+            if isinstance(part, DictVal):
+                found.extend(DictVal.children(part))
+            elif part is not None:
+                found.extend(part.children())
+        return found
+
+    def _emit_slots(self, out: Any) -> None:
+        for name, value in self.slots.items():
+
+            def push(name: str = name, value: Value | None = value) -> None:
+                out.push(self)
+                out.const(name)
+                if value is not None:
+                    out.push(value)
+
+            out.call_const(
+                object.__setattr__ if value is not None else object.__delattr__, push, 3 if value is not None else 2
+            )
+            out.emit.pop_top()
+
+    def emit_effect(self, out: Any) -> None:
+        self._emit_slots(out)
+
+    def effect_children(self) -> Sequence[Value]:
+        return [self, *(value for value in self.slots.values() if value is not None)]
+
+
+def _is_data_descriptor(found: Any) -> bool:
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def _maker(cls: type) -> Callable[..., Any]:
+    """The C `__new__` that makes a bare instance."""
+    for base in cls.__mro__:
+        new = base.__dict__.get("__new__")
+        if new is not None and not isinstance(new, staticmethod):
+            return base.__new__
+    return object.__new__
+
+
+def fill_mapping(made: Any, entries: dict[Any, Any]) -> None:
+    """Put entries into an instance of a dict subclass without running the subclass's code; in generated code."""
+    store: Any = dict.__setitem__
+    for base in type(made).__mro__:
+        if "__setitem__" in base.__dict__ and not isinstance(base.__dict__["__setitem__"], types.FunctionType):
+            store = base.__dict__["__setitem__"]
+            break
+    for key, value in entries.items():
+        store(made, key, value)
+
+
+class RealVal(Value):
+    """A thing known by identity: class, module, C function."""
+
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
+        self.obj = obj
+        self.source = source
+
+    def py_type(self) -> type:
+        return type(self.obj)
+
+    def real(self) -> Any:
+        return self.obj
+
+    def hash_key(self) -> object:
+        return self.obj
+
+    def describe(self) -> str:
+        return (
+            f"{getattr(self.obj, '__module__', None) or ''}.{getattr(self.obj, '__qualname__', repr(self.obj))}".lstrip(
+                "."
+            )
+        )
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.obj)
+
+
+class ModuleVal(RealVal):
+    """A Python module."""
+
+    def describe(self) -> str:
+        return f"the module {self.obj.__name__}"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        written = tx.global_value(self.obj.__dict__, name)
+        if written is not None:
+            return written
+        if name in self.obj.__dict__ or hasattr(self.obj, name):
+            found = getattr(self.obj, name)
+        else:
+            raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
+        if is_trusted(self.obj.__name__):
+            trusted = trusted_value(tx, found)
+            if trusted is not None:
+                return trusted
+        return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        tx.store_global(self.obj.__dict__, name, value)
+
+
+def trusted_value(tx: Tracer, found: Any) -> Value | None:
+    """The model, without a guard, of an attribute of a trusted module if it is of a kind that does not change."""
+    if isinstance(found, types.FunctionType):
+        return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
+    if isinstance(found, (types.ModuleType, type, types.BuiltinFunctionType)):
+        return tx.from_real(found)
+    if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+        return ConstVal(found)
+    return None
+
+
+class ClassVal(RealVal):
+    """A class."""
+
+    def py_type(self) -> type:
+        return type(self.obj)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        cls = self.obj
+        meta = type(cls)
+        meta_found, meta_where = lookup_type(meta, name)
+        if name in (
+            "__name__",
+            "__qualname__",
+            "__module__",
+            "__doc__",
+            "__bases__",
+            "__mro__",
+            "__base__",
+            "__flags__",
+        ):
+            return tx.from_real(getattr(cls, name))
+        if name == "__dict__":
+            return tx.wrap(dict(cls.__dict__), ConstSource(dict(cls.__dict__), f"{cls.__qualname__}.__dict__"))
+        if (
+            meta_found is not MISSING
+            and _is_data_descriptor(meta_found)
+            and not isinstance(meta_found, types.GetSetDescriptorType)
+        ):
+            assert meta_where is not None
+            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+        found, where = lookup_type(cls, name)
+        if found is not MISSING:
+            assert where is not None
+            if isinstance(found, enum.Enum):
+                return ConstVal(found)
+            return bind(tx, None, cls, name, found, where, self)
+        if meta_found is not MISSING:
+            assert meta_where is not None
+            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+        fallback, where = lookup_type(meta, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            if issubclass(cls, enum.Enum) and name in cls.__members__:
+                return ConstVal(getattr(cls, name))
+            return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
+        raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        cls = self.obj
+        if issubclass(cls, enum.Enum):
+            return tx.fold(lambda kind, name: kind[name], [self, key])
+        found, _ = lookup_type(type(cls), "__getitem__")
+        if isinstance(found, types.FunctionType):
+            return tx.call(tx.from_real(found), [self, key], {})
+        return tx.fold(lambda kind, part: kind[part], [self, key])
+
+    def iterate(self, tx: Tracer) -> Value:
+        if issubclass(self.obj, enum.Enum):
+            return tx.iterator([ConstVal(member) for member in self.obj], type(iter(())))
+        return super().iterate(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(tx.fold(lambda kind, member: member in kind, [self, item]).const())
+
+    def length(self, tx: Tracer) -> Value:
+        return tx.fold(len, [self])
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.construct(self, args, kwargs)
+
+
+class BuiltinVal(RealVal):
+    """A function or method written in C."""
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        try:
+            return tx.from_real(getattr(self.obj, name))
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.call_builtin(self.obj, args, kwargs)
+
+
+def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
+    """`super(cls, obj).name`: the look-up starts behind `cls` in the order of the object's class."""
+    order = value.start.__mro__
+    owner: Value | None = value.obj
+    cls_value: Value = tx.from_real(value.start)
+    if isinstance(value.obj, ClassVal):
+        owner, cls_value = None, value.obj
+    for base in order[order.index(value.cls) + 1 :]:
+        if name in base.__dict__:
+            found = base.__dict__[name]
+            if name == "__class__":
+                break
+            if isinstance(found, types.GetSetDescriptorType) and name == "__dict__":
+                return value.obj.getattr(tx, "__dict__")
+            return bind(tx, owner, base, name, found, base, cls_value)
+    raise tx.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+def payload_of(value: Value) -> Value:
+    """The builtin part of an instance of a builtin's subclass, or the value itself."""
+    payload = value.payload if isinstance(value, ObjVal) else None
+    return payload if payload is not None else value
+
+
+def source_item(source: Source, key: object) -> Source:
+    return ItemSource(source, key)
+
+
+def is_namedtuple_class(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+__all__ = [
+    "BuiltinVal",
+    "ClassVal",
+    "InstanceDict",
+    "ModuleVal",
+    "ObjVal",
+    "RealVal",
+    "TupleVal",
+    "bind",
+    "lookup_type",
+]

@@ -1,0 +1,300 @@
+"""Unary, binary and comparison operators on models.
+
+In: the operator's symbol and its operands. Out: the result's model. Tensors make graph nodes, constants are computed,
+containers have their own rules, user classes are asked for their special methods in the order of the language.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.functions import FunctionVal
+from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
+from dynajit.values.objects import ObjVal, RealVal, payload_of
+from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.tensor import TensorVal
+
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+}
+INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.iadd,
+    "-": operator.isub,
+    "*": operator.imul,
+    "/": operator.itruediv,
+    "//": operator.ifloordiv,
+    "%": operator.imod,
+    "**": operator.ipow,
+    "@": operator.imatmul,
+    "<<": operator.ilshift,
+    ">>": operator.irshift,
+    "&": operator.iand,
+    "|": operator.ior,
+    "^": operator.ixor,
+}
+COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "UNARY_NEGATIVE": (operator.neg, "__neg__"),
+    "UNARY_POSITIVE": (operator.pos, "__pos__"),
+    "UNARY_INVERT": (operator.invert, "__invert__"),
+}
+_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
+def unary(tx: Tracer, op: str, value: Value) -> Value:
+    """`-x`, `+x`, `~x`."""
+    function, method = UNARY[op]
+    if isinstance(value, TensorVal):
+        return tx.torch_op("call_function", function, [value], {})
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, method, direct=True)
+    return tx.fold(function, [value])
+
+
+def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """`left <symbol> right`; a symbol that ends in "=" is the in-place operator."""
+    inplace = symbol.endswith("=")
+    symbol = symbol.removesuffix("=")
+    if isinstance(left, TensorVal) or (isinstance(right, TensorVal) and not _has_operator(left, symbol)):
+        return tx.torch_op("call_function", INPLACE[symbol] if inplace else BINARY[symbol][0], [left, right], {})
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return _user_binary(tx, symbol, inplace, left, right)
+    if (
+        inplace
+        and isinstance(left, (ListVal, DictVal, SetVal))
+        and (done := _container_inplace(tx, symbol, left, right))
+    ):
+        return left
+    result = _container_binary(tx, symbol, left, right)
+    if result is not None:
+        return result
+    return tx.fold(BINARY[symbol][0], [left, right])
+
+
+def _has_operator(value: Value, symbol: str) -> bool:
+    return isinstance(value, ObjVal) and hasattr(value.cls, f"__{BINARY[symbol][1]}__")
+
+
+def _user_binary(tx: Tracer, symbol: str, inplace: bool, left: Value, right: Value) -> Value:
+    name = BINARY[symbol][1]
+    attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
+    left_type, right_type = left.py_type(), right.py_type()
+    if (
+        right_type is not left_type
+        and issubclass(right_type, left_type)
+        and getattr(right_type, f"__r{name}__", None) is not getattr(left_type, f"__r{name}__", None)
+    ):
+        attempts.reverse()
+    if inplace:
+        attempts.insert(0, (left, f"__i{name}__", right))
+    for owner, method, other in attempts:
+        if isinstance(owner, ObjVal):
+            bound = owner.special(tx, method)
+            if bound is None:
+                continue
+            result = tx.call(bound, [other], {}, True)
+        elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
+            continue
+        else:
+            continue
+        if not (isinstance(result, ConstVal) and result.value is NotImplemented):
+            return result
+    plain = payload_of(left), payload_of(right)
+    if plain != (left, right):
+        return binary(tx, symbol, *plain)
+    raise tx.raised(
+        TypeError,
+        f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
+        f"'{left_type.__name__}' and '{right_type.__name__}'",
+    )
+
+
+def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
+    """Change the container in place, if the operator does that."""
+    if isinstance(left, ListVal) and symbol == "+":
+        left.replace(tx, [*left.values(tx), *tx.unpack(right)])
+        return True
+    if isinstance(left, ListVal) and symbol == "*":
+        left.replace(tx, left.values(tx) * right.const())
+        return True
+    if isinstance(left, DictVal) and symbol == "|":
+        left.call_method(tx, "update", [right], {})
+        return True
+    if isinstance(left, SetVal) and left.kind is set and symbol in _SET_OPERATORS:
+        result = SET_METHODS[_SET_OPERATORS[symbol]](tx, left, right)
+        assert isinstance(result, SetVal)
+        left.replace(tx, result.entries)
+        return True
+    return False
+
+
+def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    if symbol == "+" and isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+        both = [*left.values(tx), *right.values(tx)]
+        if isinstance(left, ListVal) and isinstance(right, ListVal):
+            return ListVal(both)
+        if isinstance(left, TupleVal) and isinstance(right, TupleVal):
+            return TupleVal(both, left.kind if left.kind is right.kind and left.kind.__name__ == "Size" else tuple)
+    if symbol == "*":
+        sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
+        if isinstance(sequence, SequenceVal) and times.is_const() and isinstance(times.const(), int):
+            items = sequence.values(tx) * times.const()
+            return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items)
+    if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
+        made = left.copy_as(tx, left.kind)
+        for key, value in right.items(tx):
+            made.setitem(tx, key, value)
+        return made
+    if (
+        symbol in _SET_OPERATORS
+        and isinstance(left, (SetVal, DictViewVal))
+        and isinstance(right, (SetVal, DictViewVal))
+    ):
+        first = left if isinstance(left, SetVal) else left.as_set(tx)
+        return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
+    if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
+        return tx.fold(operator.mod, [left, right])
+    return None
+
+
+def same_object(tx: Tracer, left: Value, right: Value) -> bool:
+    """`left is right`."""
+    if left is right:
+        return True
+    if isinstance(left, TensorVal) and isinstance(right, TensorVal):
+        tx.guard_distinct(left, right)
+        return False
+    if isinstance(left, ConstVal) and isinstance(right, ConstVal):
+        return left.value is right.value or (
+            type(left.value) is type(right.value)
+            and left.value == right.value
+            and isinstance(left.value, (int, str, type))
+        )
+    try:
+        if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
+            return left.real() is right.real()
+    except NotReal:
+        return False
+    if left.source is not None and right.source is not None:
+        tx.guard_distinct(left, right)
+    return False
+
+
+def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """`left <symbol> right` for ==, !=, <, <=, >, >=."""
+    function, method, reflected = COMPARE[symbol]
+    if isinstance(left, TensorVal) or isinstance(right, TensorVal):
+        other = right if isinstance(left, TensorVal) else left
+        if symbol in ("==", "!=") and not isinstance(other, TensorVal) and not _comparable_with_tensor(other):
+            return ConstVal(symbol == "!=")
+        return tx.torch_op("call_function", function, [left, right], {})
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return _user_compare(tx, symbol, left, right, method, reflected)
+    if left.is_const() and right.is_const():
+        return tx.fold(function, [left, right])
+    if symbol in ("==", "!="):
+        return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+        return _order_sequences(tx, symbol, left, right)
+    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
+        first, second = ({item.hash_key() for item in tx.unpack_set(side)} for side in (left, right))
+        return ConstVal(function(first, second))
+    return tx.fold(function, [left, right])
+
+
+def _comparable_with_tensor(value: Value) -> bool:
+    return isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
+
+
+def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
+    """Equality of values that are not both constants and not user objects."""
+    if left is right:
+        return True
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+        if isinstance(left, ListVal) != isinstance(right, ListVal) or len(left.items) != len(right.items):
+            return False
+        return all(
+            first is second or tx.equal(first, second)
+            for first, second in zip(left.values(tx), right.values(tx), strict=True)
+        )
+    if isinstance(left, DictVal) and isinstance(right, DictVal):
+        ours, theirs = left.items(tx), {key.hash_key(): value for key, value in right.items(tx)}
+        if len(ours) != len(theirs):
+            return False
+        return all(
+            key.hash_key() in theirs and (value is theirs[key.hash_key()] or tx.equal(value, theirs[key.hash_key()]))
+            for key, value in ours
+        )
+    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
+        return {item.hash_key() for item in tx.unpack_set(left)} == {item.hash_key() for item in tx.unpack_set(right)}
+    try:
+        return bool(left.real() == right.real())
+    except NotReal:
+        pass
+    simple = (ConstVal, FunctionVal, RealVal, SequenceVal, DictVal, SetVal)
+    if isinstance(left, simple) and isinstance(right, simple):
+        return False
+    if isinstance(left, ConstVal) or isinstance(right, ConstVal):
+        return False
+    return left.hash_key() == right.hash_key()
+
+
+def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
+    for first, second in zip(left.values(tx), right.values(tx), strict=False):
+        if first is not second and not tx.equal(first, second):
+            return compare(tx, symbol, first, second)
+    return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
+
+
+def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: str, reflected: str) -> Value:
+    attempts = [(left, method, right), (right, reflected, left)]
+    left_type, right_type = left.py_type(), right.py_type()
+    if right_type is not left_type and issubclass(right_type, left_type):
+        attempts.reverse()
+    for owner, name, other in attempts:
+        found = getattr(owner.py_type(), name, None)
+        if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
+            result = tx.call(owner.special(tx, name), [other], {})  # type: ignore[arg-type]
+            if not (isinstance(result, ConstVal) and result.value is NotImplemented):
+                return result
+        elif isinstance(owner, ObjVal) and owner.payload is None and found is not getattr(object, name):
+            if name == "__ne__" and isinstance(getattr(owner.cls, "__eq__", None), types.FunctionType):
+                continue
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
+    if symbol == "!=" and any(
+        isinstance(getattr(side.py_type(), "__eq__", None), types.FunctionType) for side in (left, right)
+    ):
+        return ConstVal(not _user_compare(tx, "==", left, right, "__eq__", "__eq__").truth(tx))
+    plain = payload_of(left), payload_of(right)
+    if plain != (left, right):
+        return compare(tx, symbol, *plain)
+    if symbol in ("==", "!="):
+        return ConstVal(same_object(tx, left, right) == (symbol == "=="))
+    raise tx.raised(
+        TypeError, f"'{symbol}' not supported between instances of '{left_type.__name__}' and '{right_type.__name__}'"
+    )

@@ -1,0 +1,158 @@
+"""Torch operations: from models of arguments to a graph node and the models of its results.
+
+In: a torch function or tensor method and its arguments as values. Out: the results as values; the node is in the
+graph and was run on fake tensors. What an operation may not do here is decided by `_fake_error` and
+`UNSUPPORTED_RESULTS`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from dynajit.graph.builder import GraphBuilder, run_target
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.mapping import DictVal, DictViewVal
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.tensor import TensorVal, is_constant_result
+
+
+class Lowered:
+    """An argument in two forms: for the fx node and for running on fake tensors."""
+
+    def __init__(self, tx: Tracer) -> None:
+        self.tx = tx
+
+    def both(self, value: Value) -> tuple[Any, Any]:
+        """(fx argument, fake argument)."""
+        if isinstance(value, TensorVal):
+            return value.node, value.fake
+        if isinstance(value, TupleVal) or isinstance(value, ListVal):
+            pairs = [self.both(item) for item in value.values(self.tx)]
+            if isinstance(value, TupleVal) and value.kind is torch.Size:
+                return torch.Size(pair[0] for pair in pairs), torch.Size(pair[1] for pair in pairs)
+            if isinstance(value, TupleVal):
+                return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        if isinstance(value, DictVal):
+            found = {key.const(): self.both(item) for key, item in value.items(self.tx)}
+            return {key: pair[0] for key, pair in found.items()}, {key: pair[1] for key, pair in found.items()}
+        if isinstance(value, DictViewVal):
+            return self.both(ListVal(self.tx.unpack(value)))
+        parts = getattr(value, "slice_parts", None)
+        if parts is not None:
+            pairs = [self.both(part) for part in parts]
+            return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
+        try:
+            real = value.real()
+        except NotReal:
+            raise GraphBreak(
+                breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation"
+            ) from None
+        return real, real
+
+
+def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Add one node to the graph and model what it returns.
+
+    Args:
+        tx: the interpreter.
+        op: "call_function" or "call_method", as in torch.fx.
+        target: the function, or the method's name.
+        args: positional arguments; for a method the tensor first.
+        kwargs: keyword arguments.
+
+    Raises:
+        GraphBreak: the operation can't be part of a graph, or raises for these arguments.
+    """
+    lower = Lowered(tx)
+    pairs = [lower.both(arg) for arg in args]
+    named = {name: lower.both(arg) for name, arg in kwargs.items()}
+    result = run_fake(
+        tx.graph, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+    )
+    if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
+        return tx.from_real(result)
+    node = tx.graph.create(
+        op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
+    )
+    if result is None:
+        tx.graph.impure = True
+        return ConstVal(None)
+    return model_result(tx, result, node)
+
+
+def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on fake tensors; failures become graph breaks."""
+    try:
+        with graph.running_fake():
+            return run_target(op, target, args, kwargs)
+    except DataDependentOutputException as error:
+        raise GraphBreak(breaks.DATA_DEPENDENT, _name_of(target), error) from None
+    except DynamicOutputShapeException as error:
+        raise GraphBreak(breaks.DYNAMIC_OUTPUT, _name_of(target), error) from None
+    except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(target)}: {error}", error) from None
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        NotImplementedError,
+        AssertionError,
+        AttributeError,
+        KeyError,
+        ArithmeticError,
+    ) as error:
+        raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
+
+
+def _name_of(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def model_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
+    """The model of what a node returned."""
+    if isinstance(result, torch.Tensor):
+        return model_tensor(tx, result, node)
+    if isinstance(result, (tuple, list)):
+        parts = []
+        for index, part in enumerate(result):
+            if isinstance(part, (torch.Tensor, tuple, list)) and not is_constant_result(part):
+                child = tx.graph.create("call_function", operator.getitem, [node, index], {}, tx.node_meta(part))
+                parts.append(model_result(tx, part, child))
+            else:
+                parts.append(tx.from_real(part))
+        if isinstance(result, list):
+            return ListVal(parts)
+        return TupleVal(parts, type(result))
+    if is_literal(result):
+        return tx.from_real(result)
+    raise GraphBreak(
+        breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns an object of type {type(result).__name__}"
+    )
+
+
+def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
+    """The model of one resulting tensor; an operation that returns its argument gives the argument's model."""
+    known = tx.tensors.get(id(result))
+    if known is not None:
+        return known
+    if not isinstance(result, FakeTensor):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
+    made = TensorVal(node, result)
+    tx.remember_tensor(made)
+    return made

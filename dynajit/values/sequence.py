@@ -1,0 +1,397 @@
+"""Lists and tuples (named tuples, `torch.Size`, torch's structured results) while tracing.
+
+In: items as values, or a real container with its source, whose items become values when they are first looked at.
+Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behind `@list_method`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.guards.source import ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.iterators import SequenceIterator
+
+
+class Lazy:
+    """An item of a real container that nobody has looked at."""
+
+    __slots__ = ("obj", "source")
+
+    def __init__(self, obj: object, source: Source | None) -> None:
+        self.obj = obj
+        self.source = source
+
+
+class SequenceVal(Value):
+    """What lists and tuples share."""
+
+    kind: type
+    items: list[Any]
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        found = self.items[index]
+        if isinstance(found, Lazy):
+            found = tx.wrap(found.obj, found.source)
+            self._fill(tx, index, found)
+        return found
+
+    def _fill(self, tx: Tracer, index: int, value: Value) -> None:
+        """Replace a lazy item; a rollback makes it lazy again, since its guards are taken back too."""
+        old = self.items[index]
+        items = self.items
+        items[index] = value
+
+        def restore() -> None:
+            items[index] = old
+
+        tx.journal.record(restore)
+
+    def values(self, tx: Tracer) -> list[Value]:
+        return [self.item(tx, index) for index in range(len(self.items))]
+
+    def real(self) -> Any:
+        found = []
+        for item in self.items:
+            if isinstance(item, Lazy):
+                raise NotReal("an item not looked at yet")
+            found.append(item.real())
+        return self._make_real(found)
+
+    def _make_real(self, items: list[Any]) -> Any:
+        return items
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: Tracer) -> Value:
+        return ConstVal(len(self.items))
+
+    def iterate(self, tx: Tracer) -> Value:
+        return LiveIterator(self)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return any(member is item or tx.equal(member, item) for member in self.values(tx))
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if key.py_type() is slice:
+            chosen = range(len(self.items))[constant_of(key, "a slice")]
+            return self._slice(tx, [self.item(tx, index) for index in chosen])
+        return self.item(tx, self._index(tx, key, "index"))
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        raise NotImplementedError
+
+    def _index(self, tx: Tracer, key: Value, what: str) -> int:
+        index = constant_of(key, "an index")
+        if not hasattr(type(index), "__index__"):
+            raise tx.raised(
+                TypeError, f"{self.kind.__name__} indices must be integers or slices, not {type(index).__name__}"
+            )
+        index = index.__index__()
+        if index < 0:
+            index += len(self.items)
+        if not 0 <= index < len(self.items):
+            raise tx.raised(IndexError, f"{self.kind.__name__} {what} out of range")
+        return index
+
+    def children(self) -> Sequence[Value]:
+        return [item for item in self.items if not isinstance(item, Lazy)]
+
+    def push_items(self, out: Any) -> None:
+        for item in self.items:
+            if isinstance(item, Lazy):
+                out.load(item.source)
+            else:
+                out.push(item)
+
+
+class LiveIterator(SequenceIterator):
+    """Over a list or tuple model; a list that changes while it is iterated is seen to change."""
+
+    def __init__(self, sequence: SequenceVal, index: int = 0, step: int = 1) -> None:
+        kind: Any = type(iter([])) if isinstance(sequence, ListVal) else type(iter(()))
+        super().__init__((), kind if step == 1 else type(reversed([])))
+        self.sequence = sequence
+        self.index = index
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return self.sequence.item(tx, index)
+
+    def count(self, tx: Tracer) -> int:
+        return len(self.sequence.items)
+
+    def children(self) -> Sequence[Value]:
+        return (self.sequence,)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.sequence)
+            out.const(self.index)
+
+        out.call_const(_iterator_at, push, 2)
+
+
+def _iterator_at(sequence: Sequence[Any], index: int) -> Any:
+    """An iterator over the sequence that has given `index` items."""
+    iterator = iter(sequence)
+    iterator.__setstate__(index)
+    return iterator
+
+
+class TupleVal(SequenceVal):
+    """A tuple, or a subclass that adds nothing but names: a named tuple, torch.Size, torch.return_types.*."""
+
+    def __init__(self, items: Sequence[Any], kind: type = tuple, source: Source | None = None) -> None:
+        self.items = list(items)
+        self.kind = kind
+        self.source = source
+
+    def is_const(self) -> bool:
+        return all(not isinstance(item, Lazy) and item.is_const() for item in self.items)
+
+    def const(self) -> Any:
+        if not self.is_const():
+            return super().const()
+        return self._make_real([item.const() for item in self.items])
+
+    def _make_real(self, items: list[Any]) -> Any:
+        if self.kind is tuple:
+            return tuple(items)
+        if hasattr(self.kind, "_fields"):
+            return tuple.__new__(self.kind, items)
+        return self.kind(items)
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
+
+    def field_index(self, name: str) -> int | None:
+        fields = getattr(self.kind, "_fields", None)
+        if fields is not None:
+            return fields.index(name) if name in fields else None
+        if hasattr(self.kind, "n_sequence_fields"):
+            member = self.kind.__dict__.get(name)
+            if isinstance(member, types.MemberDescriptorType):
+                fields = [
+                    key for key, found in self.kind.__dict__.items() if isinstance(found, types.MemberDescriptorType)
+                ]
+                return _structseq_order(self.kind, fields).index(name)
+        return None
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        index = self.field_index(name)
+        if index is not None:
+            return self.item(tx, index)
+        return tx.class_attribute(self, self.kind, name)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise tx.raised(TypeError, f"'{self.kind.__name__}' object does not support item assignment")
+
+    def hash_key(self) -> object:
+        return tuple("lazy" if isinstance(item, Lazy) else item.hash_key() for item in self.items)
+
+    def rebuild(self, out: Any) -> None:
+        if self.is_const() and self.kind is tuple:
+            out.const(self.const())
+            return
+
+        def push() -> None:
+            self.push_items(out)
+            out.emit.build_tuple(len(self.items))
+
+        if self.kind is tuple:
+            push()
+        elif hasattr(self.kind, "_fields"):
+
+            def push_with_class() -> None:
+                out.const(self.kind)
+                push()
+
+            out.call_const(tuple.__new__, push_with_class, 2)
+        else:
+            out.call_const(self.kind, push, 1)
+
+
+def _structseq_order(kind: type, fields: list[str]) -> list[str]:
+    """Names of a structured result's fields in the order of its items."""
+    probe: Any = kind(range(len(fields)))
+    return sorted(fields, key=lambda name: getattr(probe, name))
+
+
+ListMethod = Callable[..., Value]
+LIST_METHODS: dict[str, ListMethod] = {}
+
+
+def list_method(fn: ListMethod) -> ListMethod:
+    """Register the model of the `list` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
+    LIST_METHODS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+class ListVal(SequenceVal):
+    """A list: made while tracing, or the changed contents of a real one."""
+
+    kind = list
+
+    def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
+        self.items = list(items)
+        self.source = source
+        self.mutated = False
+
+    def mutate(self, tx: Tracer) -> None:
+        """To be called before each change; the change itself goes through `journal.replace_all`."""
+        if self.source is not None:
+            self.values(tx)
+            tx.journal.touch(self)
+
+    def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
+        self.mutate(tx)
+        tx.journal.replace_all(self.items, list(items))
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        return ListVal(items)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, list, name)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        items = self.values(tx)
+        if key.py_type() is slice:
+            new: list[Any] = list(items)
+            try:
+                new[constant_of(key, "a slice")] = tx.unpack(value)
+            except ValueError as error:
+                raise tx.raised(ValueError, *error.args) from None
+            self.replace(tx, new)
+            return
+        index = self._index(tx, key, "assignment index")
+        self.replace(tx, [*items[:index], value, *items[index + 1 :]])
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        new = self.values(tx)
+        if key.py_type() is slice:
+            del new[constant_of(key, "a slice")]
+        else:
+            del new[self._index(tx, key, "assignment index")]
+        self.replace(tx, new)
+
+    def hash_key(self) -> object:
+        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'list'")
+
+    def rebuild(self, out: Any) -> None:
+        self.push_items(out)
+        out.emit.build_list(len(self.items))
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real list up to date: `real[:] = items`."""
+        self.push_items(out)
+        out.emit.build_list(len(self.items))
+        out.load(self.source)
+        out.emit.load_const(slice(None))
+        out.emit.store_subscr()
+
+
+@list_method
+def append(tx: Tracer, self: ListVal, item: Value) -> Value:
+    self.mutate(tx)
+    self.items.append(item)
+    tx.journal.record(lambda: self.items.pop() and None)
+    return ConstVal(None)
+
+
+@list_method
+def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
+    self.replace(tx, [*self.values(tx), *tx.unpack(other)])
+    return ConstVal(None)
+
+
+@list_method
+def insert(tx: Tracer, self: ListVal, index: Value, item: Value) -> Value:
+    new = self.values(tx)
+    new.insert(constant_of(index, "an index"), item)
+    self.replace(tx, new)
+    return ConstVal(None)
+
+
+@list_method
+def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
+    new = self.values(tx)
+    try:
+        found = new.pop(-1 if index is None else constant_of(index, "an index"))
+    except IndexError as error:
+        raise tx.raised(IndexError, *error.args) from None
+    self.replace(tx, new)
+    return found
+
+
+@list_method
+def remove(tx: Tracer, self: ListVal, item: Value) -> Value:
+    items = self.values(tx)
+    for position, member in enumerate(items):
+        if member is item or tx.equal(member, item):
+            self.replace(tx, [*items[:position], *items[position + 1 :]])
+            return ConstVal(None)
+    raise tx.raised(ValueError, "list.remove(x): x not in list")
+
+
+@list_method
+def clear(tx: Tracer, self: ListVal) -> Value:
+    self.replace(tx, [])
+    return ConstVal(None)
+
+
+@list_method
+def reverse(tx: Tracer, self: ListVal) -> Value:
+    self.replace(tx, self.values(tx)[::-1])
+    return ConstVal(None)
+
+
+@list_method
+def copy(tx: Tracer, self: ListVal) -> Value:
+    return ListVal(self.values(tx))
+
+
+@list_method
+def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> Value:
+    self.replace(tx, sorted_values(tx, self.values(tx), key, reverse))
+    return ConstVal(None)
+
+
+@list_method
+def index(tx: Tracer, self: SequenceVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
+    items = self.values(tx)
+    first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
+    for position in range(first, last):
+        if items[position] is item or tx.equal(items[position], item):
+            return ConstVal(position)
+    raise tx.raised(ValueError, f"{item.const()!r} is not in list" if item.is_const() else "value is not in list")
+
+
+@list_method
+def count(tx: Tracer, self: SequenceVal, item: Value) -> Value:
+    return ConstVal(sum(member is item or tx.equal(member, item) for member in self.values(tx)))
+
+
+def sorted_values(tx: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+    """Items in the order of `sorted(items, key=, reverse=)`; the keys have to be known while tracing."""
+    plain = key is None or (key.is_const() and key.const() is None)
+    keys = [item if plain else tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
+    try:
+        reals = [found.real() for found in keys]
+    except NotReal as missing:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"sorting by {missing}") from None
+    backwards = reverse is not None and reverse.truth(tx)
+    try:
+        order = sorted(range(len(items)), key=reals.__getitem__, reverse=backwards)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+    return [items[position] for position in order]

@@ -1,0 +1,309 @@
+"""Tensors while tracing: an fx node, a fake tensor with the metadata, and a source if the tensor came from outside.
+
+In: graph inputs (from `wrap.py`) and results of operations (from `ops.py`). Out: `TensorVal`. An attribute or method
+that is known while tracing is an entry in `CONSTANT_ATTRIBUTES` or `CONSTANT_METHODS`; one that has to end the graph
+is an entry in `BREAKING_METHODS`; the rest becomes graph nodes.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynajit.guards.source import AttrSource, Source
+from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.sequence import TupleVal
+
+CONSTANT_ATTRIBUTES = frozenset(
+    {
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_sparse",
+        "is_quantized",
+        "is_mkldnn",
+        "is_nested",
+        "is_xpu",
+        "is_mps",
+        "is_complex",
+        "itemsize",
+        "nbytes",
+        "is_ipu",
+        "is_vulkan",
+        "is_sparse_csr",
+        "is_xla",
+        "is_mtia",
+        "is_maia",
+        "names",
+        "_is_view",
+        "retains_grad",
+    }
+)
+CONSTANT_METHODS = frozenset(
+    {
+        "dim",
+        "numel",
+        "nelement",
+        "element_size",
+        "is_contiguous",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "get_device",
+        "storage_offset",
+        "ndimension",
+        "is_inference",
+        "is_conj",
+        "is_neg",
+        "is_same_size",
+        "type",
+        "has_names",
+        "is_coalesced",
+        "dense_dim",
+        "sparse_dim",
+        "_is_view",
+        "is_distributed",
+        "is_shared",
+        "is_pinned",
+    }
+)
+NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+BREAKING_METHODS: dict[str, BreakKind] = {
+    "backward": breaks.BACKWARD,
+    "item": breaks.DATA_DEPENDENT,
+    "tolist": breaks.DATA_DEPENDENT,
+    "numpy": breaks.UNSUPPORTED_TENSOR,
+    "__array__": breaks.UNSUPPORTED_TENSOR,
+    "data_ptr": breaks.UNSUPPORTED_TENSOR,
+    "storage": breaks.UNSUPPORTED_TENSOR,
+    "untyped_storage": breaks.UNSUPPORTED_TENSOR,
+    "register_hook": breaks.UNSUPPORTED_TENSOR,
+    "register_post_accumulate_grad_hook": breaks.UNSUPPORTED_TENSOR,
+    "retain_grad": breaks.UNSUPPORTED_TENSOR,
+    "requires_grad_": breaks.UNSUPPORTED_TENSOR,
+    "set_": breaks.UNSUPPORTED_TENSOR,
+    "resize_": breaks.UNSUPPORTED_TENSOR,
+    "share_memory_": breaks.UNSUPPORTED_TENSOR,
+    "apply_": breaks.UNSUPPORTED_TENSOR,
+    "map_": breaks.UNSUPPORTED_TENSOR,
+    "__dlpack__": breaks.UNSUPPORTED_TENSOR,
+    "__reduce_ex__": breaks.UNSUPPORTED_TENSOR,
+    "__deepcopy__": breaks.UNSUPPORTED_TENSOR,
+    "pin_memory": breaks.UNSUPPORTED_TENSOR,
+    "nonzero": breaks.DYNAMIC_OUTPUT,
+    "resize_as_": breaks.UNSUPPORTED_TENSOR,
+}
+
+
+class TensorVal(Value):
+    """A tensor in the graph."""
+
+    def __init__(
+        self,
+        node: fx.Node,
+        fake: torch.Tensor,
+        kind: type = torch.Tensor,
+        source: Source | None = None,
+        real: torch.Tensor | None = None,
+    ) -> None:
+        self.node = node
+        self.fake = fake
+        self.kind = kind
+        self.source = source
+        self.real_tensor = real
+        self.attrs: dict[str, Value] = {}
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"a tensor of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
+
+    def truth(self, tx: Tracer) -> bool:
+        if self.fake.numel() != 1:
+            raise GraphBreak(breaks.OP_RAISES, "the truth value of a tensor with more than one value")
+        raise GraphBreak(breaks.TENSOR_BRANCH, self.describe())
+
+    def length(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.raised(TypeError, "len() of a 0-d tensor")
+        return ConstVal(int(self.fake.shape[0]))
+
+    def iterate(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.raised(TypeError, "iteration over a 0-d tensor")
+        parts = tx.torch_op("call_method", "unbind", [self, ConstVal(0)], {})
+        return tx.iterator(tx.unpack(parts), type(iter(())))
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        return tx.torch_op("call_function", operator.getitem, [self, key], {})
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        tx.torch_op("call_function", operator.setitem, [self, key, value], {})
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
+
+    def hash_key(self) -> object:
+        return self
+
+    # -- attributes
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in self.attrs:
+            return self.attrs[name]
+        if name in CONSTANT_ATTRIBUTES:
+            return tx.from_real(getattr(self.fake, name))
+        if name == "shape":
+            return TupleVal([ConstVal(int(size)) for size in self.fake.shape], torch.Size)
+        if name in NODE_ATTRIBUTES:
+            return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
+        if name == "data":
+            return tx.torch_op("call_method", "detach", [self], {})
+        if name == "grad":
+            return self._grad(tx)
+        if name == "is_leaf":
+            return self._is_leaf()
+        if name == "__class__":
+            return tx.from_real(self.kind)
+        return self._python_attribute(tx, name)
+
+    def _grad(self, tx: Tracer) -> Value:
+        if self.source is not None and self.real_tensor is not None:
+            return tx.wrap(self.real_tensor.grad, AttrSource(self.source, "grad"))
+        if not self.fake.requires_grad:
+            return ConstVal(None)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the gradient of a result")
+
+    def _is_leaf(self) -> Value:
+        if not self.fake.requires_grad or issubclass(self.kind, torch.nn.Parameter):
+            return ConstVal(True)
+        if self.source is None:
+            return ConstVal(self.fake.is_leaf)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "is_leaf of an input that requires grad")
+
+    def _python_attribute(self, tx: Tracer, name: str) -> Value:
+        """An attribute set on the tensor object, or one of its class."""
+        found = getattr(self.kind, name, None)
+        if isinstance(
+            found,
+            (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType),
+        ):
+            return TensorMethod(self, name)
+        if self.source is not None and self.real_tensor is not None:
+            attributes = self.real_tensor.__dict__
+            if name in attributes:
+                return tx.wrap(attributes[name], AttrSource(self.source, name))
+            if not hasattr(self.kind, name):
+                tx.guard(self.source, "HAS_NO_INSTANCE_ATTR", name)
+        if not hasattr(self.kind, name):
+            raise tx.raised(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
+        if found is not None and not hasattr(found, "__get__"):
+            return tx.from_real(found)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name in ("data", "requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
+        if name == "grad" and self.source is None:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting the gradient of a result")
+        tx.journal.set_item(self.attrs, name, value)
+        tx.journal.touch(self)
+
+    # -- calls
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name in self.attrs or not hasattr(self.kind, name):
+            return tx.call(self.getattr(tx, name), args, kwargs)
+        if name in BREAKING_METHODS:
+            raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
+        if name == "size":
+            return self._size(tx, args, kwargs)
+        if name == "__len__":
+            return self.length(tx)
+        if name == "__iter__":
+            return self.iterate(tx)
+        if name in CONSTANT_METHODS and not (name == "type" and (args or kwargs)):
+            return self._constant_method(tx, name, args, kwargs)
+        function = getattr(self.kind, name)
+        owner = getattr(torch.Tensor, name, None)
+        if owner is None or (isinstance(function, types.FunctionType) and function is not owner):
+            return tx.inline(tx.from_real(function), [self, *args], kwargs)
+        return tx.torch_op("call_method", name, [self, *args], kwargs)
+
+    def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        shape = TupleVal([ConstVal(int(size)) for size in self.fake.shape], torch.Size)
+        dim = args[0] if args else kwargs.get("dim")
+        if dim is None or (dim.is_const() and dim.const() is None):
+            return shape
+        index = dim.const()
+        if not -len(shape.items) <= index < len(shape.items):
+            raise GraphBreak(breaks.OP_RAISES, f"size({index}) of {self.describe()}")
+        return shape.items[index]
+
+    def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        try:
+            reals = [arg.fake if isinstance(arg, TensorVal) else arg.const() for arg in args]
+            named = {key: arg.const() for key, arg in kwargs.items()}
+            return tx.from_real(getattr(self.fake, name)(*reals, **named))
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise GraphBreak(breaks.OP_RAISES, f"Tensor.{name}(): {error}", error) from None
+
+    # -- generated code
+
+    def rebuild(self, out: Any) -> None:
+        out.graph_output(self)
+
+    def emit_effect(self, out: Any) -> None:
+        for name, value in self.attrs.items():
+            out.push(value)
+            out.push(self)
+            out.emit.store_attr(name)
+
+    def effect_children(self) -> Sequence[Value]:
+        return [*self.attrs.values(), self]
+
+
+class TensorMethod(Value):
+    """`x.relu`, not yet called."""
+
+    def __init__(self, owner: TensorVal, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def py_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name} of {self.owner.describe()}"
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return self.owner.call_method(tx, self.name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Any) -> None:
+        out.push(self.owner)
+        out.emit.load_attr(self.name)
+
+
+def is_constant_result(result: object) -> bool:
+    """Whether an operation's result needs no node: a number, a dtype, a tuple of these."""
+    if isinstance(result, (tuple, list)):
+        return all(is_constant_result(part) for part in result)
+    return is_literal(result)

@@ -1,0 +1,257 @@
+"""From a real object and its source to its model, guarded.
+
+In: an object that the traced program reads from outside (`wrap`), or one computed while tracing from constants
+(`from_real`). Out: the model. The guard that makes it right next time is recorded here: type, identity or equality.
+To give a type a model of its own, add a function behind `@wraps_type`.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.mapping import DictVal, SetVal
+from dynajit.values.objects import BuiltinVal, ClassVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
+from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.tensor import TensorVal
+
+Wrapper = Callable[[Tracer, Any, Source], Value]
+WRAPPERS: dict[type, Wrapper] = {}
+_C_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
+
+
+def wraps_type(*kinds: type) -> Callable[[Wrapper], Wrapper]:
+    """Register the model of exactly these types."""
+
+    def register(fn: Wrapper) -> Wrapper:
+        for kind in kinds:
+            WRAPPERS[kind] = fn
+        return fn
+
+    return register
+
+
+def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
+    """The model of an outside object; records its guards."""
+    if is_literal(obj):
+        guard_literal(tx, obj, source)
+        return ConstVal(obj, source)
+    kind = type(obj)
+    known = tx.known_object(obj, source)
+    if known is not None:
+        return known
+    wrapper = WRAPPERS.get(kind)
+    made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
+    tx.remember_object(obj, made)
+    return made
+
+
+def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:
+    """Equality for values, identity for singletons and what is compared by identity."""
+    if obj is None or isinstance(obj, bool) or type(obj) not in (int, float, complex, str, bytes):
+        if isinstance(obj, (slice, range, frozenset, torch.device)):
+            tx.guard(source, "PREDICATE", functools.partial(_same_literal, obj), f"== {obj!r}")
+        else:
+            tx.guard(source, "ID", obj)
+    else:
+        tx.guard(source, "EQUALS", obj)
+
+
+def _same_literal(expected: Any, found: Any) -> bool:
+    return type(found) is type(expected) and bool(found == expected)
+
+
+@wraps_type(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(obj):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
+    entry = tx.graph.add_input(source, obj)
+    tx.guard(source, "TENSOR", obj)
+    made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
+    tx.remember_tensor(made)
+    return made
+
+
+@wraps_type(tuple, torch.Size)
+def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    tx.guard(source, "TYPE", type(obj))
+    tx.guard(source, "LEN", len(obj))
+    items = [Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)]
+    return TupleVal(items, type(obj), source)
+
+
+@wraps_type(list)
+def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
+    tx.guard(source, "TYPE", list)
+    tx.guard(source, "LEN", len(obj))
+    return ListVal([Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)], source)
+
+
+@wraps_type(dict, collections.OrderedDict)
+def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    if not isinstance(source, ConstSource):
+        tx.guard(source, "TYPE", type(obj))
+    return DictVal(type(obj), source, obj)
+
+
+@wraps_type(types.MappingProxyType)
+def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guard(source, "TYPE", type(obj))
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a mapping proxy")
+
+
+@wraps_type(set, frozenset)
+def _set(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guard(source, "TYPE", type(obj))
+    members = []
+    for member in obj:
+        if is_literal(member):
+            members.append(ConstVal(member))
+        elif isinstance(member, (type, types.FunctionType, *_C_CALLABLES)):
+            members.append(from_real(tx, member))
+        else:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}")
+    tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), "has the same members")
+    made = SetVal(type(obj), source)
+    made.entries = {member.hash_key(): member for member in members}
+    return made
+
+
+@wraps_type(types.FunctionType)
+def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
+    if not isinstance(source, ConstSource):
+        tx.guard(source, "ID", obj)
+    return FunctionVal.outside(tx, obj, source)
+
+
+@wraps_type(types.MethodType)
+def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
+    tx.guard(source, "TYPE", types.MethodType)
+    owner = wrap(tx, obj.__self__, AttrSource(source, "__self__"))
+    return MethodVal(owner, wrap(tx, obj.__func__, AttrSource(source, "__func__")))
+
+
+@wraps_type(functools.partial)
+def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
+    tx.guard(source, "TYPE", functools.partial)
+    function = wrap(tx, obj.func, AttrSource(source, "func"))
+    args = wrap(tx, obj.args, AttrSource(source, "args"))
+    named = wrap(tx, obj.keywords, AttrSource(source, "keywords"))
+    assert isinstance(args, TupleVal) and isinstance(named, DictVal)
+    return PartialVal(function, args.values(tx), {key.const(): value for key, value in named.items(tx)}, source)
+
+
+@wraps_type(types.ModuleType)
+def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
+    if not isinstance(source, ConstSource):
+        tx.guard(source, "ID", obj)
+    return ModuleVal(obj, source)
+
+
+def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
+    """Classes, C functions, subclasses of containers, and instances of user classes."""
+    if isinstance(obj, _C_CALLABLES):
+        return _wrap_c_callable(tx, obj, source)
+    if isinstance(obj, type):
+        tx.guard(source, "ID", obj)
+        return ClassVal(obj, source)
+    if isinstance(obj, types.ModuleType):
+        return _module(tx, obj, source)
+    if isinstance(obj, torch.Tensor):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
+    if isinstance(obj, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
+        return _tuple(tx, obj, source)
+    tx.guard(source, "TYPE", kind)
+    payload: Value | None = None
+    if isinstance(obj, dict):
+        base = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+        payload = DictVal(base, source, obj)
+    elif isinstance(obj, list):
+        tx.guard(source, "LEN", list.__len__(obj))
+        payload = ListVal(
+            [Lazy(item, ItemSource(source, index)) for index, item in enumerate(list.__iter__(obj))], source
+        )
+    elif isinstance(obj, tuple):
+        tx.guard(source, "LEN", tuple.__len__(obj))
+        payload = TupleVal(
+            [Lazy(item, ItemSource(source, index)) for index, item in enumerate(tuple.__iter__(obj))], tuple, source
+        )
+    elif isinstance(obj, (set, frozenset, str, int, float, bytes)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin")
+    if (
+        callable(obj)
+        and kind.__module__ in ("torch._C", "functools")
+        or isinstance(obj, torch._ops.OpOverloadPacket | torch._ops.OpOverload)
+    ):
+        tx.guard(source, "ID", obj)
+        return BuiltinVal(obj, source)
+    return ObjVal(kind, obj, source, payload)
+
+
+def _wrap_c_callable(tx: Tracer, obj: Any, source: Source) -> Value:
+    owner = getattr(obj, "__self__", None)
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        tx.guard(source, "TYPE", type(obj))
+        bound = wrap(tx, owner, AttrSource(source, "__self__"))
+        tx.guard(AttrSource(source, "__name__"), "EQUALS", obj.__name__)
+        return bound.getattr(tx, obj.__name__)
+    tx.guard(source, "ID", obj)
+    return BuiltinVal(obj, source)
+
+
+def from_real(tx: Tracer, obj: Any) -> Value:
+    """The model of an object computed while tracing, which is a constant of the trace."""
+    if is_literal(obj):
+        return ConstVal(obj)
+    kind = type(obj)
+    if (
+        kind in (tuple, torch.Size)
+        or isinstance(obj, tuple)
+        and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))
+    ):
+        return TupleVal([from_real(tx, item) for item in obj], kind)
+    if kind is list:
+        return ListVal([from_real(tx, item) for item in obj])
+    if kind in (dict, collections.OrderedDict):
+        made = DictVal(kind)
+        for key, value in obj.items():
+            wrapped = from_real(tx, key)
+            made.entries[wrapped.hash_key()] = (wrapped, from_real(tx, value))
+        return made
+    if kind in (set, frozenset):
+        return SetVal.of(tx, [from_real(tx, item) for item in obj], kind)
+    if kind is types.FunctionType:
+        return FunctionVal.outside(tx, obj, ConstSource(obj, obj.__qualname__))
+    if isinstance(obj, types.ModuleType):
+        return ModuleVal(obj)
+    if isinstance(obj, type):
+        return ClassVal(obj)
+    if isinstance(obj, _C_CALLABLES) or isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return BuiltinVal(obj)
+    if isinstance(obj, types.MethodType):
+        return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
+    if (
+        isinstance(obj, types.GenericAlias)
+        or kind.__module__ == "typing"
+        or isinstance(obj, (types.UnionType, property))
+    ):
+        return RealVal(obj)
+    return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))
