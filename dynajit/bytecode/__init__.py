@@ -8,7 +8,7 @@ canonical.py and mapped in each py3NN.py; nothing outside this folder knows whic
 
 from __future__ import annotations
 
-from dynajit.bytecode.assemble import Emitter, Handler, Label
+from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds
 from dynajit.bytecode.canonical import stack_effect, stack_shape
 from dynajit.bytecode.cfg import Block, Region, blocks, reachable_from, regions, successors
 from dynajit.bytecode.continuation import build_continuation, pretty
@@ -26,12 +26,14 @@ __all__ = [
     "Positions",
     "RawInstr",
     "Region",
+    "SlotKind",
     "blocks",
     "build_continuation",
     "cells_live",
     "decode",
     "live_before",
     "pretty",
+    "pushed_kinds",
     "reachable_from",
     "regions",
     "stack_effect",

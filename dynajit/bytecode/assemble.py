@@ -17,13 +17,13 @@ import dis
 import opcode
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from bytecode import ConcreteBytecode, ConcreteInstr
 from bytecode.concrete import ExceptionTableEntry
 from bytecode.instr import InstrLocation
 
-from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_shape
 from dynajit.bytecode.common import Kind, RawOp
 from dynajit.bytecode.decode import Instr, Positions
 from dynajit.bytecode.target import cache_entries, target, without_argument
@@ -36,6 +36,19 @@ _OPPOSITE: Final = {
     "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
     "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE",
 }
+
+
+SlotKind = Literal["value", "null"]
+
+
+def pushed_kinds(instr: Instr, jump: bool = False) -> tuple[SlotKind, ...]:
+    """What `instr` pushes when it is run by Emitter.rerun, bottom first."""
+    op, arg = instr.op, instr.arg
+    if op == "PUSH_NULL":
+        return ("null",)
+    if op == "LOAD_METHOD" or (op in ("LOAD_SUPER_ATTR", "LOAD_GLOBAL") and arg[1]):
+        return ("value", "null") if target().NULL_AFTER_CALLABLE else ("null", "value")
+    return ("value",) * stack_shape(op, arg, jump)[1]
 
 
 class Label:
@@ -173,6 +186,21 @@ class Emitter:
             self.jump_op(instr.op, goal)
         else:
             self.op(instr.op, instr.arg)
+
+    def rerun(self, instr: Instr, goal: Label | None = None) -> None:
+        """Like raw, for an instruction whose results are to be kept in variables: leaves only the slots that
+        pushed_kinds(instr) calls "value", for a NULL can't be stored. LOAD_METHOD becomes a plain attribute access."""
+        op, arg = instr.op, instr.arg
+        if pushed_kinds(instr).count("null") == 0:
+            self.raw(instr, goal)
+            return
+        self.set_location(instr.positions)
+        if op == "LOAD_METHOD":
+            self.op("LOAD_ATTR", arg)
+        elif op == "LOAD_SUPER_ATTR":
+            self.op(op, (arg[0], False, arg[2]))
+        elif op == "LOAD_GLOBAL":
+            self.op(op, (arg[0], False))
 
     # -- jumps
 

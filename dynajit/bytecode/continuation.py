@@ -11,9 +11,9 @@ from __future__ import annotations
 import dis
 from collections.abc import Sequence
 from types import CodeType
-from typing import Final, Literal
+from typing import Final
 
-from dynajit.bytecode.assemble import Emitter, Handler, Label
+from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind
 from dynajit.bytecode.canonical import JUMPS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.decode import Code, Instr
@@ -24,7 +24,7 @@ _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
 
 
 def build_continuation(
-    code: Code, index: int, stack: Sequence[Literal["value", "null"]], params: Sequence[str], cells: Sequence[str]
+    code: Code, index: int, stack: Sequence[SlotKind], params: Sequence[str], cells: Sequence[str]
 ) -> CodeType:
     """The code of a function that continues `code` just before instruction `index`.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from dynajit.bytecode import (
     Code,
     Emitter,
     Handler,
     Label,
+    SlotKind,
     build_continuation,
     cells_live,
     decode,
@@ -25,7 +26,6 @@ from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.target import target
 
 INTO_CONTAINER = ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
-SlotKind = Literal["value", "null"]
 #: what a function that is to be called looks like on the stack
 CALLABLE: list[SlotKind] = ["value", "null"] if target().NULL_AFTER_CALLABLE else ["null", "value"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dynajit.bytecode import Emitter, Handler, Label, decode
+from dynajit.bytecode import Emitter, Handler, Label, decode, pushed_kinds
 
 
 def template() -> None:
@@ -437,3 +437,55 @@ def test_flags_and_stack_size() -> None:
     assert code.co_flags & 0xFF == 3 and code.co_argcount == 2 and code.co_kwonlyargcount == 0
     assert 20 <= code.co_stacksize <= 22
     assert dis.Bytecode(code).dis()
+
+
+class Meeting:
+    """Attributes of the kinds that LOAD_METHOD tells apart."""
+
+    stored: Any
+
+    def method(self) -> str:
+        return "method"
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: name
+
+
+@pytest.mark.parametrize("name", ["method", "static", "stored", "anything"])
+def test_rerun_leaves_no_null(name: str) -> None:
+    code = decode(compile(f"def f(a): return a.{name}(len)", "f", "exec").co_consts[0])
+    load = next(i for i in code.instrs if i.op == "LOAD_METHOD")
+    builtin = next(i for i in code.instrs if i.op == "LOAD_GLOBAL")
+
+    def build(emitter: Emitter) -> None:
+        emitter.load_fast("a")
+        emitter.rerun(load)
+        emitter.store_fast("kept")
+        emitter.begin_call(lambda: emitter.load_fast("kept"))
+        emitter.end_call(0)
+        emitter.rerun(builtin)
+        emitter.build_tuple(2)
+        emitter.return_value()
+
+    assert sorted(pushed_kinds(load)) == ["null", "value"] and pushed_kinds(builtin) == ("value",)
+    meeting = Meeting()
+    meeting.stored = lambda: "stored"
+    assert assembled(build, ["a"])(meeting) == (name, len)
+
+
+def test_rerun_of_a_callee() -> None:
+    code = decode(compile("def f(): return len(known)", "f", "exec").co_consts[0])
+    load = next(i for i in code.instrs if i.op == "LOAD_GLOBAL")
+
+    def build(emitter: Emitter) -> None:
+        emitter.rerun(load)
+        emitter.return_value()
+
+    assert sorted(pushed_kinds(load)) == ["null", "value"]
+    assert assembled(build)() is len
+    jump = next(i for i in decode(test_or_pop_jumps.__code__).instrs if i.op == "FOR_ITER")
+    assert pushed_kinds(jump) == ("value", "value") and pushed_kinds(jump, jump=True) == ()

@@ -205,6 +205,16 @@ def test_refusals() -> None:
     assert decode(Derived.value.__code__).refusal is None
 
 
+def test_a_name_with_two_slots_is_refused() -> None:
+    """3.12's inlined comprehension makes q a cell beside the free variable q; older compilers have no such code."""
+    source = "def outer(q):\n def inner(xs):\n  return [lambda: q for q in xs], q\n return inner"
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    code = namespace["outer"](1).__code__
+    both = set(code.co_cellvars) & set(code.co_freevars)
+    assert ("both a cell and a free variable" in (decode(code).refusal or "")) == bool(both)
+
+
 def test_unknown_opcodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     table = dict(target().TABLE)
     del table["IS_OP"]
