@@ -21,15 +21,29 @@ def for_codegen() -> Decompositions:
     """The table for generated kernels."""
     from torch._decomp import get_decompositions
 
-    operators = [getattr(torch.ops.aten, name) for name in _NAMES]
-    return dict(get_decompositions(operators))
+    # A release that lacks one of them has nothing to decompose there.
+    operators = [getattr(torch.ops.aten, name) for name in _NAMES if hasattr(torch.ops.aten, name)]
+    table: Decompositions = dict(get_decompositions(operators))
+    return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 
+# What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
+# many operators that don't fuse (training batch norm, embedding and index backward, pooling, upsampling).
 _NAMES: tuple[str, ...] = (
-    "_softmax",
-    "_log_softmax",
-    "_softmax_backward_data",
-    "_log_softmax_backward_data",
-    "native_layer_norm",
-    "native_layer_norm_backward",
+    # activations
+    *("celu", "elu", "elu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid"),
+    *("hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "leaky_relu_backward"),
+    *("log_sigmoid_forward", "log_sigmoid_backward", "logit", "logit_backward", "mish", "mish_backward", "selu"),
+    *("gelu_backward", "sigmoid_backward", "silu_backward", "softplus", "softplus_backward", "softshrink"),
+    *("tanh_backward", "threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
+    # normalisation
+    *("native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+    *("_native_batch_norm_legit_no_training", "_fused_rms_norm", "_fused_rms_norm_backward"),
+    # losses
+    *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
+    *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),
+    # arithmetic
+    *("addcdiv", "addcmul", "lerp", "nan_to_num", "sinc", "xlogy", "special_xlog1py", "special_entr", "heaviside"),
+    *("linalg_vector_norm", "norm", "logsumexp", "std", "std_mean", "native_dropout_backward", "zero", "fill"),
+    *("masked_fill", "rsub", "hypot", "deg2rad", "rad2deg", "trace", "count_nonzero", "dist"),
 )

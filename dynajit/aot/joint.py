@@ -66,7 +66,7 @@ def _try_short_road(
     try:
         return trace_functional(gm, inputs, fake_mode, decompositions)
     except NotSimple as reason:
-        logs.emit("aot_graphs", f"through AOTAutograd: {reason}")
+        logs.emit("aot_graphs", f"through AOTAutograd: {str(reason).splitlines()[0]}")
         return None
 
 

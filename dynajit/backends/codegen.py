@@ -7,6 +7,7 @@ operator by operator, and one line says so.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import torch
 from dynajit import codegen as generator
 from dynajit.aot import compile_joint, decompositions
 from dynajit.backends.registry import register_backend
+from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
 from dynajit.report import logs, phases
 from dynajit.runtime import executor, toolchain
@@ -56,7 +58,7 @@ def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callab
         logs.emit("aot_graphs", f"{name}\n{gm.print_readable(print_output=False)}")
     try:
         with phases.timer("codegen"):
-            plan = generator.generate(gm, inputs, name)
+            plan = _with_separate_objects(generator.generate(gm, inputs, name), gm)
             compiled = executor.build(plan)
     except (generator.CannotGenerate, toolchain.ToolchainError) as error:
         _tell(f"{error}; such graphs run operator by operator")
@@ -64,6 +66,28 @@ def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callab
     if logs.enabled("output_code"):
         logs.emit("output_code", f"{name}\n{plan.source}\n{plan}")
     return compiled
+
+
+def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
+    """`plan` with an output of its own for each node that the graph returns.
+
+    To a plan `x.detach()` or `x.view_as(x)` is x; to the user it is another tensor with the same memory.
+    """
+    owners: dict[str, Any] = dict(zip(plan.inputs, gm.graph.find_nodes(op="placeholder"), strict=True))
+    owners |= {str(node.target): node.target for node in gm.graph.find_nodes(op="get_attr")}
+    outputs, steps = list(plan.outputs), list(plan.steps)
+    buffers = dict(plan.buffers)
+    nodes: Any = gm.graph.output_node().args[0]
+    for at, (node, output) in enumerate(zip(nodes, plan.outputs, strict=True)):
+        if not isinstance(output, BufferRef):
+            continue
+        owner = node.target if node.op == "get_attr" else node
+        if owners.setdefault(output.name, owner) is not owner:
+            alias = f"{output.name}_alias{at}"
+            buffers[alias] = dataclasses.replace(buffers[output.name], name=alias)
+            steps.append(ViewStep(alias, output.name, 0))
+            outputs[at] = BufferRef(alias)
+    return dataclasses.replace(plan, outputs=tuple(outputs), steps=tuple(steps), buffers=buffers)
 
 
 def _run_op_by_op(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:

@@ -48,7 +48,8 @@ def pushed_kinds(instr: Instr, jump: bool = False) -> tuple[SlotKind, ...]:
         return ("null",)
     if op == "LOAD_METHOD" or (op in ("LOAD_SUPER_ATTR", "LOAD_GLOBAL") and arg[1]):
         return ("value", "null") if target().NULL_AFTER_CALLABLE else ("null", "value")
-    return ("value",) * stack_shape(op, arg, jump)[1]
+    values: tuple[SlotKind, ...] = ("value",)
+    return values * stack_shape(op, arg, jump)[1]
 
 
 class Label:

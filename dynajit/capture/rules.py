@@ -10,6 +10,8 @@ from typing import Any
 
 from dynajit.interp import policy
 
+# Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
+_TORCH_CAPTURED = ("torch.nn.modules", "torch.optim", "torch.utils.checkpoint")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated")
 
 
@@ -19,6 +21,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     prefix = policy.skipped_prefix(name)
     if prefix is not None:
         return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
+    if name.startswith("torch.") and not name.startswith(_TORCH_CAPTURED):
+        return f"{name} is torch's own"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"
     if code.co_name in ("<module>", "__del__"):

@@ -170,7 +170,7 @@ class Interpreter(Calls):
             if isinstance(known.source, ConstSource):
                 self.guard(source, "ID", obj)
             else:
-                self.guard(source, "SAME_OBJECT", known.source, source)
+                self.guard(known.source, "SAME_OBJECT", source)
         return known
 
     def remember_object(self, obj: Any, value: Value) -> None:

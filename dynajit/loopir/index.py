@@ -198,18 +198,27 @@ def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     return _intern(quotient, outside), _intern(remainder, inside)
 
 
+def _scale(rest: Index, divisor: int) -> tuple[Index, Index, int] | None:
+    """rest = g * first + second with 0 <= second < g, for a g > 1 that divides `divisor`: only `first` matters then."""
+    for candidate in sorted({gcd(divisor, value) for _, value in rest.terms}, reverse=True):
+        if candidate > 1:
+            first, second = _split(rest, candidate)
+            if second.low >= 0 and second.high < candidate:
+                return first, second, candidate
+    return None
+
+
 def floordiv(index: Index, divisor: int) -> Index:
     """floor(index / divisor) for divisor > 0."""
     if divisor == 1:
         return index
     whole, rest = _split(index, divisor)
-    if 0 <= rest.low and rest.high < divisor:
+    if rest.low >= 0 and rest.high < divisor:
         return whole
-    common = gcd(divisor, *(value for _, value in rest.terms))
-    if common > 1:
-        # floor((g*x + c) / (g*d)) = floor((x + floor(c / g)) / d)
-        rest = _intern(rest.constant // common, tuple((atom, value // common) for atom, value in rest.terms))
-        return whole + floordiv(rest, divisor // common)
+    scaled = _scale(rest, divisor)
+    if scaled is not None:
+        # floor((g*x + c) / (g*d)) = floor(x / d)
+        return whole + floordiv(scaled[0], divisor // scaled[2])
     if not rest.constant and len(rest.terms) == 1 and rest.terms[0][1] == 1:
         inner = rest.terms[0][0]
         if isinstance(inner, Div):
@@ -226,14 +235,12 @@ def mod(index: Index, divisor: int) -> Index:
     if divisor == 1:
         return constant(0)
     rest = _split(index, divisor)[1]
-    if 0 <= rest.low and rest.high < divisor:
+    if rest.low >= 0 and rest.high < divisor:
         return rest
-    common = gcd(divisor, *(value for _, value in rest.terms))
-    if common > 1:
-        # (g*x + c) % (g*m) = g * ((x + c // g) % m) + c % g
-        quotient, remainder = divmod(rest.constant, common)
-        rest = _intern(quotient, tuple((atom, value // common) for atom, value in rest.terms))
-        return mod(rest, divisor // common) * common + remainder
+    scaled = _scale(rest, divisor)
+    if scaled is not None:
+        # (g*x + c) % (g*m) = g * (x % m) + c
+        return mod(scaled[0], divisor // scaled[2]) * scaled[2] + scaled[1]
     key = (rest, divisor)
     atom = _mods.get(key)
     if atom is None:

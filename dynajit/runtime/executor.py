@@ -94,6 +94,7 @@ class _Writer:
         self._pointers: dict[str, str] = {}  # buffer -> variable that holds its address
         self._pointer_uses = Counter(arg for step in plan.steps if isinstance(step, KernelStep) for arg in step.args)
         self._tensor_uses = _tensors_used(plan)
+        self._read = self._tensor_uses | set(self._pointer_uses)
 
     def write(self) -> str:
         plan = self.plan
@@ -183,7 +184,8 @@ class _Writer:
             self.lines.append(f"{targets}{',' if len(step.outputs) == 1 else ''} = {call}")
         if step.check:
             for output in kept:
-                self._check(output)
+                if output in self._read:
+                    self._check(output)
 
     def _check(self, output: str) -> None:
         # Sizes and dtype follow from the arguments' metadata; strides are the operator's own choice.
@@ -218,11 +220,12 @@ class _Writer:
         """Text that evaluates to `value`."""
         if isinstance(value, BufferRef):
             return self._name(value.name)
-        if type(value) is tuple:
+        # fx's own immutable lists and dictionaries stand for plain ones, and so does torch.Size.
+        if type(value) in (tuple, torch.Size):
             return f"({''.join(f'{self._expression(item)}, ' for item in value)})"
-        if type(value) is list:
+        if isinstance(value, list):
             return f"[{', '.join(self._expression(item) for item in value)}]"
-        if type(value) is dict and all(type(key) is str for key in value):
+        if isinstance(value, dict) and all(type(key) is str for key in value):
             return "{" + ", ".join(f"{key!r}: {self._expression(item)}" for key, item in value.items()) + "}"
         if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
             return repr(value)

@@ -76,6 +76,7 @@ ALIASING: dict[str, Callable] = {
     "input_twice": lambda x, y: (x, x),
     "view_of_input": lambda x, y: (x.t(), x.view(-1)[3:], y + x),
     "detached_input": lambda x, y: (x.detach(), y * 2),
+    "alias_of_result": lambda x, y: ((z := x + y), z.detach(), z.view_as(z)),
     "same_result_twice": lambda x, y: ((z := x + y), z),
     "view_of_result": lambda x, y: ((z := x + y), z.t(), z[1:]),
     "two_views_of_a_hidden_result": lambda x, y: ((z := x + y)[0], z[1]),
