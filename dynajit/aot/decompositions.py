@@ -38,7 +38,13 @@ _NAMES: tuple[str, ...] = (
     *("tanh_backward", "threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
     # normalisation
     *("native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
-    *("_native_batch_norm_legit_no_training", "_fused_rms_norm", "_fused_rms_norm_backward"),
+    # The second is what torch rewrites the first to, and rewrites again.
+    *(
+        "_native_batch_norm_legit_no_training",
+        "_native_batch_norm_legit",
+        "_fused_rms_norm",
+        "_fused_rms_norm_backward",
+    ),
     # losses
     *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
     *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),

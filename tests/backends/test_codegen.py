@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from dynajit import config
+from dynajit.config import config
 from dynajit.backends import codegen, lookup_backend
 from dynajit.exc import ConfigError
 
@@ -28,7 +28,7 @@ def _tell_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_compiler_one_warning_and_right_results(inputs: list[torch.Tensor]) -> None:
     gm = torch.fx.symbolic_trace(fn)
-    with config.config.patch(compiler="/nowhere/cc"):
+    with config.patch(compiler="/nowhere/cc"):
         with pytest.warns(UserWarning, match="no C compiler"):
             compiled = lookup_backend("codegen")(gm, inputs)
         torch.testing.assert_close(compiled(*inputs), fn(*inputs))
@@ -43,7 +43,7 @@ def test_a_compiler_that_fails(inputs: list[torch.Tensor], tmp_path) -> None:
         '#!/bin/sh\n[ "$1" = --version ] && echo "gcc (broken) 1.0" && exit 0\necho "cannot" >&2\nexit 4\n'
     )
     broken.chmod(0o755)
-    with config.config.patch(compiler=str(broken), cache_dir=str(tmp_path / "cache")):
+    with config.patch(compiler=str(broken), cache_dir=str(tmp_path / "cache")):
         with pytest.warns(UserWarning, match=r"status 4[\s\S]*cannot"):
             compiled = lookup_backend("codegen")(torch.fx.symbolic_trace(fn), inputs)
         torch.testing.assert_close(compiled(*inputs), fn(*inputs))
