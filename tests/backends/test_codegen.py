@@ -7,8 +7,8 @@ import warnings
 import pytest
 import torch
 
-from dynajit.config import config
 from dynajit.backends import codegen, lookup_backend
+from dynajit.config import config
 from dynajit.exc import ConfigError
 
 
