@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bytecode_harness import broken_at, plain, rebuilt, stack_kinds
 from bytecode_samples import SAMPLES, Derived, make_adder
 
-from dynajit.bytecode import build_continuation, decode, pretty
+from dynajit.bytecode import build_continuation, cells_live, decode, live_before, pretty, regions
 
 CASES = [pytest.param(function, arguments, id=plain(function).__qualname__) for function, arguments in SAMPLES]
 
@@ -183,6 +185,28 @@ def test_stdlib_modules_made_of_continuations(name: str) -> None:
         assert repr(use(module)) == expected
     finally:
         del sys.modules[f"{name}_again"]
+
+
+@pytest.mark.parametrize("folder", ["json", "asyncio"])
+def test_stdlib_functions_have_continuations_that_decode(folder: str) -> None:
+    """Built and looked at, not run: stack depths agree on all paths, and the new code has regions and liveness of its
+    own.
+    """
+    for file in sorted((Path(sysconfig.get_path("stdlib")) / folder).glob("*.py")):
+        pending = [compile(file.read_text("utf-8"), str(file), "exec")]
+        while pending:
+            user = pending.pop()
+            pending += [constant for constant in user.co_consts if isinstance(constant, types.CodeType)]
+            code = decode(user)
+            if code.refusal is not None:
+                continue
+            kinds = stack_kinds(code)
+            for index in sorted(kinds)[:: max(1, len(kinds) // 3)]:
+                values = sorted(live_before(code)[index] - set(code.cellvars))
+                built = build_continuation(code, index, kinds[index], values, sorted(cells_live(code, index)))
+                again = decode(built)
+                assert again.refusal is None and len(regions(again)) == len(again) == len(live_before(again))
+                stack_kinds(again)
 
 
 def test_names_lines_and_traceback() -> None:
