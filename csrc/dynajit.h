@@ -103,8 +103,8 @@ Py_ssize_t dj_code_n_params(PyCodeObject *code);
 /* What a thread wants from the hook. */
 typedef struct {
     PyObject *callback; /* NULL: off */
-    PyObject *key;      /* variants of other keys are not seen; NULL only when the callback is */
-    bool capturing;     /* evaluate every frame with CPython's own evaluator: the capture's own Python code runs */
+    PyObject *key;      /* variants of other keys are not seen; kept while a capture runs */
+    bool shielded;      /* evaluate every frame with CPython's own evaluator, whoever else is in the chain */
 } HookMode;
 
 /* What hook_region_leave needs to undo. */
@@ -114,9 +114,11 @@ typedef struct {
 } HookRegion;
 
 int dj_frame_hook_init(PyObject *module);
-PyObject *dj_hook_callback(void); /* borrowed or NULL */
 PyObject *dj_hook_key(void);      /* borrowed or NULL */
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
+/* For code that is not the user's: neither we nor another evaluator may capture it. */
+void dj_hook_enter_off(HookRegion *region);
+bool dj_hook_is_off(void); /* entering it would change nothing */
 void dj_hook_leave(HookRegion *region);
 /* Calls the variant's function with the callback on or off, as the variant asks. */
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n);

@@ -68,7 +68,7 @@ static int uninstall(void)
 
 static bool mode_is_active(const HookMode *mode)
 {
-    return mode->callback != NULL || mode->capturing;
+    return mode->callback != NULL || mode->shielded;
 }
 
 /* Makes `mode` the thread's mode, counts users, and says what that did to the chain. Steals nothing. */
@@ -94,7 +94,27 @@ static void enter_mode(HookRegion *region, HookMode mode)
 
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key)
 {
-    enter_mode(region, (HookMode){.callback = callback, .key = key, .capturing = false});
+    enter_mode(region, (HookMode){.callback = callback, .key = key, .shielded = false});
+}
+
+/* Nobody but CPython's own evaluator is in the chain, or nobody but us on top of it. */
+static bool alone(void)
+{
+    FrameEvaluator current = current_evaluator();
+    return current == _PyEval_EvalFrameDefault
+        || (current == eval_frame && depth == 1 && previous[0] == _PyEval_EvalFrameDefault);
+}
+
+bool dj_hook_is_off(void)
+{
+    return thread.mode.shielded || (thread.mode.callback == NULL && alone());
+}
+
+/* Alone in the chain we go away, so that CPython can inline calls; else we stay on top and keep what runs (the capture,
+ * generated code, a backend's code) from the evaluators below, which would try to compile the compiler. */
+void dj_hook_enter_off(HookRegion *region)
+{
+    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .shielded = !alone()});
 }
 
 void dj_hook_leave(HookRegion *region)
@@ -121,11 +141,6 @@ void dj_hook_leave(HookRegion *region)
     /* Last, because a destructor may run Python code. */
     Py_XDECREF(inner.callback);
     Py_XDECREF(inner.key);
-}
-
-PyObject *dj_hook_callback(void)
-{
-    return thread.mode.callback;
 }
 
 PyObject *dj_hook_key(void)
@@ -156,16 +171,6 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
 
 /* ---- capturing ---- */
 
-/* The capture is Python code itself. Alone in the chain we go away, so that CPython can inline its calls; else we stay
- * on top and keep it from the evaluators below, which would try to compile the compiler. */
-static void enter_capture(HookRegion *region)
-{
-    FrameEvaluator current = current_evaluator();
-    bool alone = current == _PyEval_EvalFrameDefault
-        || (current == eval_frame && depth == 1 && previous[0] == _PyEval_EvalFrameDefault);
-    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .capturing = !alone});
-}
-
 /* New reference to the variant to run, NULL to run the original, or NULL with an error set. */
 static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject *const *locals, Py_ssize_t n,
                         MissList *misses)
@@ -181,7 +186,7 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
         }
         PyObject *args[4] = {(PyObject *)code, (PyObject *)function, tuple, reasons};
         HookRegion region;
-        enter_capture(&region);
+        dj_hook_enter_off(&region);
         result = PyObject_Vectorcall(callback, args, 4, NULL);
         dj_hook_leave(&region);
     }
@@ -209,16 +214,21 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
 
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n)
 {
-    PyObject *wanted = variant->needs_hook ? callback : NULL;
     PyObject *function = Py_NewRef(variant->function);
     PyObject *result;
-    if (thread.mode.callback == wanted && !thread.mode.capturing
-        && (wanted == NULL || thread.mode.key == variant->key)) {
+    bool as_is = variant->needs_hook ? thread.mode.callback == callback && thread.mode.key == variant->key
+                                     : dj_hook_is_off();
+    if (as_is) {
         result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
     }
     else {
         HookRegion region;
-        dj_hook_enter(&region, wanted, wanted != NULL ? variant->key : NULL);
+        if (variant->needs_hook) {
+            dj_hook_enter(&region, callback, variant->key);
+        }
+        else {
+            dj_hook_enter_off(&region);
+        }
         result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
         dj_hook_leave(&region);
     }
@@ -237,11 +247,11 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
     HookRegion region;
     bool turn_off = !variant->needs_hook;
     if (turn_off) {
-        dj_hook_enter(&region, NULL, NULL);
+        dj_hook_enter_off(&region);
     }
     if (dj_frame_become(tstate, frame, function, n_params, locals + n_params, n - n_params)) {
         Py_CLEAR(closure);
-        result = _PyEval_EvalFrameDefault(tstate, frame, 0); /* generated code is nobody else's to compile */
+        result = _PyEval_EvalFrameDefault(tstate, frame, 0);
     }
     else {
         result = _PyFunction_Vectorcall((PyObject *)function, locals, (size_t)n, NULL);
@@ -280,7 +290,7 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
 
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
 {
-    if (thread.mode.capturing) {
+    if (thread.mode.shielded) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     if (thread.mode.callback == NULL) {
@@ -295,7 +305,10 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     }
     PyCodeObject *code = dj_frame_code(frame);
     CodeState *state = dj_code_state(code);
-    if ((state != NULL && state->flags & (DJ_OURS | DJ_SKIP)) || dj_thread_is_traced(tstate)) {
+    if (state != NULL && state->flags & DJ_OURS) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag); /* generated code is nobody else's to compile */
+    }
+    if ((state != NULL && state->flags & DJ_SKIP) || dj_thread_is_traced(tstate)) {
         return hand_on(tstate, frame, throwflag);
     }
     PyObject *closure = dj_frame_function(frame)->func_closure;
@@ -331,7 +344,7 @@ static PyObject *set_callback(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|O:set_callback", &callback, &key)) {
         return NULL;
     }
-    HookMode mode = {.callback = NULL, .key = NULL, .capturing = false};
+    HookMode mode = {.callback = NULL, .key = NULL, .shielded = false};
     if (PyTuple_Check(callback) && PyTuple_GET_SIZE(callback) == 2 && key == NULL) {
         key = PyTuple_GET_ITEM(callback, 1);
         callback = PyTuple_GET_ITEM(callback, 0);
@@ -423,7 +436,7 @@ static PyMethodDef methods[] = {
      "call_eager(function, args=(), kwargs=None)\n--\n\nCall with this thread's callback off."},
     {"hook_installed", hook_installed, METH_NOARGS, "hook_installed()\n--\n\nOur evaluator is the interpreter's."},
     {"active_hook_count", active_hook_count, METH_NOARGS,
-     "active_hook_count()\n--\n\nThreads whose callback is on or that are capturing."},
+     "active_hook_count()\n--\n\nThreads whose callback is on, or that are shielded from other evaluators."},
     {NULL, NULL, 0, NULL},
 };
 

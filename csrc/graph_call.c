@@ -1,4 +1,4 @@
-/* GraphCall: a callable that runs with the thread's callback off.
+/* GraphCall: a callable that no frame hook looks into.
  *
  * In: a call from replacement code. Out: what the compiled graph gives. Backends' wrappers are Python functions of their
  * own, which are not the user's program and are not to be captured. */
@@ -17,11 +17,11 @@ typedef struct {
 static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     PyObject *function = ((GraphCall *)object)->function;
-    if (dj_hook_callback() == NULL) {
+    if (dj_hook_is_off()) {
         return PyObject_Vectorcall(function, args, nargsf, kwnames);
     }
     HookRegion region;
-    dj_hook_enter(&region, NULL, NULL);
+    dj_hook_enter_off(&region);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
     dj_hook_leave(&region);
     return result;
@@ -91,7 +91,7 @@ static PyGetSetDef graph_call_getset[] = {
 };
 
 static PyType_Slot graph_call_slots[] = {
-    {Py_tp_doc, "GraphCall(fn)\n--\n\nCalls fn with this thread's callback off."},
+    {Py_tp_doc, "GraphCall(fn)\n--\n\nCalls fn so that no frame hook captures what runs in it."},
     {Py_tp_new, graph_call_new},
     {Py_tp_dealloc, graph_call_dealloc},
     {Py_tp_traverse, graph_call_traverse},
