@@ -114,6 +114,7 @@ def _compiled(model: Any, session: Session) -> Any:
 
 def _call_object(function: types.FunctionType, session: Session) -> _C.CompiledFunction:
     assert session.capture is not None
+    session.add_root(function.__code__)
     return _C.CompiledFunction(function, session.capture, None, session, _reduce)
 
 

@@ -30,7 +30,7 @@ from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
-from dynajit.resume.plan import plan_break
+from dynajit.resume.plan import plan_breaks
 from dynajit.values.base import GraphBreak, Value
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -121,6 +121,7 @@ class FrameCapture:
         self.function = function
         self.values = values
         self.record = record
+        self.is_root = session.is_root(code)
 
     def run(self) -> _C.Variant | None:
         with timer("bytecode"):
@@ -158,6 +159,13 @@ class FrameCapture:
         assert isinstance(result, Value)
         emission = Emission(tx, frame, self.session.continuation)
         emission.returning(result)
+        obstacle = emission.obstacle()
+        if obstacle is not None:
+            self._skip(f"{obstacle.describe()} leaves the function")
+            return None
+        if not self.is_root and tx.graph.op_count == 0:
+            self._skip("nothing to compile in it")
+            return None
         return emission
 
     def _plan(self, tx: Interpreter, frame: SymFrame, stop: GraphBreak) -> Emission | None:
@@ -166,18 +174,20 @@ class FrameCapture:
         stack = [entry.location() for entry in chain]
         if self.session.fullgraph:
             raise _unsupported(stop.kind, stop, stack)
-        plan = plan_break(chain)
-        if plan is None:
-            self._record_break(stop, stack, f"{breaks.IN_REGION.text}")
-            self._skip(f"{breaks.IN_REGION.text}: {stop}")
-            return None
-        where = plan.frames[-1]
-        assert where.checkpoint is not None
-        tx.rollback(where.checkpoint)
-        self._record_break(stop, stack[:len(plan.frames)] if plan.lifted else stack, str(stop) if plan.lifted else None)
-        emission = Emission(tx, frame, self.session.continuation)
-        emission.breaking(plan)
-        return emission
+        for plan in plan_breaks(chain):
+            checkpoint = plan.frames[-1].checkpoint
+            assert checkpoint is not None
+            tx.rollback(checkpoint)
+            emission = Emission(tx, frame, self.session.continuation)
+            emission.breaking(plan)
+            if not self.is_root and tx.graph.op_count == 0:
+                break
+            if emission.obstacle() is None:
+                self._record_break(stop, stack[:len(plan.frames)] if plan.lifted else stack, str(stop) if plan.lifted else None)
+                return emission
+        self._record_break(stop, stack, breaks.IN_REGION.text)
+        self._skip(f"{breaks.IN_REGION.text}: {stop}")
+        return None
 
     def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None) -> None:
         text = stack[-1].render()

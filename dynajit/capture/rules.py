@@ -25,6 +25,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return f"{name} is torch's own"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"
+    if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):
+        return "a comprehension, of which the iterator is already running"
     if code.co_name in ("<module>", "__del__"):
         return "module code and finalisers run eagerly"
     if not code.co_flags & 0x01:

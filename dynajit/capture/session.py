@@ -61,6 +61,15 @@ class Session:
         self.options = options or {}
         self.capture: Callable[..., Any] | None = None
         self._continuations: dict[tuple[Any, ...], _C.CompiledFunction] = {}
+        self._roots: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def add_root(self, code: types.CodeType) -> None:
+        """Code that is compiled even if nothing in it makes a graph: what the user named, and continuations."""
+        self._roots[id(code)] = weakref.ref(code)
+
+    def is_root(self, code: types.CodeType) -> bool:
+        reference = self._roots.get(id(code))
+        return reference is not None and reference() is code
 
     def continuation(self, frame: SymFrame, index: int, slots: tuple[str, ...], locals_: Sequence[str],
                      cells: Sequence[str]) -> Callable[..., Any]:
@@ -74,5 +83,6 @@ class Session:
             function.__dict__["_continues"] = (frame.code, frame.code_object)
             assert self.capture is not None
             made = self._continuations[key] = _C.CompiledFunction(function, self.capture, None, self)
+            self.add_root(code)
             touch(code)
         return made

@@ -79,10 +79,16 @@ class GraphBuilder:
         """A fake tensor with the real one's metadata; shapes are static."""
         return self.mode.from_tensor(real, static_shapes=True)
 
-    @staticmethod
-    def _input_name(source: Source) -> str:
-        text = "".join(char if char.isalnum() else "_" for char in source.name())
-        return "arg_" + "_".join(part for part in text.split("_") if part)[-48:].lower()
+    def _input_name(self, source: Source) -> str:
+        """A parameter's name that tells where it comes from, and is unique."""
+        text = "".join(char if char.isascii() and char.isalnum() else "_" for char in source.name())
+        base = name = "arg_" + "_".join(part for part in text.split("_") if part)[-48:].lower()
+        count = 0
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
 
     def create(
         self, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: dict[str, Any]

@@ -70,7 +70,7 @@ SKIPPED_MODULES: dict[str, str] = {
     "triton": "compiles kernels",
     "dynajit": "the compiler itself",
     "sympy": "symbolic algebra",
-    "weakref": "object life times",
+    "typing": "type annotations", "weakref": "object life times",
     "gc": "object life times",
     "ctypes": "calls foreign code",
     "email": "not tensor code",

@@ -17,7 +17,7 @@ from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.resume.plan import Plan, Resume, operands, resume_after, slot_kinds
-from dynajit.resume.rebuild import Rebuilder, needed
+from dynajit.resume.rebuild import Rebuilder, reachable
 from dynajit.values.base import NULL, Value
 from dynajit.values.tensor import TensorVal
 
@@ -72,7 +72,11 @@ class Emission:
 
     def outputs(self) -> list[TensorVal]:
         """The tensors that the graph has to return."""
-        return needed(self.roots())
+        return [value for value in reachable(self.roots()) if isinstance(value, TensorVal) and value.source is None]
+
+    def obstacle(self) -> Value | None:
+        """A value that the code would have to push and can't."""
+        return next((value for value in reachable(self.roots()) if not value.rebuildable()), None)
 
     # -- the code
 

@@ -6,6 +6,7 @@ its caller's instruction pushes.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dynajit.bytecode import cells_live, live_before, regions, stack_shape
@@ -42,8 +43,8 @@ class Plan(NamedTuple):
     lifted: bool
 
 
-def plan_break(frames: list[SymFrame]) -> Plan | None:
-    """The innermost frame that can be broken at, with all frames outside of it."""
+def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
+    """The frames that can be broken at, innermost first, each with all frames outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
         if frame.is_generator or (depth > 0 and not frame.direct) or frame.checkpoint is None:
@@ -56,9 +57,8 @@ def plan_break(frames: list[SymFrame]) -> Plan | None:
         instr = frame.current
         rerunnable = instr.op not in _NEVER_RERUN and not (resumable > 1 and instr.op in _FRAME_BOUND)
         if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            return Plan(frames[:resumable], resumable < len(frames))
+            yield Plan(frames[:resumable], resumable < len(frames))
         resumable -= 1
-    return None
 
 
 def resume_after(frame: SymFrame, jump: bool = False) -> Resume:

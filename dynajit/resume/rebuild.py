@@ -17,9 +17,9 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.tensor import TensorVal
 
 
-def needed(roots: Sequence[Value]) -> list[TensorVal]:
-    """The tensors made by the graph that the roots are built from, in order."""
-    found: list[TensorVal] = []
+def reachable(roots: Sequence[Value]) -> list[Value]:
+    """The values that the roots are built from, roots included, each once, in order."""
+    found: list[Value] = []
     seen: set[int] = set()
     pending = list(reversed(roots))
     while pending:
@@ -27,8 +27,7 @@ def needed(roots: Sequence[Value]) -> list[TensorVal]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, TensorVal) and value.source is None:
-            found.append(value)
+        found.append(value)
         if value.source is None:
             pending.extend(reversed([*value.children(), *value.fill_children()]))
     return found

@@ -180,6 +180,10 @@ class Value:
         """The values that must exist before this one can be rebuilt in generated code."""
         return ()
 
+    def rebuildable(self) -> bool:
+        """Whether `rebuild` can push the object."""
+        return self.source is not None or type(self).rebuild is not Value.rebuild
+
     def fill_children(self) -> Sequence[Value]:
         """The values that must exist before this one, already made, can be filled."""
         return ()

@@ -402,11 +402,21 @@ class BoundBuiltin(Value):
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def children(self) -> Sequence[Value]:
-        return (self.owner,)
+        return (self.owner, self.function)
 
     def rebuild(self, out: Any) -> None:
-        out.push(self.owner)
-        out.emit.load_attr(self.name)
+        """Bound to the very function: by name a subclass's own would be found."""
+        def push() -> None:
+            out.push(self.function)
+            out.push(self.owner)
+        out.call_const(bind_descriptor, push, 2)
+
+
+def bind_descriptor(function: Any, owner: Any) -> Any:
+    """The C function bound to an object, or to a class if it is a class method; in generated code."""
+    if isinstance(function, types.ClassMethodDescriptorType):
+        return function.__get__(None, owner)
+    return function.__get__(owner, type(owner))
 
 
 class SuperVal(Value):
@@ -422,6 +432,15 @@ class SuperVal(Value):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.super_attribute(self, name)
+
+    def children(self) -> Sequence[Value]:
+        return (self.obj,)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.const(self.cls)
+            out.push(self.obj)
+        out.call_const(super, push, 2)
 
 
 def not_callable(value: Value) -> GraphBreak:

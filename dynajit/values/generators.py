@@ -7,11 +7,9 @@ undoable as a whole: the frame's state before it is kept in the journal.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 from typing import Any
 
-from dynajit.report import breaks
-from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
+from dynajit.values.base import Exhausted, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.iterators import IteratorVal
 
@@ -76,8 +74,5 @@ class GeneratorVal(IteratorVal):
             raise tx.raised(RuntimeError, "generator ignored GeneratorExit")
         tx.journal.set_attr(self, "state", "closed")
 
-    def children(self) -> Sequence[Value]:
-        return ()
-
-    def rebuild(self, out: Any) -> None:
-        raise GraphBreak(breaks.GENERATOR, "a generator made in the compiled function is still needed after the break")
+    def rebuildable(self) -> bool:
+        return False

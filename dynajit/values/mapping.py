@@ -269,6 +269,22 @@ class DictIterator(IteratorVal):
     def children(self) -> Sequence[Value]:
         return (self.mapping,)
 
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.mapping)
+            for part in (self.what, self.index, self.backwards):
+                out.const(part)
+        out.call_const(_dict_iterator_at, push, 4)
+
+
+def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards: bool) -> Any:
+    """An iterator over a dictionary that has given `index` items; in generated code."""
+    view = getattr(dict, what)(mapping)
+    iterator = reversed(view) if backwards else iter(view)
+    for _ in range(index):
+        next(iterator)
+    return iterator
+
 
 class DictViewVal(Value):
     """`d.keys()`, `d.values()`, `d.items()`."""
@@ -503,7 +519,7 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
     mapping = value if isinstance(value, DictVal) else payload
     if isinstance(mapping, DictVal):
         return mapping.items(tx)
-    if tx.has_attribute(value, "keys"):
+    if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
         return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
     found = []
     for position, item in enumerate(tx.unpack(value)):

@@ -604,6 +604,23 @@ class RealVal(Value):
         out.const(self.obj)
 
 
+class LibraryVal(RealVal):
+    """An immutable object of the standard library's, such as a signature: attributes are read, methods run."""
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        try:
+            return tx.from_real(getattr(self.obj, name))
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+
+
+class LibraryMethod(RealVal):
+    """A method of such an object."""
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.fold(self.obj, args, kwargs)
+
+
 class ModuleVal(RealVal):
     """A Python module."""
 

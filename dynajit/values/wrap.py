@@ -8,7 +8,10 @@ To give a type a model of its own, add a function behind `@wraps_type`.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
+import inspect
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +24,14 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.objects import BuiltinVal, ClassVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
+from dynajit.values.objects import BuiltinVal, ClassVal, LibraryMethod, LibraryVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
+# Immutable, and their methods are pure.
+LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field)
 _C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -52,6 +57,9 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     if is_literal(obj):
         guard_literal(tx, obj, source)
         return ConstVal(obj, source)
+    if isinstance(obj, LIBRARY_TYPES):
+        tx.guard(source, "ID", obj)
+        return LibraryVal(obj, source)
     kind = type(obj)
     known = tx.known_object(obj, source)
     if known is not None:
@@ -244,6 +252,12 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return ModuleVal(obj)
     if isinstance(obj, type):
         return ClassVal(obj)
+    if isinstance(obj, types.MappingProxyType):
+        return from_real(tx, dict(obj))
+    if isinstance(obj, LIBRARY_TYPES):
+        return LibraryVal(obj)
+    if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES):
+        return LibraryMethod(obj)
     if isinstance(obj, _C_CALLABLES) or isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return BuiltinVal(obj)
     if isinstance(obj, types.MethodType):

@@ -13,12 +13,14 @@ import functools
 import inspect
 import itertools
 import operator
+import os
 import types
 import typing
 from typing import Any
 
 import torch
 
+from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -288,6 +290,36 @@ def shallow_copy(tx: Tracer, obj: Value) -> Value:
             made.instance_dict(tx).setitem(tx, key, value)
         return made
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.copy of {obj.describe()}")
+
+
+# ----------------------------------------------------------------------------------------------- environment variables
+
+_ENVIRON: Any = os.environ
+
+
+def environment_value(tx: Tracer, name: str) -> str | None:
+    """An environment variable, guarded."""
+    source = ConstSource(_ENVIRON._data, "os.environ")
+    key = _ENVIRON.encodekey(name)
+    if key not in _ENVIRON._data:
+        tx.guard(source, "DICT_MISSING", key)
+        return None
+    tx.guard(ItemSource(source, key), "EQUALS", _ENVIRON._data[key])
+    return os.environ[name]
+
+
+@builtin(type(os.environ).__getitem__)
+def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
+    found = environment_value(tx, name.const())
+    if found is None:
+        raise tx.raised(KeyError, name.const())
+    return ConstVal(found)
+
+
+@builtin(os.getenv)
+def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
+    found = environment_value(tx, name.const())
+    return ConstVal(found) if found is not None else default or ConstVal(None)
 
 
 @builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)

@@ -90,6 +90,28 @@ def getitem(tx: Tracer, self: Value, key: Value) -> Value:
     return self.getitem(tx, key)
 
 
+@builtin(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
+    mapping = payload_of(self)
+    assert isinstance(mapping, DictVal)
+    found = mapping.lookup(tx, key)
+    if found is not None:
+        return found
+    if isinstance(self, ObjVal) and self.special(tx, "__missing__") is not None:
+        return self.call_special(tx, "__missing__", key)
+    return mapping.getitem(tx, key)
+
+
+@builtin(collections.defaultdict.__missing__)
+def defaultdict_missing(tx: Tracer, self: Value, key: Value) -> Value:
+    factory = self.getattr(tx, "default_factory")
+    if isinstance(factory, ConstVal) and factory.value is None:
+        raise tx.raised(KeyError, key.describe())
+    made = tx.call(factory, [], {})
+    self.setitem(tx, key, made)
+    return made
+
+
 @_special("__setitem__")
 def setitem(tx: Tracer, self: Value, key: Value, value: Value) -> Value:
     self.setitem(tx, key, value)
