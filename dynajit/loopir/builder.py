@@ -48,11 +48,14 @@ class Builder:
         """The element of `value`, broadcast to the axes."""
         return nodes.read(value.root, position_at(value, axes))
 
-    def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype) -> Scalar:
-        """A tensor's element or a number, converted to `dtype`."""
+    def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype, exact: bool = False) -> Scalar:
+        """A tensor's element or a number, converted to `dtype` and then to its compute dtype. Numbers that and tensors without
+        dimensions that are `exact` are not rounded to bfloat16 or float16 on the way."""
+        if isinstance(x, Value) and (x.shape or not exact):
+            return convert(convert(self.element(x, axes), dtype), compute_dtype(dtype))
         if isinstance(x, Value):
-            return convert(self.element(x, axes), dtype)
-        return number(x, dtype)
+            return convert(self.element(x, axes), compute_dtype(dtype))
+        return number(x, compute_dtype(dtype)) if exact else convert(number(x, dtype), compute_dtype(dtype))
 
     # ---- making tensors
 
@@ -81,11 +84,15 @@ class Builder:
         dtype = check_dtype(self.out.dtype)
         return self.pointwise(self.out.shape, lambda axes: convert(body(axes), dtype), dense_stride(self.out))
 
-    def elementwise(self, function: Body, *args: Value | Number, dtype: torch.dtype | None = None) -> Value:
-        """`function` on the arguments broadcast to the result's shape and converted to the compute dtype of `dtype`
-        (default: the result's)."""
-        dtype = compute_dtype(check_dtype(dtype or self.out.dtype))
-        return self.result(lambda axes: function(*(self.argument(arg, axes, dtype) for arg in args)))
+    def elementwise(
+        self, function: Body, *args: Value | Number, dtype: torch.dtype | None = None, exact: int = -1
+    ) -> Value:
+        """`function` on the arguments, broadcast to the result's shape, in the compute dtype of `dtype` (default: the
+        result's dtype). `exact` is the place of the argument that is exact in the sense of `argument`."""
+        kind = check_dtype(dtype or self.out.dtype)
+        return self.result(
+            lambda axes: function(*(self.argument(arg, axes, kind, exact == i) for i, arg in enumerate(args)))
+        )
 
     def map(
         self, function: Body, *args: Value | Number, dtype: torch.dtype, shape: Sequence[int] | None = None
@@ -99,6 +106,8 @@ class Builder:
         """`x` (converted to `dtype`) combined over `dims`."""
         rank = len(x.shape)
         reduced = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+        if all(x.shape[dim] == 1 for dim in reduced):
+            return self._reduce_nothing(kind, x, reduced, keepdim, dtype)
         kept_shape = [1 if i in reduced else size for i, size in enumerate(x.shape)]
         shape = tuple(kept_shape) if keepdim else tuple(size for i, size in enumerate(x.shape) if i not in reduced)
         outer = iter(axes_for(shape))
@@ -122,6 +131,13 @@ class Builder:
         tensor.place = tuple(where)
         self.program.items.append(tensor)
         return whole(tensor)
+
+    def _reduce_nothing(self, kind: str, x: Value, reduced: set[int], keepdim: bool, dtype: torch.dtype) -> Value:
+        """The combination of single elements. A sum starts at 0.0, which makes 0.0 of -0.0."""
+        shape = [size for dim, size in enumerate(x.shape) if keepdim or dim not in reduced]
+        flat = self.reshape(x, shape)
+        zero = number(0, dtype)
+        return self.map(lambda a: apply("add", a, zero) if kind == "sum" else a, flat, dtype=dtype)
 
     def as_result(self, value: Value, out: Any = None) -> Value:
         """`value` in the shape, strides and dtype of the fake result: itself, or a conversion of it."""

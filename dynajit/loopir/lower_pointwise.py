@@ -185,33 +185,38 @@ def _arithmetic(build: Builder) -> None:
         raise NotLowered("arithmetic on bool")
 
 
+def _times_alpha(build: Builder, b: Scalar, alpha: Number) -> Scalar:
+    """Eager rounds alpha to the result's dtype."""
+    return b if alpha == 1 else apply("mul", convert(number(alpha, build.out.dtype), b.dtype), b)
+
+
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def _add(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
     _arithmetic(build)
-    return build.elementwise(lambda a, b: apply("add", a, _scaled(b, alpha)), x, y)
+    return build.elementwise(lambda a, b: apply("add", a, _times_alpha(build, b, alpha)), x, y)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def _sub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
     _arithmetic(build)
-    return build.elementwise(lambda a, b: apply("sub", a, _scaled(b, alpha)), x, y)
+    return build.elementwise(lambda a, b: apply("sub", a, _times_alpha(build, b, alpha)), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def _rsub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
     _arithmetic(build)
-    return build.elementwise(lambda a, b: apply("sub", b, _scaled(a, alpha)), x, y)
+    return build.elementwise(lambda a, b: apply("sub", b, _times_alpha(build, a, alpha)), x, y)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(build: Builder, x: Value, y: Operand) -> Value:
     name = "and" if build.out.dtype is torch.bool else "mul"
-    return build.elementwise(lambda a, b: apply(name, a, b), x, y)
+    return build.elementwise(lambda a, b: apply(name, a, b), x, y, exact=1)
 
 
 @lowering(aten.div.Tensor, aten.div.Scalar)
 def _div(build: Builder, x: Value, y: Operand) -> Value:
-    return build.elementwise(lambda a, b: apply("div", a, b), x, y)
+    return build.elementwise(lambda a, b: apply("div", a, b), x, y, exact=1)
 
 
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -249,14 +254,14 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
     if build.out.dtype in INTS:
         if exponent not in (1, 2, 3):
             raise NotLowered
-    elif not build.out.dtype.is_floating_point:
-        raise NotLowered
-    return build.elementwise(lambda a: _power(a, exponent), x)
+    elif not build.out.dtype.is_floating_point or (build.out.dtype is torch.float16 and exponent != int(exponent)):
+        raise NotLowered  # eager's float16 goes another way
+    return build.elementwise(lambda a: _power(a, exponent, build.out.dtype), x)
 
 
-def _power(a: Scalar, exponent: Number) -> Scalar:
-    """The special cases of eager, then the general function."""
-    square = apply("mul", a, a)
+def _power(a: Scalar, exponent: Number, dtype: torch.dtype) -> Scalar:
+    """The special cases of eager, with its roundings to the result's dtype; then the general function."""
+    square = convert(convert(apply("mul", a, a), dtype), a.dtype)
     if exponent == 1:
         return a
     if exponent == 2:
@@ -271,7 +276,7 @@ def _power(a: Scalar, exponent: Number) -> Scalar:
         return apply("div", like(1, a), a)
     if exponent == -2:
         return apply("div", like(1, a), square)
-    return apply("pow", a, like(exponent, a))
+    return apply("pow", a, convert(number(exponent, dtype), a.dtype))
 
 
 @lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar, aten.atan2.default, aten.fmod.Tensor, aten.fmod.Scalar)

@@ -142,6 +142,8 @@ def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
         if all(b % a == 0 for a, b in itertools.pairwise(wider)):
             cuts = set(wider)
     ordered = sorted(cuts)
+    if not ordered:
+        return (), ()
     sizes = [b // a for a, b in zip(ordered, [*ordered[1:], group.numel], strict=True)]
     kinds = [_kind_at(group, start) for start in ordered]
     return tuple(reversed(sizes)), tuple(reversed(kinds))
