@@ -126,6 +126,9 @@ class FrameCapture:
     def run(self) -> _C.Variant | None:
         with timer("bytecode"):
             decoded = decode(self.code)
+        if decoded.refusal is not None:
+            self._skip(decoded.refusal)
+            return None
         tx = Interpreter(self.record.compile_id)
         frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
         count = len(decoded.params)

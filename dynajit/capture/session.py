@@ -74,7 +74,7 @@ class Session:
     def continuation(self, frame: SymFrame, index: int, slots: tuple[str, ...], locals_: Sequence[str],
                      cells: Sequence[str]) -> Callable[..., Any]:
         """The call object that goes on in `frame` at instruction `index`; made once for each shape."""
-        key = (id(frame.code), index, slots, tuple(locals_), tuple(cells), id(frame.globals))
+        key = (id(frame.code_object), index, slots, tuple(locals_), tuple(cells), id(frame.globals))
         made = self._continuations.get(key)
         if made is None:
             code = build_continuation(frame.code, index, slots, locals_, cells)  # type: ignore[arg-type]

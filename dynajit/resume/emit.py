@@ -143,23 +143,22 @@ class Emission:
         for value in self.operands:
             self.out.push(value)
         if len(self.resumes) == 1:
-            self.emit.raw(instr)
+            self.emit.rerun(instr)
             self._continue(self.resumes[0][1])
             return
         jumped = self.emit.label()
-        self.emit.raw(instr, jumped)
+        self.emit.rerun(instr, jumped)
         self._continue(self.resumes[0][1])
         self.emit.mark(jumped)
         self._continue(self.resumes[1][1])
 
     def _continue(self, chain: Sequence[Resume]) -> None:
         inner = chain[-1]
-        results = [self.out.variable("result") for _ in range(inner.pushes)]
+        results = [self.out.variable("result") for _ in range(inner.pushes.count("value"))]
         for name in reversed(results):
             self.emit.store_fast(name)
         for resume in reversed(chain):
-            function = self.make_continuation(resume.frame, resume.index, slot_kinds(resume.stack, resume.pushes),
-                                              resume.locals, resume.cells)
+            function = self.make_continuation(resume.frame, resume.index, slot_kinds(resume), resume.locals, resume.cells)
             self._call_continuation(function, resume, results)
             results = [self.out.variable("result")]
             self.emit.store_fast(results[0])

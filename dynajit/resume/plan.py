@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dynajit.bytecode import cells_live, live_before, regions, stack_shape
+from dynajit.bytecode import cells_live, live_before, pushed_kinds, regions, stack_shape
+from dynajit.bytecode.cfg import super_sites
 from dynajit.interp.frame import SymFrame
 from dynajit.values.base import NULL, Value
 
@@ -26,12 +27,12 @@ _NEVER_RERUN = frozenset({
 
 
 class Resume(NamedTuple):
-    """How one frame goes on: at `index`, with these stack slots below what the instruction pushes."""
+    """How one frame goes on: at `index`, with `stack` below the slots that the instruction pushes (kinds `pushes`)."""
 
     frame: SymFrame
     index: int
     stack: list[Value]
-    pushes: int
+    pushes: tuple[str, ...]
     locals: list[str]
     cells: list[str]
 
@@ -47,7 +48,7 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     """The frames that can be broken at, innermost first, each with all frames outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
-        if frame.is_generator or (depth > 0 and not frame.direct) or frame.checkpoint is None:
+        if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
             break
         if regions(frame.code)[frame.current.index]:
             break
@@ -55,7 +56,7 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     while resumable:
         frame = frames[resumable - 1]
         instr = frame.current
-        rerunnable = instr.op not in _NEVER_RERUN and not (resumable > 1 and instr.op in _FRAME_BOUND)
+        rerunnable = instr.op not in _NEVER_RERUN and instr.index not in super_sites(frame.code) and not (resumable > 1 and instr.op in _FRAME_BOUND)
         if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
             yield Plan(frames[:resumable], resumable < len(frames))
         resumable -= 1
@@ -65,14 +66,14 @@ def resume_after(frame: SymFrame, jump: bool = False) -> Resume:
     """How the frame goes on behind its current instruction."""
     instr = frame.current
     assert frame.checkpoint is not None
-    pops, pushes = stack_shape(instr.op, instr.arg, jump)
+    pops, _ = stack_shape(instr.op, instr.arg, jump)
     stack = frame.checkpoint.stack
     index = instr.target if jump else instr.index + 1
     assert index is not None
     live = live_before(frame.code)[index]
     cells = cells_live(frame.code, index)
     names = [name for name in frame.code_object.co_varnames if name in live and name not in frame.cells and name in frame.locals]
-    return Resume(frame, index, stack[:len(stack) - pops], pushes, names, [name for name in frame.cells if name in cells])
+    return Resume(frame, index, stack[:len(stack) - pops], pushed_kinds(instr, jump), names, [name for name in frame.cells if name in cells])
 
 
 def operands(frame: SymFrame) -> list[Value]:
@@ -83,6 +84,6 @@ def operands(frame: SymFrame) -> list[Value]:
     return stack[len(stack) - pops:]
 
 
-def slot_kinds(stack: list[Value], pushes: int) -> tuple[str, ...]:
+def slot_kinds(resume: Resume) -> tuple[str, ...]:
     """The kinds of a continuation's stack slots."""
-    return (*("null" if value is NULL else "value" for value in stack), *["value"] * pushes)
+    return (*("null" if value is NULL else "value" for value in resume.stack), *resume.pushes)
