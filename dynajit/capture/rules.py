@@ -12,7 +12,7 @@ from dynajit.interp import policy
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
 _TORCH_CAPTURED = ("torch.nn.modules", "torch.optim", "torch.utils.checkpoint")
-_INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated")
+_INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 
 
 def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
