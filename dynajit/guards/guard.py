@@ -7,6 +7,7 @@ To add a kind: a class behind `@guard_kind("NAME")` in the kinds_*.py file that 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -130,18 +131,21 @@ class Guard:
 
 
 class Held:
-    """An object remembered by identity: weakly where it can be, so that a guard keeps no model alive."""
+    """An object remembered by identity: weakly where it can be, so that a guard keeps no model alive.
+
+    `weakly=False` is for what lives for ever anyway.
+    """
 
     __slots__ = ("_strong", "_weak", "id", "text")
 
-    def __init__(self, obj: Any) -> None:
+    def __init__(self, obj: Any, weakly: bool = True) -> None:
         self.id = id(obj)
         self.text = short(obj)
         self._weak: weakref.ref[Any] | None = None
         self._strong: Any = None
-        try:
-            self._weak = weakref.ref(obj)
-        except TypeError:
+        with contextlib.suppress(TypeError):  # ints, tuples, None: kept strongly
+            self._weak = weakref.ref(obj) if weakly else None
+        if self._weak is None:
             self._strong = obj
 
     def is_(self, obj: object) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names, short
 from dynajit.guards.source import Source, key_identity
 
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
+
 
 def const_equal(value: Any, expected: Any) -> bool:
     """Same exact type, same value; floats by their bits, tuples and slices item by item."""
@@ -42,7 +44,7 @@ class TypeIs(GuardKind):
         (kind,) = params
         if not isinstance(kind, type):
             raise TypeError(f"a TYPE guard needs a type, not {short(kind)}")
-        return (Held(kind),)
+        return (Held(kind, weakly=bool(kind.__flags__ & HEAP_TYPE)),)
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return params[0].id

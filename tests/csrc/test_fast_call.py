@@ -31,7 +31,10 @@ def only_rest(*rest, **more):
 
 
 POSITIONAL = [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4, 5)]
-KEYWORDS = [{}, {"d": 4}, {"b": 7}, {"a": 0, "b": 1}, {"b": 7, "d": 4}, {"a": 0}, {"a": 0, "d": 1}, {"d": 4, "z": 1}, {"c": 1, "d": 2, "e": 3}]
+KEYWORDS = [
+    *({}, {"d": 4}, {"b": 7}, {"a": 0, "b": 1}, {"b": 7, "d": 4}),
+    *({"a": 0}, {"a": 0, "d": 1}, {"d": 4, "z": 1}, {"c": 1, "d": 2, "e": 3}),
+]
 
 
 @pytest.mark.parametrize("fn", [signature_zoo, plain, only_keywords, only_rest])

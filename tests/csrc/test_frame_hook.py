@@ -1,6 +1,7 @@
 """The hook: programs run through it behave as without it, and it is there only while needed."""
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -225,10 +226,8 @@ def test_no_leaks_on_errors():
     gc.collect()
     before = sys.getrefcount(marker)
     for _ in range(500):
-        try:
+        with contextlib.suppress(KeyError):
             call(marker)
-        except KeyError:
-            pass
     gc.collect()
     assert sys.getrefcount(marker) == before
 
@@ -263,7 +262,7 @@ def test_variant_frames_larger_than_the_original_at_every_stack_depth(fail):
     call = compiled(target, only_for(target, answer), key="key")
     marker = object()
     before = sys.getrefcount(marker)
-    for depth in range(0, 400):
+    for depth in range(400):
         try:
             assert call(depth, marker, fail)[0] is marker
             assert not fail

@@ -112,7 +112,7 @@ def test_ours_inside_theirs_inside_ours():
     counter, inner_capture, outer_capture = Counter(), CloneCapture(__file__), CloneCapture(__file__)
     innermost = compiled(make("def a(x): return b(x)\ndef b(x): return x + 1\n")["a"], inner_capture)
     middle = torch.compile(
-        make("def c(x):\n    y = innermost(x * 2)\n    return d(y)\ndef d(x): return x * 5\n", innermost=innermost)["c"],
+        make("def c(x):\n    return d(innermost(x * 2))\ndef d(x): return x * 5\n", innermost=innermost)["c"],
         backend=counter,
     )
     call = compiled(make("def e(x): return f(middle(x))\ndef f(x): return x - 1\n", middle=middle)["e"], outer_capture)
