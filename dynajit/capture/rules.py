@@ -5,14 +5,22 @@ when called from a traced frame are in `interp/policy.py`; frames of the same mo
 """
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
+
+import torch
 
 from dynajit.interp import policy
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
-_TORCH_CAPTURED = ("torch.nn.modules", "torch.optim", "torch.utils.checkpoint")
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py")))
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
+
+
+def _is_torchs_own(filename: str) -> bool:
+    return filename.startswith(_TORCH) and not filename.startswith(_TORCH_CAPTURED)
 
 
 def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
@@ -21,8 +29,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     prefix = policy.skipped_prefix(name)
     if prefix is not None:
         return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
-    if name.startswith("torch.") and not name.startswith(_TORCH_CAPTURED):
-        return f"{name} is torch's own"
+    if _is_torchs_own(code.co_filename):
+        return f"{code.co_filename} is torch's own"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):

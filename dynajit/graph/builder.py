@@ -106,6 +106,13 @@ class GraphBuilder:
         with self.mode:
             yield
 
+    def drop_unbacked_symbols(self) -> bool:
+        """Whether the last operation read a tensor's value as a number; forgets that number."""
+        pending = self.mode.shape_env.pending_fresh_unbacked_symbols if self.mode.shape_env is not None else []
+        found = bool(pending)
+        pending.clear()
+        return found
+
     # -- finishing
 
     def finish(self, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:

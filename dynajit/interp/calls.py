@@ -6,6 +6,7 @@ section "Calls". Models of builtins are in `values/builtins`; which modules are 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tr
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, is_pure, torch_functions
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
+from dynajit.values.effects import is_replayed, replay
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import IteratorVal, SequenceIterator
@@ -64,6 +66,8 @@ class Calls(Tracer):
             original = policy.undisabled(real)
             if original is not None:
                 return self._trace(FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)), args, kwargs, direct)
+            if is_replayed(real, args):
+                return replay(self, function, args, kwargs)
             reason = policy.skip_reason(real)
             if reason is not None:
                 raise GraphBreak(reason[0], reason[1])
@@ -98,6 +102,10 @@ class Calls(Tracer):
             return torch_op(self, "call_function", fn, args, kwargs)
         if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], TensorVal):
             return args[0].call_method(self, fn.__name__, args[1:], kwargs)
+        if isinstance(fn, functools._lru_cache_wrapper):
+            if is_replayed(fn, args):
+                return replay(self, self.from_real(fn), args, kwargs)
+            return self.call(self.from_real(fn.__wrapped__), args, kwargs)
         if is_pure(fn):
             return self.fold(fn, args, kwargs)
         raise GraphBreak(policy.builtin_kind(fn), policy.name_of(fn))

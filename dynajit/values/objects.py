@@ -76,6 +76,9 @@ def bind(
         return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):
         return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+    if isinstance(found, functools._lru_cache_wrapper):
+        cached = tx.wrap(found, source)
+        return cached if owner is None else MethodVal(owner, cached)
     if owner is not None and isinstance(found, functools.cached_property):
         return _bind_cached_property(tx, owner, found, source)
     if isinstance(found, property):

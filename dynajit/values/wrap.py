@@ -256,6 +256,8 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return from_real(tx, dict(obj))
     if isinstance(obj, LIBRARY_TYPES):
         return LibraryVal(obj)
+    if isinstance(obj, functools._lru_cache_wrapper):
+        return BuiltinVal(obj)
     if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES):
         return LibraryMethod(obj)
     if isinstance(obj, _C_CALLABLES) or isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
