@@ -102,4 +102,5 @@ def extension() -> Extension:
     )
 
 
-setup(ext_modules=[extension()], cmdclass={"build_ext": ParallelBuild})
+if __name__ == "__main__":
+    setup(ext_modules=[extension()], cmdclass={"build_ext": ParallelBuild})

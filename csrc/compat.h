@@ -1,11 +1,16 @@
 /* What dynajit needs to know of one CPython release. compat_3NN.c implements it; nothing else looks into a frame.
  *
- * Support for one more release is one more compat_3NN.c, guarded as a whole by its version, and an entry in setup.py. */
+ * Support for one more release is one more compat_3NN.c, guarded as a whole by its version, an entry in setup.py and the
+ * bound below. */
 #ifndef DYNAJIT_COMPAT_H
 #define DYNAJIT_COMPAT_H
 
 #include <Python.h>
 #include <stdbool.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000
+#error "dynajit knows the insides of CPython 3.11 and 3.12; see compat.h for what another one needs"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
