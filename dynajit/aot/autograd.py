@@ -14,7 +14,7 @@ import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
-from dynajit import torch_compat
+from dynajit import _C, torch_compat
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def compile_with_autograd(
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
-            return _boxed(compile_fn(graph, inputs, phase))
+            # backward is compiled at its first run, inside of whatever the program captures then
+            return _boxed(_C.call_eager(compile_fn, (graph, inputs, phase)))
 
         return compile_phase
 

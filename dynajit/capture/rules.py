@@ -6,6 +6,7 @@ when called from a traced frame are in `interp/policy.py`; frames of the same mo
 from __future__ import annotations
 
 import os
+import sysconfig
 import types
 from typing import Any
 
@@ -14,12 +15,17 @@ import torch
 from dynajit.interp import policy
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py")))
+_MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 
 
-def _is_torchs_own(filename: str) -> bool:
+def _is_torchs_own(code: types.CodeType) -> bool:
+    filename = code.co_filename
+    if filename == _MODULE_FILE:
+        return code.co_name not in ("_call_impl", "_wrapped_call_impl")
     return filename.startswith(_TORCH) and not filename.startswith(_TORCH_CAPTURED)
 
 
@@ -29,7 +35,9 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     prefix = policy.skipped_prefix(name)
     if prefix is not None:
         return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
-    if _is_torchs_own(code.co_filename):
+    if code.co_filename.startswith(_STDLIB) and "site-packages" not in code.co_filename:
+        return "Python's own library"
+    if _is_torchs_own(code):
         return f"{code.co_filename} is torch's own"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"

@@ -85,6 +85,7 @@ SKIPPED_MODULES: dict[str, str] = {
     "pathlib": "the operating system",
     "copy": "copies objects with their identity",
     "abc": "class machinery",
+    "cffi": "calls foreign code", "pycparser": "calls foreign code", "networkx": "not tensor code", "mpmath": "symbolic algebra",
     "tqdm": "writes output",
     "rich": "writes output",
     "torch._jit_internal": "another compiler",

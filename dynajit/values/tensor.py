@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -298,8 +299,14 @@ class TensorMethod(Value):
         return (self.owner,)
 
     def rebuild(self, out: Any) -> None:
-        out.push(self.owner)
-        out.emit.load_attr(self.name)
+        def push() -> None:
+            out.push(self.owner)
+            out.emit.load_attr(self.name)
+        if self.name == "backward":
+            # what the autograd engine runs is compiled already, or not the program's
+            out.call_const(_C.GraphCall, push, 1)
+        else:
+            push()
 
 
 def is_constant_result(result: object) -> bool:
