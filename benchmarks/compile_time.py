@@ -113,7 +113,7 @@ def main() -> int:
         sbs.finish_child(options.out, compile_once(options.program, options.compiler))
 
     print(sbs.machine())
-    table = sbs.Table(HEADER, max(PROGRAM_NAMES, key=len))
+    table = sbs.Table(HEADER, max(PROGRAM_NAMES, key=len), max(STATES, key=len))
     print("\n".join(table.lines), flush=True)
     progress = sbs.Progress()
     fine, failures = True, []

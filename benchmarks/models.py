@@ -63,7 +63,7 @@ def _softmax_matmul() -> Case:
     return Case(f, (torch.randn(100, 100), torch.randn(100, 100)))
 
 
-@program("a / (|a| + 1) * b", quick=True)
+@program("a / (abs(a) + 1) * b", quick=True)
 def _softsign() -> Case:
     def f(a: Tensor, b: Tensor) -> Tensor:
         return a / (torch.abs(a) + 1) * b

@@ -223,11 +223,12 @@ def machine() -> str:
 class Table:
     """A markdown table whose lines can be printed as they come: the first column to the left, the others to the right.
 
-    `longest` is the longest text that the first column will hold. Lines are kept for `str()`.
+    `longest` has the longest texts that the first columns will hold. Lines are kept for `str()`.
     """
 
-    def __init__(self, header: Sequence[str], longest: str) -> None:
-        self._widths = [max(len(header[0]), len(longest)), *(max(len(title), 7) for title in header[1:])]
+    def __init__(self, header: Sequence[str], *longest: str) -> None:
+        known = [*map(len, longest), *repeat(7, len(header) - len(longest))]
+        self._widths = [max(len(title), width) for title, width in zip(header, known, strict=True)]
         rule = (
             "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(self._widths)) + "|"
         )
