@@ -1,7 +1,7 @@
 """The rest of a function as a function of its own.
 
 In: a decoded `Code`, the index of the instruction to go on at, the kinds of the stack's slots, the locals and cells
-that will be passed. Out: a code object taking (stack values that are not NULL, bottom first; locals; cells) that
+that will be passed, and maybe a function that gives the topmost slot. Out: a code object taking (stack values that are not NULL, bottom first; locals; cells) that
 rebuilds the stack and goes on at that instruction. Only what is reachable from there is kept, with its exception
 ranges and the user's file and lines. Cells and free variables are parameters: see assemble.py.
 """
@@ -9,9 +9,9 @@ ranges and the user's file and lines. Cells and free variables are parameters: s
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind
 from dynajit.bytecode.canonical import JUMPS
@@ -23,25 +23,43 @@ from dynajit.bytecode.target import target
 _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
 
 
+class InnerCall(NamedTuple):
+    """A call that stands for the instruction before the continuation's first: the rest of the callee."""
+
+    function: Callable[..., Any]
+    argc: int
+
+
 def build_continuation(
-    code: Code, index: int, stack: Sequence[SlotKind], params: Sequence[str], cells: Sequence[str]
+    code: Code,
+    index: int,
+    stack: Sequence[SlotKind],
+    params: Sequence[str],
+    cells: Sequence[str],
+    inner: InnerCall | None = None,
 ) -> CodeType:
     """The code of a function that continues `code` just before instruction `index`.
 
     Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value),
-    then `cells` (cell objects of cell and free variables). Locals that are not passed are unbound. ValueError if the
-    rest needs a cell that is not in `cells`, or with `code.refusal` where there is one.
+    then `cells` (cell objects of cell and free variables), then inner0, inner1, … with which `inner` is called first;
+    what that returns is pushed on top of `stack`. Locals that are not passed are unbound. ValueError if the rest needs
+    a cell that is not in `cells`, or with `code.refusal` where there is one.
     """
     original = code.code
     if code.refusal is not None:
         raise ValueError(f"no continuation: {code.refusal}")
     reachable = reachable_from(code, index)
     _check_cells(code, index, cells)
-    slots = _slot_names(stack, {*original.co_varnames, *code.cellvars, *code.freevars})
+    taken = {*original.co_varnames, *code.cellvars, *code.freevars}
+    slots = _new_names("stack", stack.count("value"), taken)
+    inputs = _new_names("inner", inner.argc if inner is not None else 0, taken)
     emitter = Emitter()
     _push_stack(emitter, code.instrs[index], stack, slots)
+    if inner is not None:
+        _call_inner(emitter, code.instrs[index - 1], inner.function, inputs)
     _Tail(code, emitter, reachable, frozenset(cells)).emit(index)
-    return emitter.assemble(code.name, [*slots, *params, *cells], frozenset(cells), original, original.co_qualname)
+    names = [*slots, *params, *cells, *inputs]
+    return emitter.assemble(code.name, names, frozenset(cells), original, original.co_qualname)
 
 
 def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
@@ -54,16 +72,26 @@ def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
         raise ValueError(f"the rest of {code.name!r} needs the cells {', '.join(sorted(missing))}")
 
 
-def _slot_names(stack: Sequence[str], taken: set[str]) -> list[str]:
-    """Parameter names for the stack's values; underscores are added where the user has a variable of that name."""
+def _new_names(stem: str, count: int, taken: set[str]) -> list[str]:
+    """Parameter names; underscores are added where the user has a variable of that name."""
     names: list[str] = []
-    for kind in stack:
-        if kind == "value":
-            name = f"stack{len(names)}"
-            while name in taken:
-                name = "_" + name
-            names.append(name)
+    for number in range(count):
+        name = f"{stem}{number}"
+        while name in taken:
+            name = "_" + name
+        names.append(name)
     return names
+
+
+def _call_inner(emitter: Emitter, calling: Instr, function: Callable[..., Any], inputs: list[str]) -> None:
+    """Call the rest of the callee where the user's instruction `calling` called it, so that tracebacks show its line."""
+    emitter.set_location(calling.positions)
+    emitter.begin_call(lambda: emitter.load_const(function))
+    for name in inputs:
+        emitter.load_fast(name)
+    for name in inputs:
+        emitter.delete_fast(name)
+    emitter.end_call(len(inputs))
 
 
 def _push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list[str]) -> None:

@@ -118,6 +118,15 @@ class Code:
             return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
         return None
 
+    @property
+    def passed_cells(self) -> tuple[str, ...]:
+        """Parameters of generated code that arrive as cell objects: cell variables for which no MAKE_CELL is run."""
+        if "passed_cells" not in self.memo:
+            made = {instr.arg for instr in self.instrs[: self.entry] if instr.op == "MAKE_CELL"}
+            self.memo["passed_cells"] = tuple(name for name in self.cellvars if name in self.params and name not in made)
+        passed: tuple[str, ...] = self.memo["passed_cells"]
+        return passed
+
     def __len__(self) -> int:
         return len(self.instrs)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode import build_continuation
-from dynajit.interp.frame import SymFrame
+from dynajit.bytecode import InnerCall, build_continuation
+from dynajit.resume.plan import Resume, slot_kinds
 
 _touched: dict[int, weakref.ref[types.CodeType]] = {}
 _frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
@@ -60,7 +60,7 @@ class Session:
         self.dynamic = dynamic
         self.options = options or {}
         self.capture: Callable[..., Any] | None = None
-        self._continuations: dict[tuple[Any, ...], _C.CompiledFunction] = {}
+        self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots: dict[int, weakref.ref[types.CodeType]] = {}
 
     def add_root(self, code: types.CodeType) -> None:
@@ -71,18 +71,20 @@ class Session:
         reference = self._roots.get(id(code))
         return reference is not None and reference() is code
 
-    def continuation(self, frame: SymFrame, index: int, slots: tuple[str, ...], locals_: Sequence[str],
-                     cells: Sequence[str]) -> Callable[..., Any]:
-        """The call object that goes on in `frame` at instruction `index`; made once for each shape."""
-        key = (id(frame.code_object), index, slots, tuple(locals_), tuple(cells), id(frame.globals))
+    def continuation(self, resume: Resume, inner: InnerCall | None, outermost: bool) -> Callable[..., Any]:
+        """The function that goes on in a frame; made once for each shape. The outermost frame's is a call object."""
+        frame = resume.frame
+        slots = slot_kinds(resume, inner is not None)
+        key = (id(frame.code_object), resume.index, slots, tuple(resume.locals), tuple(resume.cells), id(frame.globals), inner, outermost)
         made = self._continuations.get(key)
         if made is None:
-            code = build_continuation(frame.code, index, slots, locals_, cells)  # type: ignore[arg-type]
+            code = build_continuation(frame.code, resume.index, slots, resume.locals, resume.cells, inner)
             function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
-            # the decoded original is kept by the entry, so its id stays its own
+            # the original code is kept by the entry, so its id stays its own
             function.__dict__["_continues"] = (frame.code, frame.code_object)
-            assert self.capture is not None
-            made = self._continuations[key] = _C.CompiledFunction(function, self.capture, None, self)
             self.add_root(code)
             touch(code)
+            assert self.capture is not None
+            made = _C.CompiledFunction(function, self.capture, None, self) if outermost else function
+            self._continuations[key] = made
         return made

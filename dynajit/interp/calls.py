@@ -83,8 +83,10 @@ class Calls(Tracer):
         cells: dict[str, CellVal] = (
             dict(zip(code.co_freevars, function.get_closure(self), strict=True)) if code.co_freevars else {}
         )
+        passed_cells = decoded.passed_cells
         for name in code.co_cellvars:
-            cells[name] = CellVal(locals_.pop(name, None))
+            inside = locals_.pop(name, None)
+            cells[name] = inside if name in passed_cells and isinstance(inside, CellVal) else CellVal(inside)
         frame = SymFrame(decoded, code, function.globals, locals_, cells, direct)
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1

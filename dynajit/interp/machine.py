@@ -207,8 +207,12 @@ class Interpreter(Calls):
     ) -> None:
         """Give the outermost frame its parameters; models are made lazily."""
         boxes = {}
+        passed_cells = frame.code.passed_cells
         for index, (name, value) in enumerate(zip(names, values, strict=True)):
-            boxes[name] = LocalBox(self, frame, LocalSource(index, name), value)
+            if name in passed_cells:
+                frame.cells[name] = self.wrap_cell(value, CellSource(index, name))
+            else:
+                boxes[name] = LocalBox(self, frame, LocalSource(index, name), value)
         frame.locals = LazyLocals(boxes)
         for offset, (name, cell) in enumerate(cells):
             source = CellSource(len(names) + offset, name)

@@ -7,22 +7,24 @@ made, effects happen, then the return value or the breaking instruction with the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType
 from typing import Any
 
 import torch
 
-from dynajit.bytecode import Emitter
+from dynajit.bytecode import Emitter, InnerCall
 from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
-from dynajit.resume.plan import Plan, Resume, operands, resume_after, slot_kinds
+from dynajit.resume.plan import Plan, Resume, operands, resume_after
 from dynajit.resume.rebuild import Rebuilder, reachable
 from dynajit.values.base import NULL, Value
 from dynajit.values.tensor import TensorVal
 
-# makes the call object of a continuation: (frame, index, stack slots, locals, cells) -> callable
-MakeContinuation = Callable[[SymFrame, int, tuple[str, ...], Sequence[str], Sequence[str]], Callable[..., Any]]
+# makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
+# whether it is the outermost frame's) -> callable
+MakeContinuation = Callable[[Resume, InnerCall | None, bool], Callable[..., Any]]
 _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 
 
@@ -114,7 +116,8 @@ class Emission:
             self._break(self.plan)
         code = self.root.code_object
         params = [*self.root.code.params, *code.co_freevars]
-        return self.emit.assemble(code.co_name, params, frozenset(code.co_freevars), code, code.co_qualname)
+        cells = frozenset([*self.root.code.passed_cells, *code.co_freevars])
+        return self.emit.assemble(code.co_name, params, cells, code, code.co_qualname)
 
     def _effects(self) -> None:
         for value in self.tx.journal.dirty.values():
@@ -153,32 +156,29 @@ class Emission:
         self._continue(self.resumes[1][1])
 
     def _continue(self, chain: Sequence[Resume]) -> None:
-        inner = chain[-1]
-        results = [self.out.variable("result") for _ in range(inner.pushes.count("value"))]
+        """Call the outermost frame's continuation, which calls the next one inwards where the user's code did."""
+        results = [self.out.variable("result") for _ in range(chain[-1].pushes.count("value"))]
         for name in reversed(results):
             self.emit.store_fast(name)
+        inner: InnerCall | None = None
+        pushes: list[Callable[[], None]] = [partial(self.emit.load_fast, name) for name in results]
         for resume in reversed(chain):
-            function = self.make_continuation(resume.frame, resume.index, slot_kinds(resume), resume.locals, resume.cells)
-            self._call_continuation(function, resume, results)
-            results = [self.out.variable("result")]
-            self.emit.store_fast(results[0])
-        self.emit.load_fast(results[0])
+            outermost = resume is chain[0]
+            function = self.make_continuation(resume, inner, outermost)
+            slots = [partial(self.out.push, value) for value in resume.stack if value is not NULL]
+            named = [partial(self.out.push, _local(resume.frame, name)) for name in resume.locals]
+            cells = [partial(self.out.push, resume.frame.cells[name]) for name in resume.cells]
+            own, pushes = ([], pushes) if inner is not None else (pushes, [])
+            pushes = [*slots, *own, *named, *cells, *pushes]
+            inner = InnerCall(function, len(pushes))
+        self._call(function, pushes)
         self.emit.return_value()
 
-    def _call_continuation(self, function: Callable[..., Any], resume: Resume, results: Sequence[str]) -> None:
-        slots = [value for value in resume.stack if value is not NULL]
-
+    def _call(self, function: Callable[..., Any], pushes: Sequence[Callable[[], None]]) -> None:
         def push() -> None:
-            for value in slots:
-                self.out.push(value)
-            for name in results:
-                self.emit.load_fast(name)
-            for name in resume.locals:
-                self.out.push(_local(resume.frame, name))
-            for name in resume.cells:
-                self.out.push(resume.frame.cells[name])
-        self.emit.call_function(lambda: self.emit.load_const(function), push,
-                                len(slots) + len(results) + len(resume.locals) + len(resume.cells))
+            for push_one in pushes:
+                push_one()
+        self.emit.call_function(lambda: self.emit.load_const(function), push, len(pushes))
 
 
 def _local(frame: SymFrame, name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dynajit.bytecode import cells_live, live_before, pushed_kinds, regions, stack_shape
+from dynajit.bytecode import SlotKind, cells_live, live_before, pushed_kinds, regions, stack_shape
 from dynajit.bytecode.cfg import super_sites
 from dynajit.interp.frame import SymFrame
 from dynajit.values.base import NULL, Value
@@ -32,7 +32,7 @@ class Resume(NamedTuple):
     frame: SymFrame
     index: int
     stack: list[Value]
-    pushes: tuple[str, ...]
+    pushes: tuple[SlotKind, ...]
     locals: list[str]
     cells: list[str]
 
@@ -84,6 +84,7 @@ def operands(frame: SymFrame) -> list[Value]:
     return stack[len(stack) - pops:]
 
 
-def slot_kinds(resume: Resume) -> tuple[str, ...]:
-    """The kinds of a continuation's stack slots."""
-    return (*("null" if value is NULL else "value" for value in resume.stack), *resume.pushes)
+def slot_kinds(resume: Resume, calls: bool) -> tuple[SlotKind, ...]:
+    """The kinds of a continuation's stack slots; those that an inner continuation pushes (`calls`) are not among them."""
+    below: tuple[SlotKind, ...] = tuple("null" if value is NULL else "value" for value in resume.stack)
+    return below if calls else (*below, *resume.pushes)

@@ -150,6 +150,12 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
     return FunctionVal.outside(tx, obj, source)
 
 
+@wraps_type(types.CellType)
+def _cell(tx: Tracer, obj: types.CellType, source: Source) -> Value:
+    tx.guard(source, "TYPE", types.CellType)
+    return tx.wrap_cell(obj, source)  # type: ignore[no-any-return]
+
+
 @wraps_type(types.MethodType)
 def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
     tx.guard(source, "TYPE", types.MethodType)
