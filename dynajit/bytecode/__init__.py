@@ -11,7 +11,7 @@ from __future__ import annotations
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds
 from dynajit.bytecode.canonical import stack_effect, stack_shape
 from dynajit.bytecode.cfg import Block, Region, blocks, reachable_from, regions, successors
-from dynajit.bytecode.continuation import InnerCall, build_continuation, pretty
+from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode
 from dynajit.bytecode.liveness import cells_live, live_before
 from dynajit.bytecode.target import target
@@ -30,6 +30,7 @@ __all__ = [
     "SlotKind",
     "blocks",
     "build_continuation",
+    "build_copy",
     "cells_live",
     "decode",
     "live_before",

@@ -62,6 +62,17 @@ def build_continuation(
     return emitter.assemble(code.name, names, frozenset(cells), original, original.co_qualname)
 
 
+def build_copy(code: Code) -> CodeType:
+    """The code of a function that does just what `code` does; its parameters are those of `code`, each by position, and
+    the cells of its free variables."""
+    if code.refusal is not None:
+        raise ValueError(f"no copy: {code.refusal}")
+    cells = frozenset([*code.passed_cells, *code.freevars])
+    emitter = Emitter()
+    _Tail(code, emitter, reachable_from(code, code.entry), cells).emit(code.entry)
+    return emitter.assemble(code.name, [*code.params, *code.freevars], cells, code.code, code.code.co_qualname)
+
+
 def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]

@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from dynajit import _C
-from dynajit.bytecode import decode, pretty
+from dynajit.bytecode import build_copy, decode, pretty
 from dynajit.capture import rules
-from dynajit.capture.session import Session, frame_number, touch
+from dynajit.capture.session import Session, frame_number, is_anyones_root, touch
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
@@ -35,6 +36,8 @@ from dynajit.values.base import GraphBreak, Value
 
 Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
+NOTHING = "nothing to compile in it"
+EAGER_LIMIT = 2
 
 
 @dataclasses.dataclass
@@ -43,6 +46,7 @@ class VariantData:
 
     guards: GuardSet
     compile_id: str
+    eager: bool = False
 
 
 class BackendError(Exception):
@@ -65,10 +69,10 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
 
 def _capture(session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...],
              reasons: Reasons) -> _C.Variant | None:
-    skip = rules.skip_frame(code, function.__globals__)
-    if skip is not None:
-        _C.mark_skip(code)
-        touch(code)
+    if not session.is_root(code) and rules.skip_frame(code, function.__globals__) is not None:
+        if not is_anyones_root(code):
+            _C.mark_skip(code)
+            touch(code)
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
     why = _recompile_reason(own, reasons, values, function.__globals__)
@@ -127,7 +131,8 @@ class FrameCapture:
         with timer("bytecode"):
             decoded = decode(self.code)
         if decoded.refusal is not None:
-            self._skip(decoded.refusal)
+            self.record.skipped = decoded.refusal
+            _C.mark_skip(self.code)
             return None
         tx = Interpreter(self.record.compile_id)
         frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
@@ -136,18 +141,18 @@ class FrameCapture:
                       list(zip(self.code.co_freevars, self.values[count:], strict=True)))
         try:
             emission = self._interpret(tx, frame)
-            return self._compile(tx, emission) if emission is not None else None
+            return self._compile(tx, emission) if emission is not None else self._eager(tx.guards)
         except BackendError as error:
             if config.suppress_errors:
-                self._skip(f"the backend raised {type(error.cause).__name__}: {error.cause}")
-                return None
+                self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
+                return self._eager(tx.guards)
             stack = "\n".join(location.render() for location in error.stack)
             raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
         except (Unsupported, RecompileLimitExceeded):
             raise
         except Exception as error:
             self._internal_error(error)
-            return None
+            return self._eager(GuardSet())
         finally:
             tx.entry_state.restore()
 
@@ -164,10 +169,10 @@ class FrameCapture:
         emission.returning(result)
         obstacle = emission.obstacle()
         if obstacle is not None:
-            self._skip(f"{obstacle.describe()} leaves the function")
+            self.record.skipped = f"{obstacle.describe()} leaves the function"
             return None
         if not self.is_root and tx.graph.op_count == 0:
-            self._skip("nothing to compile in it")
+            self.record.skipped = NOTHING
             return None
         return emission
 
@@ -183,26 +188,46 @@ class FrameCapture:
             tx.rollback(checkpoint)
             emission = Emission(tx, frame, self.session.continuation)
             emission.breaking(plan)
-            if not self.is_root and tx.graph.op_count == 0:
-                break
+            if not self._worth_breaking(tx):
+                self.record.skipped = f"{NOTHING} before its first break: {stop}"
+                return None
             if emission.obstacle() is None:
-                self._record_break(stop, stack[:len(plan.frames)] if plan.lifted else stack, str(stop) if plan.lifted else None)
+                self._record_break(stop, stack[:len(plan.frames)], str(stop) if plan.lifted else None, tx.graph.op_count > 0)
                 return emission
-        self._record_break(stop, stack, breaks.IN_REGION.text)
-        self._skip(f"{breaks.IN_REGION.text}: {stop}")
+        self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
+        if self._worth_breaking(tx):
+            self._record_break(stop, stack, breaks.IN_REGION.text, True)
         return None
 
-    def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None) -> None:
+    def _worth_breaking(self, tx: Interpreter) -> bool:
+        """A frame that eager code called is cut at a break if something was compiled before it, or if it has tensors."""
+        return self.is_root or tx.graph.op_count > 0 or any(map(_holds_tensors, self.values))
+
+    def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None, compiled: bool) -> None:
+        """Log the break, and count it if it cut or cost a graph (`compiled`) or is in a frame that the user named."""
         text = stack[-1].render()
         broken = BreakRecord(stop.kind.id, str(stop), stop.kind.hint, stack, text, lifted_from)
-        self.record.breaks.append(broken)
+        if self.is_root or compiled:
+            self.record.breaks.append(broken)
         if logs.enabled("graph_breaks"):
             logs.emit("graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0))
 
-    def _skip(self, reason: str) -> None:
-        """The frame runs eagerly for good; what it calls is still captured."""
-        self.record.skipped = reason
-        _C.mark_skip(self.code)
+    def _eager(self, guards: GuardSet) -> _C.Variant | None:
+        """The frame runs eagerly where these guards hold; what it calls is still captured. A variant of its own, because
+        other sessions may think otherwise, and so may this one when the guards fail. A frame that made nothing several
+        times, and never anything else, isn't looked at again."""
+        others = _C.variants(self.code)
+        if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
+            _C.mark_skip(self.code)
+            return None
+        code = build_copy(decode(self.code))
+        _C.mark_ours(code)
+        function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
+        program = guards.build(len(self.values), self.function.__globals__)
+        data = VariantData(guards, self.record.compile_id, True)
+        variant = _C.Variant(program, function, True, self.function.__globals__, data, self.session)
+        _C.add_variant(self.code, variant)
+        return variant
 
     def _internal_error(self, error: Exception) -> None:
         """A fault of dynajit's own: the frame runs eagerly, loudly."""
@@ -210,7 +235,7 @@ class FrameCapture:
         text = "".join(traceback.format_exception(error))
         warnings.warn(f"dynajit failed while compiling {self.code.co_name} ({self.code.co_filename}:{self.code.co_firstlineno}); "
                       f"it runs eagerly. Please report this:\n{text}", stacklevel=2)
-        self._skip(f"{breaks.INTERNAL.text}: {type(error).__name__}: {error}")
+        self.record.skipped = f"{breaks.INTERNAL.text}: {type(error).__name__}: {error}"
 
     # -- compilation
 
@@ -267,6 +292,22 @@ class FrameCapture:
         if logs.enabled("perf"):
             text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.record.phases.items())
             logs.emit("perf", text, self.record.compile_id, place)
+
+
+def _is_eager(variant: _C.Variant) -> bool:
+    return isinstance(variant.data, VariantData) and variant.data.eager
+
+
+def _holds_tensors(value: Any, depth: int = 2) -> bool:
+    """Whether a parameter is a tensor or a module, or a small container or object that holds one."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth == 0 or isinstance(value, (type, types.ModuleType, str)):
+        return False
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(item, depth - 1) for item in value[:16])
+    found = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    return type(found) is dict and any(_holds_tensors(item, depth - 1) for item in [*found.values()][:32])
 
 
 def _mutates(tx: Interpreter) -> bool:

@@ -15,7 +15,14 @@ from dynajit.bytecode import InnerCall, build_continuation
 from dynajit.resume.plan import Resume, slot_kinds
 
 _touched: dict[int, weakref.ref[types.CodeType]] = {}
+_all_roots: dict[int, weakref.ref[types.CodeType]] = {}
 _frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
+
+
+def is_anyones_root(code: types.CodeType) -> bool:
+    """Whether some `compile` call named this code."""
+    reference = _all_roots.get(id(code))
+    return reference is not None and reference() is code
 
 
 def touch(code: types.CodeType) -> None:
@@ -65,7 +72,10 @@ class Session:
 
     def add_root(self, code: types.CodeType) -> None:
         """Code that is compiled even if nothing in it makes a graph: what the user named, and continuations."""
+        if _C.code_flags(code):
+            _C.reset_code(code)  # what another session made of it
         self._roots[id(code)] = weakref.ref(code)
+        _all_roots[id(code)] = weakref.ref(code, lambda _, key=id(code): _all_roots.pop(key, None))
 
     def is_root(self, code: types.CodeType) -> bool:
         reference = self._roots.get(id(code))

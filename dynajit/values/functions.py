@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, ClosureCellSource, ConstSource, ItemSource, Source
@@ -121,6 +121,8 @@ class FunctionVal(Value):
         self.annotations = annotations
         self.attrs: dict[str, Value] = {}
         self.real_function: types.FunctionType | None = None
+        # guards the function's identity, where that is not done from the start
+        self.pin: Callable[[], None] | None = None
 
     @staticmethod
     def outside(tx: Tracer, function: types.FunctionType, source: Source | None) -> FunctionVal:
@@ -143,9 +145,13 @@ class FunctionVal(Value):
     def real(self) -> Any:
         if self.real_function is None or self.attrs:
             return super().real()
+        if self.pin is not None:
+            self.pin()
         return self.real_function
 
     def hash_key(self) -> object:
+        if self.pin is not None:
+            self.pin()
         return self.real_function if self.real_function is not None else self
 
     # -- parts

@@ -145,9 +145,18 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps_type(types.FunctionType)
 def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
-    if not isinstance(source, ConstSource):
+    made = FunctionVal.outside(tx, obj, source)
+    if isinstance(source, ConstSource):
+        return made
+    if "<locals>" in obj.__qualname__ and not obj.__dict__:
+        # made anew at each call of the function around it: the code is what counts, its cells are guarded one by one
+        tx.guard(source, "TYPE", types.FunctionType)
+        tx.guard(AttrSource(source, "__code__"), "ID", obj.__code__)
+        tx.guard(AttrSource(source, "__globals__"), "ID", obj.__globals__)
+        made.pin = functools.partial(tx.guard, source, "ID", obj)
+    else:
         tx.guard(source, "ID", obj)
-    return FunctionVal.outside(tx, obj, source)
+    return made
 
 
 @wraps_type(types.CellType)
@@ -260,7 +269,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return ClassVal(obj)
     if isinstance(obj, types.MappingProxyType):
         return from_real(tx, dict(obj))
-    if isinstance(obj, LIBRARY_TYPES):
+    if isinstance(obj, (*LIBRARY_TYPES, property)):
         return LibraryVal(obj)
     if isinstance(obj, functools._lru_cache_wrapper):
         return BuiltinVal(obj)
@@ -273,7 +282,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     if (
         isinstance(obj, types.GenericAlias)
         or kind.__module__ == "typing"
-        or isinstance(obj, (types.UnionType, property))
+        or isinstance(obj, types.UnionType)
     ):
         return RealVal(obj)
     return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))
