@@ -14,6 +14,13 @@ PRELUDE = """\
 #include <stdint.h>
 #include <features.h>
 
+#define INLINE static inline __attribute__((always_inline))
+/* gcc uses half of a 512-bit register unless told otherwise; worth it where loops are long. */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDE __attribute__((target("prefer-vector-width=512")))
+#else
+#define WIDE
+#endif
 #if defined(__FMA__) || defined(__aarch64__)
 #define FMA32(a, b, c) __builtin_fmaf(a, b, c)
 #else
@@ -28,19 +35,19 @@ PRELUDE = """\
 #define VECTOR_VARIANTS
 #endif
 
-static inline float bits_to_f32(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
-static inline uint32_t f32_to_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
+INLINE float bits_to_f32(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
+INLINE uint32_t f32_to_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
 """
 
 _BF16 = """\
-static inline float load_bf16(uint16_t u) { return bits_to_f32((uint32_t)u << 16); }
+INLINE float load_bf16(uint16_t u) { return bits_to_f32((uint32_t)u << 16); }
 /* Round to nearest, ties to even; NaN becomes 0x7fc0 as in torch. */
-static inline uint16_t store_bf16(float f) {
+INLINE uint16_t store_bf16(float f) {
   uint32_t u = f32_to_bits(f);
   uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (uint16_t)(f != f ? 0x7fc0u : r);
 }
-static inline float round_bf16(float f) {
+INLINE float round_bf16(float f) {
   uint32_t u = f32_to_bits(f);
   uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
   return bits_to_f32(f != f ? 0x7fc00000u : r);
@@ -48,15 +55,17 @@ static inline float round_bf16(float f) {
 """
 
 _F16 = """\
-static inline float round_f16(float f) { return (float)(_Float16)f; }
+INLINE float round_f16(float f) { return (float)(_Float16)f; }
 """
 
 _EXP = """\
-/* 2^n * polynomial(r), |r| <= log(2) / 2; the power in two factors, so that results below the normal range round right. */
-static inline float exp_f32(float x) {
-  float n = __builtin_rintf(x * 0x1.715476p+0f);
-  n = n > 192.0f ? 192.0f : n;
-  n = n < -192.0f ? -192.0f : n;
+/* 2^n * polynomial(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The power
+   goes in as two factors, so that results below the normal range round right and those above become infinite. */
+INLINE float exp_f32(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  float t = FMA32(x, 0x1.715476p+0f, 0x1.8p+23f);
+  float n = t - 0x1.8p+23f;
   float r = FMA32(n, -0x1.62e400p-1f, x);
   r = FMA32(n, -0x1.7f7d1cp-20f, r);
   float p = 0x1.6850e4p-10f;
@@ -66,18 +75,15 @@ static inline float exp_f32(float x) {
   p = FMA32(p, r, 0x1.fffff8p-2f);
   p = FMA32(p, r, 1.0f);
   p = FMA32(p, r, 1.0f);
-  int32_t i = (int32_t)n;
+  int32_t i = (int32_t)(f32_to_bits(t) - 0x4b400000u);
   int32_t h = i >> 1;
-  float y = p * bits_to_f32((uint32_t)(h + 127) << 23) * bits_to_f32((uint32_t)(i - h + 127) << 23);
-  y = x > 88.8f ? __builtin_inff() : y;
-  y = x < -104.0f ? 0.0f : y;
-  return x != x ? x : y;
+  return p * bits_to_f32((uint32_t)(h + 127) << 23) * bits_to_f32((uint32_t)(i - h + 127) << 23);
 }
 """
 
 _LOG = """\
 /* x = m * 2^e with m in [2/3, 4/3); log(m) by a polynomial in m - 1. */
-static inline float log_f32(float x) {
+INLINE float log_f32(float x) {
   float t = x < 0x1p-126f ? x * 0x1p+23f : x;
   float i = x < 0x1p-126f ? -23.0f : 0.0f;
   int32_t e = (int32_t)((f32_to_bits(t) - 0x3f2aaaabu) & 0xff800000u);
@@ -102,7 +108,7 @@ static inline float log_f32(float x) {
 """
 
 _TANH = """\
-static inline float tanh_f32(float x) {
+INLINE float tanh_f32(float x) {
   float a = __builtin_fabsf(x);
   float z = x * x;
   float p = FMA32(-5.70498872745e-3f, z, 2.06390887954e-2f);
@@ -117,7 +123,7 @@ static inline float tanh_f32(float x) {
 """
 
 _ERF = """\
-static inline float erf_f32(float x) {
+INLINE float erf_f32(float x) {
   float t = __builtin_fabsf(x);
   float s = x * x;
   float r = FMA32(-1.72853470e-5f, t, 3.83197126e-4f);

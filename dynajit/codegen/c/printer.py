@@ -18,12 +18,14 @@ from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.schedule.loops import COLUMN_BLOCK, Kernel, Load, Local, Scratch, Section, Store
 
 # Points times cost from which threads pay.
-PARALLEL_WORK = 120_000
+PARALLEL_WORK = 400_000
 # A single row is cut into pieces of at least so many points, and no more pieces than this.
 SPLIT_POINTS = 16_384
 SPLIT_PIECES = 64
 # float32 sums over more elements than this are carried in double from block to block.
 SUM_BLOCK = 4096
+# Loops at least this long, or a multiple of 16 long, use the widest vectors.
+WIDE_ELEMENTS = 256
 
 _MEMORY_TYPES = {
     torch.float32: "float",
@@ -122,7 +124,14 @@ class _Printer:
             self._split_kernel()
         else:
             self._row_kernel()
-        return f"void NAME({', '.join(parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
+        attribute = "WIDE " if self._vector_axis_size() >= WIDE_ELEMENTS else ""
+        return f"{attribute}void NAME({', '.join(parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
+
+    def _vector_axis_size(self) -> int:
+        kernel = self.kernel
+        if kernel.mode == "column":
+            return COLUMN_BLOCK if kernel.outer[-1].size >= COLUMN_BLOCK else 0
+        return kernel.inner[-1].size if kernel.inner else 0
 
     def _parallel(self) -> bool:
         kernel = self.kernel
