@@ -13,7 +13,7 @@ from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, identical
 from dynajit.values.functions import FunctionVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import ObjVal, RealVal, payload_of
@@ -81,7 +81,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     inplace = symbol.endswith("=")
     symbol = symbol.removesuffix("=")
     if isinstance(left, TensorVal) or (isinstance(right, TensorVal) and not _has_operator(left, symbol)):
-        return tx.torch_op("call_function", INPLACE[symbol] if inplace else BINARY[symbol][0], [left, right], {})
+        in_left = inplace and isinstance(left, TensorVal)
+        return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return _user_binary(tx, symbol, inplace, left, right)
     if (
@@ -189,6 +190,11 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, TensorVal) and isinstance(right, TensorVal):
         tx.guard_distinct(left, right)
         return False
+    if isinstance(left, ObjVal) and isinstance(right, ObjVal):
+        if left.real_object is None or right.real_object is None:
+            return False
+        if left.real_object is right.real_object:
+            return True
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
         return left.value is right.value or (
             type(left.value) is type(right.value)
@@ -239,7 +245,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         if isinstance(left, ListVal) != isinstance(right, ListVal) or len(left.items) != len(right.items):
             return False
         return all(
-            first is second or tx.equal(first, second)
+            identical(first, second) or tx.equal(first, second)
             for first, second in zip(left.values(tx), right.values(tx), strict=True)
         )
     if isinstance(left, DictVal) and isinstance(right, DictVal):
@@ -247,7 +253,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         if len(ours) != len(theirs):
             return False
         return all(
-            key.hash_key() in theirs and (value is theirs[key.hash_key()] or tx.equal(value, theirs[key.hash_key()]))
+            key.hash_key() in theirs and (identical(value, theirs[key.hash_key()]) or tx.equal(value, theirs[key.hash_key()]))
             for key, value in ours
         )
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
@@ -266,7 +272,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
 
 def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
     for first, second in zip(left.values(tx), right.values(tx), strict=False):
-        if first is not second and not tx.equal(first, second):
+        if not identical(first, second) and not tx.equal(first, second):
             return compare(tx, symbol, first, second)
     return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
 
