@@ -55,7 +55,7 @@ def _sum_all(build: Builder, x: Value, dtype: Any = None) -> Value:
 def _mean_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
     total = _sum(build, x, dims, keepdim)
     count = _count(x, _dims(dims, x))
-    return build.elementwise(lambda a: apply("div", a, like(count, a)), total)
+    return build.elementwise(lambda a: apply("div", a, like(count, a)), total, dtype=total.dtype)
 
 
 @lowering(aten.mean.default)

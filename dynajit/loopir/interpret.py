@@ -1,0 +1,138 @@
+"""The reference interpreter: what a program means, computed one tensor after the other with torch, without fusion.
+
+In:  a `Program`, and the tensors of its inputs by name. Out: its outputs. Slow and plain: the oracle of the printers.
+One more kind of node: a branch of `_Interpreter.value`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dynajit.loopir.index import Axis, Div, Index
+from dynajit.loopir.nodes import (
+    Const,
+    Extern,
+    NameRef,
+    Op,
+    Pointwise,
+    Position,
+    Program,
+    Read,
+    Reduction,
+    Scalar,
+    Tensor,
+    Value,
+    axis_of,
+)
+from dynajit.loopir.ops import OPS
+
+_REDUCE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.sum,
+    "prod": torch.prod,
+    "max": torch.amax,
+    "min": torch.amin,
+}
+
+
+def interpret(program: Program, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Run the program."""
+    return _Interpreter(program, inputs).run()
+
+
+class _Interpreter:
+    """Tensors computed so far, by the program's tensor or by name."""
+
+    def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
+        self.program = program
+        self.names: dict[str, Any] = {**program.constants, **inputs}
+
+    def run(self) -> tuple[Any, ...]:
+        for item in self.program.items:
+            if isinstance(item, Extern):
+                self._call(item)
+            else:
+                self.names[item.name] = self._compute(item)
+        return tuple(self._argument(value) for value in self.program.outputs)
+
+    def _call(self, call: Extern) -> None:
+        result = call.target(*self._argument(call.args), **self._argument(call.kwargs))
+        for name, value in zip(call.results, (result,) if call.single else result, strict=True):
+            if name is not None:
+                self.names[name if isinstance(name, str) else name.name] = value
+
+    def _argument(self, tree: Any) -> Any:
+        if isinstance(tree, Value):
+            return self._element(tree.root, tree.position, _grid(_axes(tree.root, tree)))
+        if isinstance(tree, NameRef):
+            return self.names[tree.name]
+        if isinstance(tree, (tuple, list)):
+            return type(tree)([self._argument(item) for item in tree])
+        if isinstance(tree, dict):
+            return {key: self._argument(item) for key, item in tree.items()}
+        return tree
+
+    def _compute(self, tensor: Tensor) -> torch.Tensor:
+        assert isinstance(tensor, (Pointwise, Reduction))
+        inner = tensor.inner if isinstance(tensor, Reduction) else ()
+        axes = [(index, size) for index, size in zip(tensor.axes, tensor.shape, strict=True)]
+        for index in inner:
+            axis = axis_of(index)
+            axes.append((index, 1 if axis is None else axis.size))
+        grid = _grid(axes)
+        sizes = [size for _, size in axes]
+        value = self.value(tensor.body, grid).expand(sizes)
+        for dim in range(len(sizes) - 1, len(tensor.shape) - 1, -1):
+            assert isinstance(tensor, Reduction)
+            value = _REDUCE[tensor.kind](value, dim)
+        return value.to(tensor.dtype)
+
+    def value(self, node: Scalar, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
+        """The expression at every point of the grid."""
+        if isinstance(node, Const):
+            return torch.tensor(node.value, dtype=node.dtype)
+        if isinstance(node, Position):
+            return _at(node.index, grid)
+        if isinstance(node, Read):
+            return self._element(node.tensor, node.position, grid)
+        assert isinstance(node, Op)
+        arguments = [self.value(argument, grid) for argument in node.arguments]
+        if node.name == "convert":
+            return arguments[0].to(node.dtype)
+        result: torch.Tensor = OPS[node.name].reference(*arguments)
+        return result
+
+    def _element(self, tensor: Tensor, position: tuple[Index, ...], grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = self.names[tensor.name]
+        return found[tuple(_at(index, grid) for index in position)] if position else found
+
+
+def _axes(root: Tensor, value: Value) -> list[tuple[Index, int]]:
+    from dynajit.loopir.nodes import axes_for
+
+    return list(zip(axes_for(value.shape), value.shape, strict=True))
+
+
+def _grid(axes: list[tuple[Index, int]]) -> dict[Axis, torch.Tensor]:
+    """For each axis its values, laid out along a dimension of its own."""
+    rank = len(axes)
+    grid: dict[Axis, torch.Tensor] = {}
+    for dim, (index, size) in enumerate(axes):
+        axis = axis_of(index)
+        if axis is not None:
+            grid[axis] = torch.arange(size).view([size if i == dim else 1 for i in range(rank)])
+    return grid
+
+
+def _at(index: Index, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
+    total = torch.tensor(index.constant)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Axis):
+            total = total + coefficient * grid[atom]
+        elif isinstance(atom, Div):
+            total = total + coefficient * (_at(atom.index, grid) // atom.divisor)
+        else:
+            total = total + coefficient * (_at(atom.index, grid) % atom.divisor)
+    return total

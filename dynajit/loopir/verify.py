@@ -1,0 +1,109 @@
+"""Checks that a program of the loop IR is well formed: the grammar of `nodes.py` as code.
+
+In:  a `Program`. Out: nothing, or `InternalError` naming the tensor and what is wrong with it. Run between stages in tests.
+One more kind of node: a branch of `_check_scalar`.
+"""
+
+from __future__ import annotations
+
+from dynajit.exc import InternalError
+from dynajit.loopir.index import Index, axes_of
+from dynajit.loopir.nodes import (
+    Const,
+    Extern,
+    Op,
+    Pointwise,
+    Position,
+    Program,
+    Read,
+    Reduction,
+    Scalar,
+    Source,
+    Tensor,
+    axis_of,
+)
+from dynajit.loopir.ops import OPS, REDUCTIONS, SUPPORTED
+
+
+def verify(program: Program) -> None:
+    """Raise InternalError if the program breaks a rule."""
+    results = _results(program)
+    known: set[Tensor] = {source for source in program.sources.values() if source not in results}
+    for item in program.items:
+        if isinstance(item, Extern):
+            known.update(result for result in item.results if isinstance(result, Tensor))
+            continue
+        _check_tensor(item, known)
+        known.add(item)
+
+
+def _results(program: Program) -> set[Tensor]:
+    return {
+        result
+        for item in program.items
+        if isinstance(item, Extern)
+        for result in item.results
+        if isinstance(result, Source)
+    }
+
+
+def _require(condition: bool, tensor: Tensor, what: str) -> None:
+    if not condition:
+        raise InternalError(f"loop IR: {tensor.name} ({tensor.origin.op}): {what}")
+
+
+def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
+    _require(isinstance(tensor, (Pointwise, Reduction)), tensor, "is neither pointwise nor a reduction")
+    assert isinstance(tensor, (Pointwise, Reduction))
+    _require(len(tensor.shape) == len(tensor.stride), tensor, "as many strides as sizes")
+    _require(tensor.dtype in SUPPORTED, tensor, f"dtype {tensor.dtype}")
+    _require(tensor.body.dtype is tensor.dtype, tensor, f"body is {tensor.body.dtype}, tensor {tensor.dtype}")
+    axes = {axis for index in tensor.axes if (axis := axis_of(index)) is not None}
+    if isinstance(tensor, Reduction):
+        _require(tensor.kind in REDUCTIONS, tensor, f"reduction {tensor.kind!r}")
+        _require(
+            len(tensor.domain) == len(tensor.outer_mask) == len(tensor.place), tensor, "ranks of the domain differ"
+        )
+        axes |= {axis for index in tensor.inner if (axis := axis_of(index)) is not None}
+    seen: set[Scalar] = set()
+    todo = [tensor.body]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        _check_scalar(tensor, node, known)
+        for index in _indices(node):
+            _require(axes_of(index) <= axes, tensor, f"{index} has a foreign axis")
+        if isinstance(node, Op):
+            todo.extend(node.arguments)
+
+
+def _indices(node: Scalar) -> tuple[Index, ...]:
+    if isinstance(node, Read):
+        return node.position
+    return (node.index,) if isinstance(node, Position) else ()
+
+
+def _check_scalar(tensor: Tensor, node: Scalar, known: set[Tensor]) -> None:
+    if isinstance(node, Read):
+        _require(node.tensor in known, tensor, f"reads {node.tensor.name}, which comes later or not at all")
+        _require(len(node.position) == len(node.tensor.shape), tensor, f"rank of {node.tensor.name}")
+        for index, size in zip(node.position, node.tensor.shape, strict=True):
+            _require(index.low >= 0 and index.high < max(size, 1), tensor, f"{node.tensor.name}[{index}] of {size}")
+    elif isinstance(node, Op):
+        _check_operation(tensor, node)
+    else:
+        _require(isinstance(node, (Const, Position)), tensor, f"node {type(node).__name__}")
+
+
+def _check_operation(tensor: Tensor, node: Op) -> None:
+    operation = OPS.get(node.name)
+    _require(operation is not None, tensor, f"operation {node.name!r}")
+    assert operation is not None
+    _require(len(node.arguments) == operation.arity, tensor, f"{node.name} takes {operation.arity} arguments")
+    values = node.arguments[1:] if node.name == "where" else node.arguments
+    dtypes = {argument.dtype for argument in values}
+    _require(len(dtypes) == 1, tensor, f"{node.name} of {dtypes}")
+    if node.name not in ("convert", "where"):
+        _require(dtypes <= operation.types, tensor, f"{node.name} of {dtypes}")
