@@ -91,13 +91,18 @@ class Interpreter(Calls):
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
             except Raised as error:
-                if len(self.frames) == 1 and instr.handler is None:
-                    text = error.value.describe()
-                    raise GraphBreak(breaks.RAISES, text) from None
+                if instr.handler is None and self._nobody_catches():
+                    raise GraphBreak(breaks.RAISES, error.value.describe()) from None
                 self._enter_handler(frame, instr, error)
                 continue
             if result is not None:
                 return result  # type: ignore[no-any-return]
+
+    def _nobody_catches(self) -> bool:
+        """An exception that leaves the innermost frame is sure to leave the outermost one."""
+        return all(frame.current.handler is None for frame in self.frames) and all(
+            frame.direct and not frame.is_generator for frame in self.frames[1:]
+        )
 
     def _enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
         """Go to the instruction's exception handler, or let the exception out of the frame."""

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from dynajit.bytecode import Emitter, InnerCall
+from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
+from dynajit.resume.inside import instruction_function
 from dynajit.resume.plan import Plan, Resume, operands, resume_after
 from dynajit.resume.rebuild import Rebuilder, reachable
 from dynajit.values.base import NULL, Value
@@ -25,7 +27,8 @@ from dynajit.values.tensor import TensorVal
 # makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
 # whether it is the outermost frame's) -> callable
 MakeContinuation = Callable[[Resume, InnerCall | None, bool], Callable[..., Any]]
-_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
+_KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
+_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _KEEPS_OPERAND
 
 
 class Emission:
@@ -55,6 +58,8 @@ class Emission:
         inner = plan.frames[-1]
         self.operands = operands(inner)
         outer = [resume_after(frame) for frame in plan.frames[:-1]]
+        if inner.current.op in TERMINATORS:
+            return
         self.resumes = [(False, [*outer, resume_after(inner)])]
         if inner.current.op in _JUMPS:
             self.resumes.append((True, [*outer, resume_after(inner, True)]))
@@ -142,18 +147,41 @@ class Emission:
     def _break(self, plan: Plan) -> None:
         """Run the breaking instruction for real, then the continuations from the innermost frame outwards."""
         instr = plan.frames[-1].current
-        self.emit.set_location(instr.positions)
-        for value in self.operands:
-            self.out.push(value)
-        if len(self.resumes) == 1:
-            self.emit.rerun(instr)
+        if len(plan.frames) > 1 and instr.op not in _KEEPS_OPERAND:
+            self._run_inside(plan)
+        else:
+            self.emit.set_location(instr.positions)
+            for value in self.operands:
+                self.out.push(value)
+            if len(self.resumes) < 2:
+                self.emit.rerun(instr)
+        if len(self.resumes) == 2:
+            jumped = self.emit.label()
+            self.emit.rerun(instr, jumped)
             self._continue(self.resumes[0][1])
+            self.emit.mark(jumped)
+            self._continue(self.resumes[1][1])
+        elif self.resumes:
+            self._continue(self.resumes[0][1])
+
+    def _run_inside(self, plan: Plan) -> None:
+        """Run the instruction at its place in the inlined frames; leaves what it pushes, or a branch's condition."""
+        self.emit.set_location(self.root.current.positions)
+        function = instruction_function(plan.frames[1:], self.operands)
+        self._call(function, [partial(self.out.push, value) for value in self.operands if value is not NULL])
+        if not self.resumes:
+            self.emit.return_value()  # not reached: the instruction raises
             return
-        jumped = self.emit.label()
-        self.emit.rerun(instr, jumped)
-        self._continue(self.resumes[0][1])
-        self.emit.mark(jumped)
-        self._continue(self.resumes[1][1])
+        count = self.resumes[0][1][-1].pushes.count("value")
+        if len(self.resumes) == 1 and count == 0:
+            self.emit.pop_top()
+        elif count > 1:
+            self.emit.unpack_sequence(count)
+            names = [self.out.variable("pushed") for _ in range(count)]
+            for name in names:
+                self.emit.store_fast(name)
+            for name in names:
+                self.emit.load_fast(name)
 
     def _continue(self, chain: Sequence[Resume]) -> None:
         """Call the outermost frame's continuation, which calls the next one inwards where the user's code did."""

@@ -1,0 +1,73 @@
+"""The breaking instruction of an inlined frame, run where the traceback expects it.
+
+In: the chain of frames at a break. Out: a function that runs the innermost frame's instruction for real, called through
+one function for each frame in between; they bear the frames' names, files and lines, so that an exception shows the
+frames that eager code would show.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.bytecode import Emitter, pushed_kinds
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.interp.frame import SymFrame
+from dynajit.values.base import NULL, Value
+
+
+def instruction_function(frames: Sequence[SymFrame], operands: Sequence[Value]) -> Callable[..., Any]:
+    """Takes the operands that are not NULL. Returns what the instruction pushes (None for nothing, a tuple for
+    several), or the truth value that a branch looks at. `frames` are the inlined ones, outermost first."""
+    emit, frame = Emitter(), frames[-1]
+    instr = frame.current
+    names = [f"operand{number}" for number, value in enumerate(operands) if value is not NULL]
+    emit.set_location(instr.positions)
+    for number, value in enumerate(operands):
+        if value is NULL:
+            emit.push_null()
+        else:
+            emit.load_fast(f"operand{number}")
+    for name in names:
+        emit.delete_fast(name)
+    if instr.op in JUMPS:
+        emit.op("UNARY_NOT")
+        emit.op("UNARY_NOT")
+        emit.return_value()
+    else:
+        emit.rerun(instr)
+        if instr.op not in TERMINATORS:
+            _return_pushed(emit, pushed_kinds(instr).count("value"))
+    function = _function(emit, names, frame)
+    for outer in reversed(frames[:-1]):
+        function = _calling_function(outer, function, names)
+    return function
+
+
+def _return_pushed(emit: Emitter, count: int) -> None:
+    if count == 0:
+        emit.load_const(None)
+    elif count > 1:
+        emit.build_tuple(count)
+    emit.return_value()
+
+
+def _calling_function(frame: SymFrame, inner: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    emit = Emitter()
+    emit.set_location(frame.current.positions)
+    emit.begin_call(lambda: emit.load_const(inner))
+    for name in names:
+        emit.load_fast(name)
+    for name in names:
+        emit.delete_fast(name)
+    emit.end_call(len(names))
+    emit.return_value()
+    return _function(emit, names, frame)
+
+
+def _function(emit: Emitter, names: Sequence[str], frame: SymFrame) -> Callable[..., Any]:
+    original = frame.code_object
+    code = emit.assemble(original.co_name, list(names), (), original, original.co_qualname)
+    _C.mark_ours(code)
+    return types.FunctionType(code, frame.globals, original.co_name)
