@@ -20,11 +20,13 @@ import torch
 
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.report.breaks import BreakKind
+from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import BuiltinVal, ClassVal, LibraryMethod, LibraryVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
+from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
 
@@ -57,10 +59,10 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     if is_literal(obj):
         guard_literal(tx, obj, source)
         return ConstVal(obj, source)
-    if isinstance(obj, LIBRARY_TYPES):
+    kind = type(obj)  # never isinstance(): it would run a user's __getattribute__
+    if issubclass(kind, LIBRARY_TYPES):
         tx.guard(source, "ID", obj)
         return LibraryVal(obj, source)
-    kind = type(obj)
     known = tx.known_object(obj, source)
     if known is not None:
         return known
@@ -85,12 +87,17 @@ def _same_literal(expected: Any, found: Any) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
+def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str) -> Value:
+    tx.guard(source, "TYPE", type(obj))
+    return OpaqueVal(type(obj), source, reason, detail)
+
+
 @wraps_type(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized:
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
     entry = tx.graph.add_input(source, obj)
     tx.guard(source, "TENSOR", obj)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
@@ -122,8 +129,7 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 @wraps_type(types.MappingProxyType)
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
-    tx.guard(source, "TYPE", type(obj))
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a mapping proxy")
+    return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy")
 
 
 @wraps_type(set, frozenset)
@@ -136,7 +142,7 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
         elif isinstance(member, (type, types.FunctionType, *_C_CALLABLES)):
             members.append(from_real(tx, member))
         else:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}")
+            return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}")
     tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), "has the same members")
     made = SetVal(type(obj), source)
     made.entries = {member.hash_key(): member for member in members}
@@ -191,38 +197,38 @@ def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
 
 def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     """Classes, C functions, subclasses of containers, and instances of user classes."""
-    if isinstance(obj, _C_CALLABLES):
+    if issubclass(kind, _C_CALLABLES):
         return _wrap_c_callable(tx, obj, source)
-    if isinstance(obj, type):
+    if issubclass(kind, type):
         tx.guard(source, "ID", obj)
         return ClassVal(obj, source)
-    if isinstance(obj, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return _module(tx, obj, source)
-    if isinstance(obj, torch.Tensor):
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
-    if isinstance(obj, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
+    if issubclass(kind, torch.Tensor):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
+    if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)
     tx.guard(source, "TYPE", kind)
     payload: Value | None = None
-    if isinstance(obj, dict):
-        base = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    if issubclass(kind, dict):
+        base = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
         payload = DictVal(base, source, obj)
-    elif isinstance(obj, list):
+    elif issubclass(kind, list):
         tx.guard(source, "LEN", list.__len__(obj))
         payload = ListVal(
             [Lazy(item, ItemSource(source, index)) for index, item in enumerate(list.__iter__(obj))], source
         )
-    elif isinstance(obj, tuple):
+    elif issubclass(kind, tuple):
         tx.guard(source, "LEN", tuple.__len__(obj))
         payload = TupleVal(
             [Lazy(item, ItemSource(source, index)) for index, item in enumerate(tuple.__iter__(obj))], tuple, source
         )
-    elif isinstance(obj, (set, frozenset, str, int, float, bytes)):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin")
+    elif issubclass(kind, (set, frozenset, str, int, float, bytes)):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin")
     if (
         callable(obj)
         and kind.__module__ in ("torch._C", "functools")
-        or isinstance(obj, torch._ops.OpOverloadPacket | torch._ops.OpOverload)
+        or issubclass(kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
     ):
         tx.guard(source, "ID", obj)
         return BuiltinVal(obj, source)
@@ -247,7 +253,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     kind = type(obj)
     if (
         kind in (tuple, torch.Size)
-        or isinstance(obj, tuple)
+        or issubclass(kind, tuple)
         and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))
     ):
         return TupleVal([from_real(tx, item) for item in obj], kind)
@@ -263,26 +269,26 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return SetVal.of(tx, [from_real(tx, item) for item in obj], kind)
     if kind is types.FunctionType:
         return FunctionVal.outside(tx, obj, ConstSource(obj, obj.__qualname__))
-    if isinstance(obj, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return ModuleVal(obj)
-    if isinstance(obj, type):
+    if issubclass(kind, type):
         return ClassVal(obj)
-    if isinstance(obj, types.MappingProxyType):
+    if issubclass(kind, types.MappingProxyType):
         return from_real(tx, dict(obj))
-    if isinstance(obj, (*LIBRARY_TYPES, property)):
+    if issubclass(kind, (*LIBRARY_TYPES, property)):
         return LibraryVal(obj)
-    if isinstance(obj, functools._lru_cache_wrapper):
+    if issubclass(kind, functools._lru_cache_wrapper):
         return BuiltinVal(obj)
-    if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES):
-        return LibraryMethod(obj)
-    if isinstance(obj, _C_CALLABLES) or isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if issubclass(kind, _C_CALLABLES):
+        return LibraryMethod(obj) if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES) else BuiltinVal(obj)
+    if issubclass(kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return BuiltinVal(obj)
-    if isinstance(obj, types.MethodType):
+    if issubclass(kind, types.MethodType):
         return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
     if (
-        isinstance(obj, types.GenericAlias)
+        issubclass(kind, types.GenericAlias)
         or kind.__module__ == "typing"
-        or isinstance(obj, types.UnionType)
+        or issubclass(kind, types.UnionType)
     ):
         return RealVal(obj)
     return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))
