@@ -97,7 +97,14 @@ class GraphBuilder:
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(meta)
         self._nodes.append(node)
-        self.op_count += target is not operator.getitem
+        self.op_count += 1
+        return node
+
+    def create_part(self, whole: fx.Node, index: int, meta: dict[str, Any]) -> fx.Node:
+        """A node for one item of what `whole` returns; no operation of the program's."""
+        node = self.graph.call_function(operator.getitem, (whole, index))
+        node.meta.update(meta, part=True)
+        self._nodes.append(node)
         return node
 
     @contextmanager
@@ -119,7 +126,7 @@ class GraphBuilder:
         """Close the graph with these outputs; drop unused placeholders and unused parts of results."""
         self.graph.output(tuple(outputs))
         for node in reversed(self._nodes):
-            if node.target is operator.getitem and not node.users:
+            if "part" in node.meta and not node.users:
                 self.graph.erase_node(node)
         used = []
         for entry in self.inputs:

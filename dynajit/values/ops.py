@@ -7,7 +7,6 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,7 +134,7 @@ def model_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
         parts = []
         for index, part in enumerate(result):
             if isinstance(part, (torch.Tensor, tuple, list)) and not is_constant_result(part):
-                child = tx.graph.create("call_function", operator.getitem, [node, index], {}, tx.node_meta(part))
+                child = tx.graph.create_part(node, index, tx.node_meta(part))
                 parts.append(model_result(tx, part, child))
             else:
                 parts.append(tx.from_real(part))
