@@ -1,7 +1,7 @@
 """When buffers die, and which memory is used again.
 
-In:  a plan whose steps only allocate. Out: the plan with `FreeStep`s after the last use of each buffer, and allocations that
-take over the memory of a buffer of the same size that is dead by then.
+In:  a plan whose steps only allocate. Out: the plan with `FreeStep`s after the last use of each buffer, and
+allocations that take over the memory of a buffer of the same size that is dead by then.
 """
 
 from __future__ import annotations

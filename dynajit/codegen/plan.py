@@ -8,15 +8,15 @@ Out: `Plan`. Its steps run in order over a table of tensors, one for each name i
 What the executor has to keep:
 
 * A kernel argument is the address of a tensor's first element (`data_ptr()`, so the storage offset is in it); all
-  arguments of a kernel are pointers, in the order of `KernelStep.args`, and shapes and strides are baked into the C text.
-  A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`, to be
-  raised as IndexError.
+  arguments of a kernel are pointers, in the order of `KernelStep.args`, and shapes and strides are baked into the C
+  text. A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`,
+  to be raised as IndexError.
 * Sizes, strides, dtypes and devices of inputs are those of the example inputs (guards see to it).
 * An extern call may return other strides than the fake tensor had. Where `ExternStep.check` the executor compares each
   result's sizes, strides (of dimensions longer than 1) and dtype with its `Buffer` and copies the result into a tensor
   made by `empty_strided` if the strides differ, for kernels read these strides.
-* Linking: compile with -fopenmp but do not link libgomp; torch's own copy is loaded with global visibility, and a second
-  one would bring a second pool of threads.
+* Linking: compile with -fopenmp but do not link libgomp; torch's own copy is loaded with global visibility, and a
+  second one would bring a second pool of threads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 
-# What the C text relies on. -fwrapv: integer overflow wraps as in torch. No -ffast-math or part of it that changes values:
-# -fno-math-errno and -fno-trapping-math only drop errno and floating-point exception flags; -fno-signed-zeros is absent.
-# -ffp-contract=off: a*b+c rounds twice, as in eager.
+# What the C text relies on. -fwrapv: integer overflow wraps as in torch. No -ffast-math or part of it that changes
+# values: -fno-math-errno and -fno-trapping-math only drop errno and floating-point exception flags; -fno-signed-zeros
+# is absent. -ffp-contract=off: a*b+c rounds twice, as in eager.
 REQUIRED_CFLAGS = (
     "-std=gnu11",
     "-fwrapv",
@@ -70,7 +70,8 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class AllocStep:
-    """`buffer` becomes a new uninitialised tensor, or takes over the memory of `reuse`, which nothing reads any more."""
+    """`buffer` becomes a new uninitialised tensor, or takes over the memory of `reuse`, which nothing reads any
+    more."""
 
     buffer: str
     reuse: str | None = None
@@ -90,7 +91,8 @@ class ExternStep:
     """Call `target(*args, **kwargs)`; `BufferRef`s anywhere in the arguments stand for tensors.
 
     `outputs` names the results: one name if `single`, else one for each element of the returned tuple, None for
-    those that are not kept. `aliases`: a result may share memory with an argument. Results that are no tensors are kept under their name all the same and have no `Buffer`.
+    those that are not kept. `aliases`: a result may share memory with an argument. Results that are no tensors are
+    kept under their name all the same and have no `Buffer`.
     """
 
     target: Callable[..., Any]

@@ -49,8 +49,8 @@ class Builder:
         return nodes.read(value.root, position_at(value, axes))
 
     def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype, exact: bool = False) -> Scalar:
-        """A tensor's element or a number, converted to `dtype` and then to its compute dtype. Numbers that and tensors without
-        dimensions that are `exact` are not rounded to bfloat16 or float16 on the way."""
+        """A tensor's element or a number, converted to `dtype` and then to its compute dtype. Numbers and
+        tensors without dimensions that are `exact` are not rounded to bfloat16 or float16 on the way."""
         if isinstance(x, Value) and (x.shape or not exact):
             return convert(convert(self.element(x, axes), dtype), compute_dtype(dtype))
         if isinstance(x, Value):

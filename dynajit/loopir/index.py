@@ -1,9 +1,11 @@
 """Integer index expressions: constant + sum of coefficient x atom, kept in a normal form.
 
 In:  axes (`axis(name, size)`: an integer from 0 to size - 1), arithmetic with constants, `floordiv`, `mod`.
-Out: `Index`, interned, so equal expressions in normal form are the same object: compare with `is`. Each knows its range.
-An atom is an axis, or a floor division or remainder of another index by a positive constant that could not be simplified.
-One more kind of atom (a symbol of a dynamic shape): a class beside `Div`, with `low`, `high` and a case in `substitute`.
+Out: `Index`, interned, so equal expressions in normal form are the same object: compare with `is`. Each knows its
+range. An atom is an axis, or a floor division or remainder of another index by a positive constant that could not be
+simplified.
+One more kind of atom (a symbol of a dynamic shape): a class beside `Div`, with `low`, `high` and a case in
+`substitute`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a functional ATen graph to a program of the loop IR.
 
 In:  `lower(gm, name)`: an fx GraphModule whose nodes carry fake tensors of static shape in `meta["val"]`.
-Out: `Program`. A node whose op has no lowering, or whose lowering says `NotLowered`, or that is on another device than the
-     CPU, becomes an extern call. `SymbolicShapes` where a shape is not known.
+Out: `Program`. A node whose op has no lowering, or whose lowering says `NotLowered`, or that is on another device
+     than the CPU, becomes an extern call. `SymbolicShapes` where a shape is not known.
 To lower one more op: see `registry.py`.
 """
 
@@ -155,7 +155,7 @@ class _Lowering:
             single,
             self.build.order,
             self.build.origin,
-            keep_order=schema is not None and torch.Tag.nondeterministic_seeded in target.tags,  # type: ignore[union-attr]
+            keep_order=schema is not None and torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             mutates=mutates,
             barrier=not mutates and not pure_function and (schema is None or schema.is_mutable),
             aliases=schema is None or any(result.alias_info is not None for result in schema.returns),

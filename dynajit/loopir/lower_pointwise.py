@@ -1,7 +1,7 @@
 """Lowerings of ATen ops that compute each element from the elements at the same place.
 
-In and out: see `registry.py`. Arithmetic is done in the result's dtype (float32 for bfloat16 and float16) and rounded to
-it after each op, as in eager. One more op: a line in a table or a function below.
+In and out: see `registry.py`. Arithmetic is done in the result's dtype (float32 for bfloat16 and float16) and rounded
+to it after each op, as in eager. One more op: a line in a table or a function below.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ class Op(Scalar):
 
 @dataclass(slots=True)
 class Value:
-    """What an fx node that is a tensor stands for: `root` seen through a view; element at `axes` is root's at `position`."""
+    """What an fx node that is a tensor stands for: `root` seen through a view; element at `axes` is root's at
+    `position`."""
 
     root: Tensor
     position: tuple[Index, ...]

@@ -1,11 +1,12 @@
 """The table of scalar operations, and that of reductions.
 
 In:  an operation's name.
-Out: how many arguments, what dtypes, what it costs, its meaning (a torch function, for the reference interpreter), its C
-     text. One more operation: one line here; where C needs a function of its own, its text in `codegen/c/mathlib.py`.
+Out: how many arguments, what dtypes, what it costs, its meaning (a torch function, for the reference interpreter),
+     its C text. One more operation: one line here; where C needs a function of its own, its text in
+     `codegen/c/mathlib.py`.
 
-C text: `{0}` `{1}` `{2}` are the arguments, `{t}` the C type's suffix for library functions ("f" or ""), `{T}` the C type,
-`{name}_{s}` a function of the C library part, where s is f32 or f64.
+C text: `{0}` `{1}` `{2}` are the arguments, `{t}` the C type's suffix for library functions ("f" or ""), `{T}` the C
+type, `{name}_{s}` a function of the C library part, where s is f32 or f64.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which ATen op is lowered by which function.
 
-In:  `@lowering(aten.exp.default, ...)` above a function `(build: Builder, *args, **kwargs) -> Value | tuple[Value, ...]`
-     whose arguments are the op's, with `Value`s for tensors.
+In:  `@lowering(aten.exp.default, ...)` above a function `(build: Builder, *args, **kwargs) -> Value | tuple[Value,
+     ...]` whose arguments are the op's, with `Value`s for tensors.
 Out: `LOWERINGS`. A function raises `NotLowered` where it is not sure to give eager's result: the op is then called
      through the dispatcher. One more op: one function in the `lower_*.py` it belongs to.
 """

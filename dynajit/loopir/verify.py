@@ -1,6 +1,7 @@
 """Checks that a program of the loop IR is well formed: the grammar of `nodes.py` as code.
 
-In:  a `Program`. Out: nothing, or `InternalError` naming the tensor and what is wrong with it. Run between stages in tests.
+In:  a `Program`. Out: nothing, or `InternalError` naming the tensor and what is wrong with it. Run between stages in
+     tests.
 One more kind of node: a branch of `_check_scalar`.
 """
 

@@ -1,9 +1,9 @@
 """Which computed tensors are computed together.
 
 In:  a `Program` of the loop IR.
-Out: `Schedule`: groups (one kernel each) and extern calls in an order in which they can run, and for each group the tensors
-     it stores. A tensor that is neither stored nor used across groups exists in registers only; a cheap one is computed
-     again wherever it is read (`inlined`).
+Out: `Schedule`: groups (one kernel each) and extern calls in an order in which they can run, and for each group the
+     tensors it stores. A tensor that is neither stored nor used across groups exists in registers only; a cheap one
+     is computed again wherever it is read (`inlined`).
 To fuse more: `_Fusion._can_join`.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynajit.loopir.index import Index, contiguous_strides, linearise, substitute, unravel
+from dynajit.loopir.index import Atom, Index, contiguous_strides, linearise, substitute, unravel
 from dynajit.loopir.nodes import (
     Extern,
     Op,
@@ -40,8 +40,9 @@ Reading = tuple[Tensor, tuple[Index, ...]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Tensors computed in one kernel. `shape` and `outer` are the domain all share, adjacent dimensions of a kind merged;
-    `full` members have an element for each point of it, `rows` one for each combination of the outer dimensions."""
+    """Tensors computed in one kernel. `shape` and `outer` are the domain all share, adjacent dimensions of a kind
+    merged; `full` members have an element for each point of it, `rows` one for each combination of the outer
+    dimensions."""
 
     shape: Shape
     outer: tuple[bool, ...]
@@ -243,11 +244,13 @@ class _Fusion:
 
     def _reads_through(self, node: Read) -> Iterator[Reading]:
         tensor = node.tensor
-        replace = {
-            axis_of(own): at for own, at in zip(tensor.axes, node.position, strict=True) if own is not at and own.terms
-        }
+        replace: dict[Atom, Index] = {}
+        for own, at in zip(tensor.axes, node.position, strict=True):
+            atom = axis_of(own)
+            if atom is not None and own is not at:
+                replace[atom] = at
         for source, position in self.reads[tensor]:
-            yield source, tuple(substitute(index, replace) for index in position) if replace else position  # type: ignore[arg-type]
+            yield source, tuple(substitute(index, replace) for index in position) if replace else position
 
     def _worth_inlining(self, item: Tensor, cost: int, reads: int) -> bool:
         if reads == 0 and cost <= 2 * CHEAP:

@@ -1,10 +1,10 @@
 """From a group of tensors to a kernel: loops, and what is computed in which of them.
 
 In:  a `fuse.Group` and the set of inlined tensors.
-Out: `Kernel`: axes, and sections. A section is a list of row values (one for each point of the outer axes) and then a loop
-     over the inner axes that accumulates reductions and stores elements. Expressions are scalar expressions of the loop
-     IR in which reads have become `Load` (memory at an address), `Local` (a row value) or `Scratch` (kept from an earlier
-     loop over the same row). A kernel without reductions is one section.
+Out: `Kernel`: axes, and sections. A section is a list of row values (one for each point of the outer axes) and then a
+     loop over the inner axes that accumulates reductions and stores elements. Expressions are scalar expressions of
+     the loop IR in which reads have become `Load` (memory at an address), `Local` (a row value) or `Scratch` (kept
+     from an earlier loop over the same row). A kernel without reductions is one section.
 A new loop order or tiling: `choose_mode` and `_loop_order`.
 """
 
@@ -32,7 +32,8 @@ from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Reduction
 from dynajit.loopir.ops import OPS
 from dynajit.schedule.fuse import Group, row_of, scalars_in
 
-# A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this short.
+# A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this
+# short.
 KEEP_COST = 8
 KEEP_ELEMENTS = 8192
 COLUMN_BLOCK = 64
@@ -89,8 +90,8 @@ class Section:
 
 @dataclass(slots=True)
 class Kernel:
-    """One kernel. `mode` "row": the inner axes are looped over for each row, vectorised along the last of them; "column":
-    a block of the last outer axis is vectorised and the inner axes run outside of it."""
+    """One kernel. `mode` "row": the inner axes are looped over for each row, vectorised along the last of them;
+    "column": a block of the last outer axis is vectorised and the inner axes run outside of it."""
 
     group: Group
     outer: tuple[Axis, ...]

@@ -39,10 +39,43 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
 
 UNARY: dict[str, Callable[..., Any]] = {
     name: getattr(torch, name)
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sqrt "
-        "rsqrt reciprocal sigmoid neg abs floor ceil trunc round relu isnan isinf logical_not"
-    ).split()
+    for name in [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sigmoid",
+        "neg",
+        "abs",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "relu",
+        "isnan",
+        "isinf",
+        "logical_not",
+    ]
 } | {
     "silu": F.silu,
     "gelu": F.gelu,

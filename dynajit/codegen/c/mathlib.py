@@ -1,8 +1,8 @@
 """The functions that kernels call: C text, vectorised by the compiler inside the loops that call them.
 
 In:  names of functions (`exp_f32`, ...). Out: their definitions, nothing else, so that a file stays small.
-Own ones (at most 2 ulp) have no branches. The others are the C library's: on x86 with glibc the compiler is told that its
-vector variants exist (libmvec, at most 4 ulp).
+Own ones (at most 2 ulp) have no branches. The others are the C library's: on x86 with glibc the compiler is told that
+its vector variants exist (libmvec, at most 4 ulp).
 One more function: an entry in `_OWN`, or a name in `_LIBRARY`.
 """
 
@@ -59,8 +59,8 @@ INLINE float round_f16(float f) { return (float)(_Float16)f; }
 """
 
 _EXP = """\
-/* 2^n * polynomial(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The power
-   goes in as two factors, so that results below the normal range round right and those above become infinite. */
+/* 2^n * polynomial(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The
+   power goes in as two factors, so that results below the normal range round right and those above become infinite. */
 INLINE float exp_f32(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;

@@ -1,7 +1,7 @@
 """Kernels of the schedule as C functions.
 
-In:  `schedule.loops.Kernel`. Out: `print_kernel(kernel, threads)`: the text of one C function whose name is the placeholder
-     `NAME`, so that equal kernels are equal texts, and the functions of `mathlib` it calls.
+In:  `schedule.loops.Kernel`. Out: `print_kernel(kernel, threads)`: the text of one C function whose name is the
+     placeholder `NAME`, so that equal kernels are equal texts, and the functions of `mathlib` it calls.
 A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_kernel`, `_split_kernel`.
 """
 
@@ -42,16 +42,18 @@ _MEMORY_TYPES = {
 # What a value of that dtype is in an expression.
 _VALUE_TYPES = _MEMORY_TYPES | {torch.bfloat16: "float", torch.float16: "float", torch.bool: "int"}
 
-_NAN_REDUCTIONS = """\
-#pragma omp declare reduction(max_or_nan : float : omp_out = (omp_out > omp_in || omp_out != omp_out) ? omp_out : omp_in) \\
-    initializer(omp_priv = -__builtin_inff())
-#pragma omp declare reduction(min_or_nan : float : omp_out = (omp_out < omp_in || omp_out != omp_out) ? omp_out : omp_in) \\
-    initializer(omp_priv = __builtin_inff())
-#pragma omp declare reduction(max_or_nan : double : omp_out = (omp_out > omp_in || omp_out != omp_out) ? omp_out : omp_in) \\
-    initializer(omp_priv = -__builtin_inf())
-#pragma omp declare reduction(min_or_nan : double : omp_out = (omp_out < omp_in || omp_out != omp_out) ? omp_out : omp_in) \\
-    initializer(omp_priv = __builtin_inf())
-"""
+
+def _nan_reduction(name: str, sign: str, ctype: str, start: str) -> str:
+    keep = f"(omp_out {sign} omp_in || omp_out != omp_out) ? omp_out : omp_in"
+    return f"#pragma omp declare reduction({name} : {ctype} : omp_out = {keep}) initializer(omp_priv = {start})\n"
+
+
+# The greatest and the least of floats, where a NaN anywhere is the result.
+NAN_REDUCTIONS = "".join(
+    _nan_reduction(name, sign, ctype, start)
+    for ctype, infinity in (("float", "__builtin_inff()"), ("double", "__builtin_inf()"))
+    for name, sign, start in (("max_or_nan", ">", f"-{infinity}"), ("min_or_nan", "<", infinity))
+)
 
 
 @dataclass(slots=True)
@@ -466,6 +468,3 @@ def _atom_text(atom: Div | Mod) -> str:
     if len(atom.index.terms) > 1 or atom.index.constant or atom.index.terms[0][1] != 1:
         inside = f"({inside})"
     return f"({inside} {'/' if isinstance(atom, Div) else '%'} {atom.divisor})"
-
-
-NAN_REDUCTIONS = _NAN_REDUCTIONS
