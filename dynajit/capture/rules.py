@@ -25,7 +25,8 @@ _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval
 def _is_torchs_own(code: types.CodeType) -> bool:
     filename = code.co_filename
     if filename == _MODULE_FILE:
-        return code.co_name not in ("_call_impl", "_wrapped_call_impl")
+        # one code for all modules: their forwards are captured, each under its own code
+        return True
     return filename.startswith(_TORCH) and not filename.startswith(_TORCH_CAPTURED)
 
 

@@ -120,7 +120,13 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
     """Models of functions in modules that are not imported here, by name."""
     if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
         return _graph_break
+    if (function.__module__ or "").startswith("torch._dynamo") and function.__name__ == "is_compiling":
+        return _true
     return None
+
+
+def _true(tx: Tracer) -> Value:
+    return ConstVal(True)
 
 
 def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:

@@ -10,6 +10,7 @@ import contextvars
 import copy
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import itertools
 import operator
@@ -266,6 +267,12 @@ def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
         return tx.from_real(inspect.signature(real))
     except (TypeError, ValueError) as error:
         raise tx.raised(type(error), *error.args) from None
+
+
+@builtin(importlib.util.find_spec)
+def find_spec(tx: Tracer, name: Value, package: Value | None = None) -> Value:
+    """Which packages are installed does not change while a process runs."""
+    return tx.fold(importlib.util.find_spec, [name, package or ConstVal(None)])
 
 
 @builtin(typing.cast)

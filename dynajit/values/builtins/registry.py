@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dynajit.values.base import Value
 
 Model = Callable[..., Value]
@@ -23,7 +25,7 @@ _PURE_MODULES = (math, cmath, operator)
 _PURE_BUILTINS = frozenset(
     {abs, ascii, bin, chr, divmod, hex, oct, ord, pow, round, format, repr, hash, callable, len, sum}
 )
-_PURE_CLASSES = (str, bytes, int, float, complex, bool, tuple, frozenset, slice, range, type(None), object)
+_PURE_CLASSES = (str, bytes, int, float, complex, bool, tuple, frozenset, slice, range, type(None), object, torch.Size)
 _PURE: set[Any] = set(_PURE_BUILTINS)
 
 
