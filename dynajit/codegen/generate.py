@@ -117,10 +117,11 @@ class _Planner:
         self.steps.append(KernelStep(function, arguments, tuple(tensor.name for tensor in kernel.writes)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:
+        """The name of the C function that is this kernel: an earlier one of equal text, or a new one."""
         found = self.kernels.get(printed.text)
         if found is not None:
             return found.name
-        members = kernel.group.members
+        members = kernel.fused
         ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
         lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
         short = "_".join(op.split(".")[0].strip("_") for op in ops[:4])

@@ -102,6 +102,7 @@ class Kernel:
     writes: list[Tensor]
     scratch: list[Tensor]
     cost: int
+    fused: list[Tensor]  # all tensors computed, inlined ones too, in graph order
 
     def all_stores(self) -> Iterator[Store]:
         """Every store."""
@@ -183,6 +184,7 @@ class _Draft:
         self.kept: set[Tensor] = set()
         self.addresses: dict[Index, None] = {}
         self.loaded: dict[Tensor, None] = {}
+        self.looked_through: set[Tensor] = set()
         self.memo: dict[tuple[object, ...], Scalar] = {}
         self.loop = 0
 
@@ -197,9 +199,9 @@ class _Draft:
             self._add(member, sections)
         scratch = [m for m in self.group.members if m in self.kept and m not in self.group.stored]
         reads = [tensor for tensor in self.loaded if tensor not in self.members]
-        return Kernel(
-            self.group, outer, inner, mode, sections, reads, list(self.group.stored), scratch, self._cost(sections)
-        )
+        fused = sorted({*self.group.members, *self.looked_through}, key=lambda tensor: tensor.order)
+        stored, cost = list(self.group.stored), self._cost(sections)
+        return Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
 
     def _cost(self, sections: list[Section]) -> int:
         cost = 0
@@ -332,6 +334,7 @@ class _Draft:
     def _read(self, tensor: Tensor, position: tuple[Index, ...]) -> Scalar:
         if tensor in self.inlined:
             assert isinstance(tensor, Pointwise)
+            self.looked_through.add(tensor)
             return self._resolve(tensor.body, _replacement(tensor.axes, position), (tensor, position))
         if tensor not in self.members:
             self.loaded[tensor] = None
