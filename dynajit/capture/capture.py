@@ -220,6 +220,8 @@ class FrameCapture:
         if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
             _C.mark_skip(self.code)
             return None
+        if any(isinstance(value, types.CellType) and value == types.CellType() for value in self.values):
+            return None  # reading an empty cell raises an error that only the original words right
         code = build_copy(decode(self.code))
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)

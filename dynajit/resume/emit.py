@@ -13,20 +13,21 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode import Emitter, InnerCall
+from dynajit.bytecode import Emitter, InnerCall, Instr
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.resume.inside import instruction_function
 from dynajit.resume.plan import Plan, Resume, operands, resume_after
-from dynajit.resume.rebuild import Rebuilder, reachable
+from dynajit.resume.rebuild import Rebuilder, in_cycles, reachable
 from dynajit.values.base import NULL, Value
 from dynajit.values.tensor import TensorVal
 
 # makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
 # whether it is the outermost frame's) -> callable
 MakeContinuation = Callable[[Resume, InnerCall | None, bool], Callable[..., Any]]
+_UNBOUND = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_DEREF", "DELETE_DEREF"})
 _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _KEEPS_OPERAND
 
@@ -106,7 +107,9 @@ class Emission:
 
     def finish(self) -> CodeType:
         """Objects, effects, and the end of the code."""
-        for value in self.roots():
+        roots = self.roots()
+        self.out.cyclic = in_cycles(reachable(roots))
+        for value in roots:
             self.out.prepare(value)
         for value in self.tx.journal.dirty.values():
             if value.source is not None:
@@ -153,6 +156,8 @@ class Emission:
             self.emit.set_location(instr.positions)
             for value in self.operands:
                 self.out.push(value)
+            if instr.op in _UNBOUND:
+                self._unbound(instr)
             if len(self.resumes) < 2:
                 self.emit.rerun(instr)
         if len(self.resumes) == 2:
@@ -163,6 +168,15 @@ class Emission:
             self._continue(self.resumes[1][1])
         elif self.resumes:
             self._continue(self.resumes[0][1])
+
+    def _unbound(self, instr: Instr) -> None:
+        """The instruction breaks because its variable is not bound; here it might be, or be another kind of variable."""
+        if instr.arg in self.root.code.params:
+            self.emit.delete_fast(instr.arg)
+        elif instr.arg in self.root.code.freevars:
+            text = f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope"
+            self.out.call_const(NameError, lambda: (self.out.const(text), self.out.const(instr.arg)), 2, ("name",))
+            self.emit.op("RAISE_VARARGS", 1)
 
     def _run_inside(self, plan: Plan) -> None:
         """Run the instruction at its place in the inlined frames; leaves what it pushes, or a branch's condition."""

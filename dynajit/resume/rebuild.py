@@ -5,7 +5,7 @@ before any effect happens, so that identity and order are eager's. A value says 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dynajit.bytecode import Emitter
@@ -14,6 +14,8 @@ from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.mapping import DictVal, replace_entries
+from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
 
 
@@ -33,6 +35,48 @@ def reachable(roots: Sequence[Value]) -> list[Value]:
     return found
 
 
+def in_cycles(values: Sequence[Value]) -> set[int]:
+    """Ids of the lists and dictionaries among `values` that contain themselves, directly or not."""
+    if not _has_cycle(values):
+        return set()
+    return {
+        id(value) for value in values
+        if isinstance(value, (ListVal, DictVal)) and value.source is None and any(value is part for part in _parts(value))
+    }
+
+
+def _parts(value: Value) -> list[Value]:
+    """What the value is built from, itself only if it contains itself."""
+    found: dict[int, Value] = {}
+    pending = [*value.children()]
+    while pending:
+        part = pending.pop()
+        if id(part) not in found:
+            found[id(part)] = part
+            if part.source is None:
+                pending.extend(part.children())
+    return list(found.values())
+
+
+def _has_cycle(values: Sequence[Value]) -> bool:
+    done: set[int] = set()
+    for root in values:
+        path: dict[int, Iterator[Value]] = {}
+        if id(root) not in done:
+            path[id(root)] = iter(root.children() if root.source is None else ())
+        while path:
+            last = next(reversed(path))
+            part = next(path[last], None)
+            if part is None:
+                del path[last]
+                done.add(last)
+            elif id(part) in path:
+                return True
+            elif id(part) not in done:
+                path[id(part)] = iter(part.children() if part.source is None else ())
+    return False
+
+
 class Rebuilder:
     """The generated code's view of the trace's values."""
 
@@ -43,6 +87,7 @@ class Rebuilder:
         self._preparing: set[int] = set()
         self._fills: list[tuple[Value, Callable[[Rebuilder], None]]] = []
         self._keep: list[Value] = []
+        self.cyclic: set[int] = set()
         self._count = 0
 
     def variable(self, hint: str) -> str:
@@ -90,6 +135,9 @@ class Rebuilder:
         if value.source is not None:
             self.ensure_source(value.source)
             return
+        if id(value) in self.cyclic:
+            self._prepare_cyclic(value)
+            return
         self._preparing.add(id(value))
         self._keep.append(value)
         for child in value.children():
@@ -100,6 +148,27 @@ class Rebuilder:
         self.bind(value, name)
         for child in value.fill_children():
             self.prepare(child)
+
+    def _prepare_cyclic(self, value: Any) -> None:
+        """A list or dictionary that contains itself: made empty, filled when all it holds exists."""
+        self.call_const(value.py_type(), lambda: None, 0)
+        name = self.variable("made")
+        self.emit.store_fast(name)
+        self.bind(value, name)
+        for child in value.children():
+            self.prepare(child)
+        self.later(value, lambda out: self._fill_cyclic(value))
+
+    def _fill_cyclic(self, value: Any) -> None:
+        def push() -> None:
+            self.push(value)
+            if isinstance(value, ListVal):
+                value.push_items(self)
+                self.emit.build_list(len(value.items))
+            else:
+                value.push_entries(self)
+        self.call_const(list.extend if isinstance(value, ListVal) else replace_entries, push, 2)
+        self.emit.pop_top()
 
     def later(self, value: Value, fill: Callable[[Any], None]) -> None:
         """Run `fill` after all objects exist: contents of objects that may refer to each other."""
