@@ -10,6 +10,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 @dataclasses.dataclass
@@ -180,8 +182,9 @@ class FrameCapture:
         """Roll back to where the break can be, and plan it."""
         chain = tx.broken_frames or [frame]
         stack = [entry.location() for entry in chain]
+        users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
         if self.session.fullgraph:
-            raise _unsupported(stop.kind, stop, stack)
+            raise _unsupported(stop.kind, stop, users)
         for plan in plan_breaks(chain):
             checkpoint = plan.frames[-1].checkpoint
             assert checkpoint is not None
@@ -192,11 +195,12 @@ class FrameCapture:
                 self.record.skipped = f"{NOTHING} before its first break: {stop}"
                 return None
             if emission.obstacle() is None:
-                self._record_break(stop, stack[:len(plan.frames)], str(stop) if plan.lifted else None, tx.graph.op_count > 0)
+                shown = [location for location in stack[:len(plan.frames)] if location in users] or users
+                self._record_break(stop, shown, str(stop) if plan.lifted else None, tx.graph.op_count > 0)
                 return emission
         self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
         if self._worth_breaking(tx):
-            self._record_break(stop, stack, breaks.IN_REGION.text, True)
+            self._record_break(stop, users, breaks.IN_REGION.text, True)
         return None
 
     def _worth_breaking(self, tx: Interpreter) -> bool:
