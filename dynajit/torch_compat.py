@@ -38,6 +38,8 @@ def any_autocast_enabled() -> bool:
 def aot_options() -> dict[str, Any]:
     """What `torch._functorch.config.patch` is given while AOTAutograd compiles.
 
-    Donated buffers make backward(retain_graph=True) an error that eager doesn't raise.
+    Donated buffers make backward(retain_graph=True) an error that eager doesn't raise. A backward graph compiled when
+    backward is first called would be compiled under whatever frame hook is active there, and its failure would be
+    nobody's.
     """
-    return {"donated_buffer": False}
+    return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}

@@ -60,6 +60,9 @@ def compile_with_autograd(
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )
+    if context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs is None:
+        # None would make backward(retain_graph=True) fail like a list of donated buffers.
+        context.fw_metadata.bw_donated_idxs = []
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
     return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)

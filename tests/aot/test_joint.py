@@ -400,7 +400,7 @@ def test_real_example_inputs(backend: str, grad: bool) -> None:
     torch.testing.assert_close(compiled(*inputs)[0], inputs[0] * inputs[1])
 
 
-def test_phases() -> None:
+def test_everything_is_compiled_ahead() -> None:
     seen = []
 
     def record(graph, inputs, phase):
@@ -414,9 +414,7 @@ def test_phases() -> None:
         return (x.sin() * x,)
 
     for x in (tensor(3), tensor(3, grad=True)):
-        (y,) = compile_joint(*capture(fn, [x]), record)(x)
-        if y.requires_grad:
-            y.sum().backward()
+        compile_joint(*capture(fn, [x]), record)
     assert seen[0] == "inference"
     assert sorted(seen[1:]) == ["backward", "forward"]
 
