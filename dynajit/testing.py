@@ -298,7 +298,7 @@ class _Comparison:
     @staticmethod
     def _require(condition: bool, where: str, message: str) -> None:
         if not condition:
-            raise AssertionError(f"{where}: {message}")
+            raise AssertionError(f"{where}: {message if len(message) < 600 else message[:600] + ' ...'}")
 
 
 def _equal(actual: Any, expected: Any) -> bool:
