@@ -27,7 +27,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.builder import affine
-from dynajit.loopir.lower_graph import SymbolicShapes, lower
+from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import NameRef, Program, Source, Tensor, Value
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse
@@ -54,6 +54,8 @@ def generate(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str 
                 return _Planner(program, schedule).plan()
         except SymbolicShapes as error:
             raise CannotGenerate(f"symbolic shape: {error}") from error
+        finally:
+            forget()
 
 
 def _fill_placeholders(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:

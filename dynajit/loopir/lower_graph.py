@@ -31,10 +31,14 @@ class SymbolicShapes(Exception):
     """The graph has sizes that are known only when it runs."""
 
 
-def lower(gm: torch.fx.GraphModule, name: str) -> Program:
-    """The graph as a program."""
+def forget() -> None:
+    """Empty the tables of interned nodes. A program is of use only until then."""
     index.clear()
     nodes.clear()
+
+
+def lower(gm: torch.fx.GraphModule, name: str) -> Program:
+    """The graph as a program."""
     return _Lowering(gm, name).run()
 
 
@@ -80,6 +84,8 @@ class _Lowering:
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise SymbolicShapes(name)
         if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+            return NameRef(name)
+        if fake.is_neg() or fake.is_conj():  # the memory holds something else than the tensor
             return NameRef(name)
         shape, stride = tuple(fake.shape), tuple(fake.stride())
         if not all(type(number) is int for number in (*shape, *stride)):

@@ -365,3 +365,11 @@ def test_mutated_input() -> None:
     (actual,) = executor.build(plan)(p, g)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(p, expected_p)
+
+
+def test_negative_bit_is_respected() -> None:
+    z = torch.randn(4, 4, dtype=torch.complex64)
+    check(lambda z: z.conj().imag + 1, z)
+    y = z.conj().imag
+    assert y.is_neg()
+    check(lambda y: (y + 1, y.sum()), y)
