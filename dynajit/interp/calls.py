@@ -7,9 +7,10 @@ section "Calls". Models of builtins are in `values/builtins`; which modules are 
 from __future__ import annotations
 
 import functools
+import contextlib
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dynajit.bytecode import decode
@@ -19,7 +20,7 @@ from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, is_pure, torch_functions
+from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
 from dynajit.values.effects import is_replayed, replay
@@ -39,6 +40,16 @@ class Calls(Tracer):
     run: Callable[[SymFrame], Value | Yielded]
     frames: list[SymFrame]
     direct_call: bool
+    indirect_depth = 0
+
+    @contextlib.contextmanager
+    def indirect(self) -> Iterator[None]:
+        """While a model works with the result of what it calls, or catches what that raises, no frame is direct."""
+        self.indirect_depth += 1
+        try:
+            yield
+        finally:
+            self.indirect_depth -= 1
 
     # -- calling
 
@@ -87,7 +98,7 @@ class Calls(Tracer):
         for name in code.co_cellvars:
             inside = locals_.pop(name, None)
             cells[name] = inside if name in passed_cells and isinstance(inside, CellVal) else CellVal(inside)
-        frame = SymFrame(decoded, code, function.globals, locals_, cells, direct)
+        frame = SymFrame(decoded, code, function.globals, locals_, cells, direct and not self.indirect_depth)
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
             return GeneratorVal(frame)
@@ -150,7 +161,8 @@ class Calls(Tracer):
 
     def has_attribute(self, value: Value, name: str) -> bool:
         try:
-            value.getattr(self, name)
+            with self.indirect():
+                value.getattr(self, name)
         except Raised as raised:
             if issubclass(raised.value.py_type(), AttributeError):
                 return False
@@ -213,6 +225,9 @@ class Calls(Tracer):
     def equal(self, left: Value, right: Value) -> bool:
         return operators.compare(self, "==", left, right).truth(self)
 
+    def less(self, left: Value, right: Value) -> bool:
+        return operators.compare(self, "<", left, right).truth(self)
+
     def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value:
         return TupleVal(items, kind)
 
@@ -238,7 +253,10 @@ def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value
         policy.signature_of(handler).bind(tx, *args, **kwargs)
     except TypeError as error:
         raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
-    return handler(tx, *args, **kwargs)
+    if handler in TAIL_CALLS:
+        return handler(tx, *args, **kwargs)
+    with tx.indirect():
+        return handler(tx, *args, **kwargs)
 
 
 def bind_arguments(

@@ -302,7 +302,8 @@ def match_keys(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if not subject.contains(tx, key):
             frame.push(ConstVal(None))
             return
-        found.append(subject.getitem(tx, key))
+        with tx.indirect():
+            found.append(subject.getitem(tx, key))
     frame.push(TupleVal(found))
 
 
@@ -328,7 +329,8 @@ def match_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if not tx.has_attribute(subject, name):
             frame.push(ConstVal(None))
             return
-        found.append(tx.getattr(subject, name))
+        with tx.indirect():
+            found.append(tx.getattr(subject, name))
     frame.push(TupleVal(found))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import Source
+from dynajit.guards.source import ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 
@@ -45,13 +45,13 @@ _C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 def is_literal(obj: object) -> bool:
     """Whether the object is immutable all the way down and equal objects are interchangeable."""
     kind = type(obj)
-    if kind in LITERAL_TYPES or isinstance(obj, enum.Enum):
+    if kind in LITERAL_TYPES or issubclass(kind, enum.Enum):
         return True
-    if isinstance(obj, slice):
+    if type(obj) is slice:
         return is_literal(obj.start) and is_literal(obj.stop) and is_literal(obj.step)
     if kind is range:
         return True
-    if isinstance(obj, frozenset) and kind is frozenset:
+    if type(obj) is frozenset:
         return all(is_literal(item) for item in obj)
     return False
 
@@ -80,7 +80,7 @@ class ConstVal(Value):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
-            return tx.class_attribute(self, type(self.value), name)
+            return self._member_attribute(tx, name)
         try:
             found = getattr(self.value, name)
         except AttributeError as error:
@@ -91,7 +91,19 @@ class ConstVal(Value):
             return ConstMethod(self, name)
         return tx.from_real(found)
 
+    def _member_attribute(self, tx: Tracer, name: str) -> Value:
+        """An attribute of an enumeration's member: its own, or its class's."""
+        descriptor = getattr(type(self.value), name, None)
+        if name in self.value.__dict__ and not isinstance(descriptor, property):
+            source = InstanceAttrSource(ConstSource(self.value, str(self.value)), name)
+            return tx.wrap(self.value.__dict__[name], source)
+        return tx.class_attribute(self, type(self.value), name)
+
     def truth(self, tx: Tracer) -> bool:
+        if isinstance(self.value, enum.Enum):
+            for name in ("__bool__", "__len__"):
+                if isinstance(getattr(type(self.value), name, None), types.FunctionType):
+                    return tx.call(tx.class_attribute(self, type(self.value), name), [], {}).truth(tx)
         return bool(self.value)
 
     def length(self, tx: Tracer) -> Value:
@@ -149,6 +161,13 @@ class ConstMethod(Value):
 
     def rebuild(self, out: Any) -> None:
         out.const(self.real())
+
+
+def identical(left: Value, right: Value) -> bool:
+    """Whether both are known to be one object, as containers ask before they compare."""
+    if left is right:
+        return True
+    return isinstance(left, ConstVal) and isinstance(right, ConstVal) and left.value is right.value
 
 
 def constant_of(value: Value, what: str) -> Any:

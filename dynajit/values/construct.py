@@ -53,11 +53,9 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
     if kind.__module__ in _UNTRACED:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
     new, new_where = lookup_type(kind, "__new__")
-    if isinstance(new, staticmethod):
-        new = new.__func__
-    if isinstance(new, types.FunctionType):
+    if isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType):
         assert new_where is not None
-        made = tx.call(class_value(tx, kind, new_where, "__new__", new), [cls, *args], kwargs)
+        made = tx.call(bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs)
         if not issubclass(made.py_type(), kind):
             return made
     elif issubclass(kind, BaseException):

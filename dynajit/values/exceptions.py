@@ -6,12 +6,14 @@ look at; one that leaves the outermost frame ends the graph, and the line runs f
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.values.base import Raised, Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.objects import ObjVal
+from dynajit.values.objects import ObjVal, maker
 from dynajit.values.sequence import TupleVal
 
 
@@ -21,13 +23,22 @@ class ExceptionVal(ObjVal):
     def __init__(self, cls: type[BaseException], args: Sequence[Value]) -> None:
         super().__init__(cls)
         self.args = TupleVal(args)
-        self.new_args = tuple(args)
         self.cause: Value = ConstVal(None)
         self.context: Value = ConstVal(None)
+        self.suppress = False
 
     def describe(self) -> str:
-        text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.new_args)
+        text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
         return f"{self.cls.__name__}: {text}"
+
+    def real(self) -> Any:
+        """An exception of the same class and arguments, for its text; nothing of a user's `__init__` runs."""
+        args = [arg.real() for arg in self.args.items]
+        if isinstance(self.cls.__init__, types.FunctionType):
+            made = self.cls.__new__(self.cls, *args)
+            made.args = tuple(args)
+            return made
+        return self.cls(*args)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "args":
@@ -37,9 +48,11 @@ class ExceptionVal(ObjVal):
         if name == "__context__":
             return self.context
         if name == "__suppress_context__":
-            return ConstVal(not (isinstance(self.cause, ConstVal) and self.cause.value is None))
+            return ConstVal(self.suppress)
         if name == "value" and issubclass(self.cls, StopIteration):
-            return self.new_args[0] if self.new_args else ConstVal(None)
+            return self.args.items[0] if self.args.items else ConstVal(None)
+        if name == "__traceback__":
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
         return super().getattr(tx, name)
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
@@ -48,10 +61,42 @@ class ExceptionVal(ObjVal):
             return
         if name in ("__cause__", "__context__"):
             tx.journal.set_attr(self, name.strip("_"), value)
+            if name == "__cause__":
+                tx.journal.set_attr(self, "suppress", True)
             return
-        if name in ("__suppress_context__", "__traceback__"):
+        if name == "__suppress_context__":
+            tx.journal.set_attr(self, "suppress", value.truth(tx))
+            return
+        if name == "__traceback__":
             return
         super().setattr(tx, name, value)
+
+    def children(self) -> Sequence[Value]:
+        return tuple(self.args.items)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.const(self.cls)
+            for arg in self.args.items:
+                out.push(arg)
+
+        out.call_const(maker(self.cls), push, 1 + len(self.args.items))
+        out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        super()._fill(out)
+        for name, value in (("__cause__", self.cause), ("__context__", self.context)):
+            if not (isinstance(value, ConstVal) and value.value is None):
+                out.push(value)
+                out.push(self)
+                out.emit.store_attr(name)
+        if self.suppress:
+            out.const(True)
+            out.push(self)
+            out.emit.store_attr("__suppress_context__")
+
+    def fill_children(self) -> Sequence[Value]:
+        return [*super().fill_children(), self.cause, self.context]
 
 
 def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Raised:
@@ -63,4 +108,4 @@ def exception_arguments(value: Value) -> list[Any]:
     """Real arguments, for messages."""
     if not isinstance(value, ExceptionVal):
         return []
-    return [arg.const() if arg.is_const() else arg.describe() for arg in value.new_args]
+    return [arg.const() if arg.is_const() else arg.describe() for arg in value.args.items]

@@ -13,7 +13,7 @@ from typing import Any
 from dynajit.guards.source import DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.iterators import IteratorVal
 from dynajit.values.sequence import Lazy
 
@@ -308,7 +308,7 @@ class DictViewVal(Value):
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.what == "keys":
             return self.mapping.contains(tx, item)
-        return any(member is item or tx.equal(member, item) for member in tx.unpack(self))
+        return any(identical(member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
     def real(self) -> Any:
         return getattr(self.mapping.real(), self.what)()
@@ -520,7 +520,8 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
     if isinstance(mapping, DictVal):
         return mapping.items(tx)
     if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
-        return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
+        with tx.indirect():
+            return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
     found = []
     for position, item in enumerate(tx.unpack(value)):
         pair = tx.unpack(item)
@@ -595,6 +596,24 @@ def set_symmetric_difference(tx: Tracer, self: SetVal, other: Value) -> Value:
     right = {item.hash_key(): item for item in tx.unpack_set(other)}
     kept = {key: value for key, value in self.entries.items() if key not in right}
     return _made(self.kind, {**kept, **{key: value for key, value in right.items() if key not in self.entries}})
+
+
+@set_method
+def set_intersection_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    self.replace(tx, set_intersection(tx, self, *others).entries)  # type: ignore[attr-defined]
+    return ConstVal(None)
+
+
+@set_method
+def set_difference_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
+    self.replace(tx, set_difference(tx, self, *others).entries)  # type: ignore[attr-defined]
+    return ConstVal(None)
+
+
+@set_method
+def set_symmetric_difference_update(tx: Tracer, self: SetVal, other: Value) -> Value:
+    self.replace(tx, set_symmetric_difference(tx, self, other).entries)  # type: ignore[attr-defined]
+    return ConstVal(None)
 
 
 @set_method

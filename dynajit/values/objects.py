@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal, SuperVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import TupleVal
@@ -82,7 +83,10 @@ def bind(
     if owner is not None and isinstance(found, functools.cached_property):
         return _bind_cached_property(tx, owner, found, source)
     if isinstance(found, property):
-        return tx.from_real(found) if owner is None else _bind_property(tx, owner, found, source)
+        if owner is None:
+            tx.guard(source, "ID", found)
+            return tx.from_real(found)
+        return _bind_property(tx, owner, found, source)
     getter, getter_class = lookup_type(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap(found, source)
@@ -117,7 +121,9 @@ class InstanceDict(DictVal):
     """The `__dict__` of an object: read by attribute name, written back name by name."""
 
     def __init__(self, owner: ObjVal) -> None:
-        real = getattr(owner.real_object, "__dict__", None) if owner.real_object is not None else None
+        real = None
+        if owner.real_object is not None and owner.cls.__dictoffset__ != 0:
+            real = _C.generic_getattr(owner.real_object, "__dict__")
         source = AttrSource(owner.source, "__dict__") if owner.source is not None else None
         super().__init__(dict, source, real)
         self.owner = owner
@@ -232,7 +238,6 @@ class ObjVal(Value):
         self.payload = payload
         self.slots: dict[str, Value | None] = {}
         self._dict: InstanceDict | None = None
-        self.new_args: Sequence[Value] = ()
 
     def py_type(self) -> type:
         return self.cls
@@ -320,11 +325,12 @@ class ObjVal(Value):
 
     def _data_descriptor(self, tx: Tracer, name: str, found: Any, where: type, fallback: bool) -> Value:
         if isinstance(found, property):
-            try:
+            if not fallback or lookup_type(self.cls, "__getattr__")[0] is MISSING:
                 return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            try:
+                with tx.indirect():
+                    return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
             except Raised as raised:
-                if not fallback:
-                    raise
                 return self._fallback(tx, name, raised)
         if name == "__class__":
             return tx.from_real(self.cls)
@@ -377,7 +383,7 @@ class ObjVal(Value):
         elif value is not None:
             self.instance_dict(tx).setitem(tx, ConstVal(name), value)
         elif self.instance_dict(tx).lookup(tx, ConstVal(name)) is None:
-            raise tx.raised(AttributeError, name)
+            raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         else:
             self.instance_dict(tx).take(tx, ConstVal(name))
 
@@ -463,7 +469,7 @@ class ObjVal(Value):
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.special(tx, "__contains__") is not None:
             return self.call_special(tx, "__contains__", item).truth(tx)
-        return any(member is item or tx.equal(member, item) for member in tx.unpack(self))
+        return any(identical(member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self.special(tx, "__getitem__") is None:
@@ -478,20 +484,11 @@ class ObjVal(Value):
 
     # -- generated code
 
-    def children(self) -> Sequence[Value]:
-        return tuple(self.new_args)
-
     def rebuild(self, out: Any) -> None:
         if self.real_object is not None:
             out.const(self.real_object)
             return
-
-        def push() -> None:
-            out.const(self.cls)
-            for arg in self.new_args:
-                out.push(arg)
-
-        out.call_const(_maker(self.cls), push, 1 + len(self.new_args))
+        out.call_const(maker(self.cls), lambda: out.const(self.cls), 1)
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
@@ -560,7 +557,7 @@ def _is_data_descriptor(found: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def _maker(cls: type) -> Callable[..., Any]:
+def maker(cls: type) -> Callable[..., Any]:
     """The C `__new__` that makes a bare instance."""
     for base in cls.__mro__:
         new = base.__dict__.get("__new__")
@@ -750,7 +747,7 @@ def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
     order = value.start.__mro__
     owner: Value | None = value.obj
     cls_value: Value = tx.from_real(value.start)
-    if isinstance(value.obj, ClassVal):
+    if isinstance(value.obj, ClassVal) and value.start is value.obj.obj:
         owner, cls_value = None, value.obj
     for base in order[order.index(value.cls) + 1 :]:
         if name in base.__dict__:

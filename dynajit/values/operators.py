@@ -128,6 +128,10 @@ def _user_binary(tx: Tracer, symbol: str, inplace: bool, left: Value, right: Val
     plain = payload_of(left), payload_of(right)
     if plain != (left, right):
         return binary(tx, symbol, *plain)
+    for sequence, times in ((left, right), (right, left)):
+        repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
+        if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
+            return binary(tx, symbol, sequence, tx.call(repeats, [], {}))
     raise tx.raised(
         TypeError,
         f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "

@@ -15,7 +15,7 @@ import torch
 from dynajit.guards.source import ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.constant import ConstVal, constant_of, identical
 from dynajit.values.iterators import SequenceIterator
 
 
@@ -80,7 +80,7 @@ class SequenceVal(Value):
         return LiveIterator(self)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return any(member is item or tx.equal(member, item) for member in self.values(tx))
+        return any(identical(member, item) or tx.equal(member, item) for member in self.values(tx))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if key.py_type() is slice:
@@ -92,11 +92,13 @@ class SequenceVal(Value):
         raise NotImplementedError
 
     def _index(self, tx: Tracer, key: Value, what: str) -> int:
-        index = constant_of(key, "an index")
-        if not hasattr(type(index), "__index__"):
+        if not hasattr(key.py_type(), "__index__"):
             raise tx.raised(
-                TypeError, f"{self.kind.__name__} indices must be integers or slices, not {type(index).__name__}"
+                TypeError, f"{self.kind.__name__} indices must be integers or slices, not {key.py_type().__name__}"
             )
+        if isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
+            key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {})
+        index = constant_of(key, "an index")
         index = index.__index__()
         if index < 0:
             index += len(self.items)
@@ -337,7 +339,7 @@ def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
 def remove(tx: Tracer, self: ListVal, item: Value) -> Value:
     items = self.values(tx)
     for position, member in enumerate(items):
-        if member is item or tx.equal(member, item):
+        if identical(member, item) or tx.equal(member, item):
             self.replace(tx, [*items[:position], *items[position + 1 :]])
             return ConstVal(None)
     raise tx.raised(ValueError, "list.remove(x): x not in list")
@@ -371,27 +373,58 @@ def index(tx: Tracer, self: SequenceVal, item: Value, start: Value | None = None
     items = self.values(tx)
     first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
     for position in range(first, last):
-        if items[position] is item or tx.equal(items[position], item):
+        if identical(items[position], item) or tx.equal(items[position], item):
             return ConstVal(position)
     raise tx.raised(ValueError, f"{item.const()!r} is not in list" if item.is_const() else "value is not in list")
 
 
 @list_method
 def count(tx: Tracer, self: SequenceVal, item: Value) -> Value:
-    return ConstVal(sum(member is item or tx.equal(member, item) for member in self.values(tx)))
+    return ConstVal(sum(identical(member, item) or tx.equal(member, item) for member in self.values(tx)))
 
 
 def sorted_values(tx: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """Items in the order of `sorted(items, key=, reverse=)`; the keys have to be known while tracing."""
     plain = key is None or (key.is_const() and key.const() is None)
     keys = [item if plain else tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
-    try:
-        reals = [found.real() for found in keys]
-    except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"sorting by {missing}") from None
     backwards = reverse is not None and reverse.truth(tx)
     try:
-        order = sorted(range(len(items)), key=reals.__getitem__, reverse=backwards)
-    except TypeError as error:
-        raise tx.raised(TypeError, *error.args) from None
+        reals = [found.real() for found in keys]
+    except NotReal:
+        order = _order_by_comparing(tx, keys, backwards)
+    else:
+        try:
+            order = sorted(range(len(items)), key=reals.__getitem__, reverse=backwards)
+        except TypeError as error:
+            raise tx.raised(TypeError, *error.args) from None
     return [items[position] for position in order]
+
+
+def _order_by_comparing(tx: Tracer, keys: Sequence[Value], backwards: bool) -> list[int]:
+    """Positions in sorted order, with the comparisons that CPython makes for fewer than 64 keys, in its order."""
+
+    def less(left: int, right: int) -> bool:
+        return tx.less(keys[left], keys[right])
+
+    order = list(range(len(keys)))
+    if backwards:
+        order.reverse()
+    run = min(len(order), 2)
+    if run == 2:
+        down = less(order[1], order[0])
+        while run < len(order) and less(order[run], order[run - 1]) == down:
+            run += 1
+        if down:
+            order[:run] = order[:run][::-1]
+    for position in range(run, len(order)):
+        pivot, low, high = order[position], 0, position
+        while low < high:
+            middle = (low + high) // 2
+            if less(pivot, order[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        order.insert(low, order.pop(position))
+    if backwards:
+        order.reverse()
+    return order

@@ -13,7 +13,7 @@ from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
-from dynajit.values.builtins.registry import BUILTINS, Model, builtin
+from dynajit.values.builtins.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
@@ -276,6 +276,7 @@ def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) 
 
 
 @builtin(types.FunctionType.__call__)
+@tail_call
 def function_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
     return tx.call(self, args, kwargs)
 

@@ -13,7 +13,7 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.builtins.registry import builtin, constructor
+from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
@@ -94,12 +94,14 @@ def callable_(tx: Tracer, obj: Value) -> Value:
 
 
 @builtin(getattr)
+@tail_call
 def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
     text = constant_of(name, "an attribute's name")
     if default is None:
         return obj.getattr(tx, text)
     try:
-        return obj.getattr(tx, text)
+        with tx.indirect():
+            return obj.getattr(tx, text)
     except Raised as raised:
         if issubclass(raised.value.py_type(), AttributeError):
             return default
@@ -193,7 +195,7 @@ def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Va
         obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals[first]
     assert isinstance(cls, ClassVal) and obj is not None
     if isinstance(obj, ClassVal) and issubclass(obj.obj, cls.obj):
-        return SuperVal(cls.obj, obj, obj.obj)
+        return SuperVal(cls.obj, obj, obj.obj)  # an instance of a metaclass goes the other way
     if not issubclass(obj.py_type(), cls.obj):
         raise tx.raised(TypeError, "super(type, obj): obj must be an instance or subtype of type")
     return SuperVal(cls.obj, obj, obj.py_type())
@@ -397,11 +399,11 @@ def repr_(tx: Tracer, value: Value) -> Value:
 def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], ObjVal):
         found, _ = lookup_type(args[0].cls, method)
+        if found is object.__str__:
+            method = "__repr__"
+            found, _ = lookup_type(args[0].cls, method)
         if isinstance(found, types.FunctionType):
             return args[0].call_special(tx, method)
-        found, _ = lookup_type(args[0].cls, "__repr__")
-        if isinstance(found, types.FunctionType):
-            return args[0].call_special(tx, "__repr__")
     if args and isinstance(args[0], TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
     return tx.fold(fn, args, kwargs)

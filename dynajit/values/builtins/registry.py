@@ -20,6 +20,7 @@ from dynajit.values.base import Value
 Model = Callable[..., Value]
 BUILTINS: dict[Any, Model] = {}
 CONSTRUCTORS: dict[type, Model] = {}
+TAIL_CALLS: set[Model] = set()
 
 _PURE_MODULES = (math, cmath, operator)
 _PURE_BUILTINS = frozenset(
@@ -49,6 +50,12 @@ def constructor(*classes: type) -> Callable[[Model], Model]:
         return fn
 
     return register
+
+
+def tail_call(fn: Model) -> Model:
+    """Declare that the model returns what it calls, unseen, so that a break in there can be continued in the caller."""
+    TAIL_CALLS.add(fn)
+    return fn
 
 
 def pure(*functions: Any) -> None:
@@ -89,4 +96,4 @@ _PURE.difference_update(
         operator.isub,
     }
 )
-__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "collections", "constructor", "is_pure", "pure"]
+__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "collections", "constructor", "is_pure", "pure", "tail_call"]

@@ -14,7 +14,7 @@ import torch.nn.functional
 
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
+from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import BoundBuiltin
 from dynajit.values.objects import ObjVal
@@ -135,6 +135,7 @@ def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> 
 
 
 @builtin(torch.nn.Module.__call__)
+@tail_call
 def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
     """`module(x)` without hooks is `module.forward(x)`; with hooks torch's own code is traced."""
     assert isinstance(self, ObjVal)

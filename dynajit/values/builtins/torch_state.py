@@ -98,6 +98,10 @@ _reads(
 )
 
 
+if hasattr(torch._C, "_is_torch_function_mode_enabled"):
+    _reads(torch._C._is_torch_function_mode_enabled)
+
+
 def _constant(result: object, *functions: Any) -> None:
     """Functions that have one answer while dynajit traces."""
     for function in functions:
