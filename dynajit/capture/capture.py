@@ -279,11 +279,10 @@ class FrameCapture:
             with timer("backend"):
                 compiled = self.session.backend(module, examples, **self.session.options)
         except Exception as error:
-            stack = [FrameLoc(self.code.co_filename, self.code.co_firstlineno, function=self.code.co_name)]
-            raise BackendError(error, module.print_readable(print_output=False), stack) from error
+            raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
         if not callable(compiled):
             cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
-            raise BackendError(cause, module.print_readable(print_output=False), [])
+            raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
         return _C.GraphCall(compiled)
 
     def _log(self, tx: Interpreter, code: types.CodeType) -> None:
@@ -319,6 +318,18 @@ def _holds_tensors(value: Any, depth: int = 2) -> bool:
 def _mutates(tx: Interpreter) -> bool:
     """Whether an input was written in place."""
     return any(entry.fake._version != entry.version for entry in tx.graph.inputs)
+
+
+def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
+    """The user's lines that the first and the last operation of a graph come from."""
+    found: list[FrameLoc] = []
+    for node in (nodes[0], nodes[-1]) if nodes else ():
+        lines = [line for line in node.meta.get("stack_trace", "").splitlines() if line.lstrip().startswith('File "')]
+        if lines:
+            _, filename, rest = lines[-1].split('"', 2)
+            number, _, function = rest.removeprefix(", line ").partition(", in ")
+            found.append(FrameLoc(filename, int(number), function=function))
+    return list(dict.fromkeys(found))
 
 
 def _user_line(node: fx.Node) -> tuple[str, int] | None:

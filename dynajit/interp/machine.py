@@ -8,6 +8,7 @@ in `calls.py`, what an opcode means in `opcodes_*.py`.
 from __future__ import annotations
 
 import builtins
+import linecache
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -266,7 +267,9 @@ class Interpreter(Calls):
         text = self._stacks.get(where)
         if text is None:
             text = self._stacks[where] = "".join(
-                f'  File "{loc.filename}", line {loc.lineno}, in {loc.function}\n' for loc in self.user_stack()
+                f'  File "{loc.filename}", line {loc.lineno}, in {loc.function}\n'
+                f"    {linecache.getline(loc.filename, loc.lineno or 0).strip()}\n"
+                for loc in self.user_stack()
             )
         return {"example_value": result, "stack_trace": text}
 
