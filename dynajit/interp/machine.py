@@ -30,6 +30,7 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
+from dynajit.values.objects import is_trusted
 from dynajit.values.tensor import TensorVal
 from dynajit.values.wrap import from_real, wrap
 
@@ -234,7 +235,15 @@ class Interpreter(Calls):
                 return written[1]  # type: ignore[no-any-return]
         elif name in frame.globals:
             return self.wrap(frame.globals[name], self._global_source(frame, name))
+        else:
+            self._guard_missing_global(frame.globals, name)
         return self._load_builtin(frame, name) if builtins else None
+
+    def _guard_missing_global(self, globals_: dict[str, Any], name: str) -> None:
+        """A global that hides a builtin, or was missing, may appear."""
+        module = globals_.get("__name__")
+        if not is_trusted(module) and not str(module).startswith("dynajit."):
+            self.guard(ConstSource(globals_, f"{module}.__dict__"), "DICT_MISSING", name)
 
     def _global_source(self, frame: SymFrame, name: str) -> Source:
         if frame is self.frames[0] or frame.globals is self.frames[0].globals:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -285,6 +286,41 @@ class FunctionVal(Value):
 
     def effect_children(self) -> Sequence[Value]:
         return [*self.attrs.values(), self]
+
+
+class CompiledVal(Value):
+    """What `dynajit.compile` returned for a function; its call is traced as the function's."""
+
+    def __init__(self, obj: _C.CompiledFunction, function: FunctionVal, source: Source | None) -> None:
+        self.obj = obj
+        self.function = function
+        self.source = source
+
+    def py_type(self) -> type:
+        return _C.CompiledFunction
+
+    def describe(self) -> str:
+        return f"the compiled function {self.function.qualname}"
+
+    def real(self) -> Any:
+        return self.obj
+
+    def hash_key(self) -> object:
+        return self.obj
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "__get__":
+            return super().getattr(tx, name)
+        source = self.source if self.source is not None else ConstSource(self.obj, self.function.qualname)
+        if not hasattr(self.obj, name):
+            raise tx.raised(AttributeError, f"'CompiledFunction' object has no attribute '{name}'")
+        return tx.wrap(getattr(self.obj, name), AttrSource(source, name))
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        return tx.call(self.function, args, kwargs, direct)
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.obj)
 
 
 def make_function(

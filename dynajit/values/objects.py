@@ -58,6 +58,12 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
     return tx.wrap(found, source)
 
 
+def guard_missing(tx: Tracer, kind: type, name: str) -> None:
+    """Rely on a class having no such attribute, unless nobody is taken to change the class."""
+    if not is_trusted(kind.__module__):
+        tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
+
+
 def bind(
     tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
 ) -> Value:
@@ -77,7 +83,7 @@ def bind(
         return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):
         return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
-    if isinstance(found, functools._lru_cache_wrapper):
+    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
         cached = tx.wrap(found, source)
         return cached if owner is None else MethodVal(owner, cached)
     if owner is not None and isinstance(found, functools.cached_property):
@@ -286,6 +292,7 @@ class ObjVal(Value):
         if found is not MISSING:
             assert where is not None
             return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+        guard_missing(tx, self.cls, name)
         error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         if fallback:
             return self._fallback(tx, name, error)
@@ -421,6 +428,8 @@ class ObjVal(Value):
     def special(self, tx: Tracer, name: str) -> Value | None:
         """The bound special method, looked up in the class alone; None if there is none."""
         found, where = lookup_type(self.cls, name)
+        if found is MISSING:
+            guard_missing(tx, self.cls, name)
         if found is MISSING or found is None:
             return None
         assert where is not None
@@ -634,6 +643,7 @@ class ModuleVal(RealVal):
         if name in self.obj.__dict__ or hasattr(self.obj, name):
             found = getattr(self.obj, name)
         else:
+            tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
             raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
         if is_trusted(self.obj.__name__):
             trusted = trusted_value(tx, found)
@@ -700,6 +710,7 @@ class ClassVal(RealVal):
             if issubclass(cls, enum.Enum) and name in cls.__members__:
                 return ConstVal(getattr(cls, name))
             return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
+        guard_missing(tx, cls, name)
         raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
 
     def truth(self, tx: Tracer) -> bool:

@@ -7,6 +7,7 @@ is an entry in `BREAKING_METHODS`; the rest becomes graph nodes.
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Sequence
@@ -83,6 +84,8 @@ CONSTANT_METHODS = frozenset(
     }
 )
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+# What the TENSOR guard does not cover; results of operations inherit it from the inputs.
+UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
 BREAKING_METHODS: dict[str, BreakKind] = {
     "backward": breaks.BACKWARD,
     "item": breaks.DATA_DEPENDENT,
@@ -108,6 +111,10 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "nonzero": breaks.DYNAMIC_OUTPUT,
     "resize_as_": breaks.UNSUPPORTED_TENSOR,
 }
+
+
+def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.Tensor) and getattr(tensor, method)() == expected
 
 
 class TensorVal(Value):
@@ -257,6 +264,10 @@ class TensorVal(Value):
         return shape.items[index]
 
     def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name in UNGUARDED_METHODS:
+            for entry in tx.graph.inputs:
+                known = functools.partial(_still, name, getattr(entry.real, name)())
+                tx.guard(entry.source, "PREDICATE", known, f"has the same {name}()")
         try:
             reals = [arg.fake if isinstance(arg, TensorVal) else arg.const() for arg in args]
             named = {key: arg.const() for key, arg in kwargs.items()}

@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
-from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import BuiltinVal, ClassVal, LibraryMethod, LibraryVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
@@ -163,6 +164,14 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
     else:
         tx.guard(source, "ID", obj)
     return made
+
+
+@wraps_type(_C.CompiledFunction)
+def _compiled(tx: Tracer, obj: _C.CompiledFunction, source: Source) -> Value:
+    if not isinstance(source, ConstSource):
+        tx.guard(source, "ID", obj)
+    function = FunctionVal.outside(tx, obj.function, ConstSource(obj.function, obj.function.__qualname__))
+    return CompiledVal(obj, function, source)
 
 
 @wraps_type(types.CellType)

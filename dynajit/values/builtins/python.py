@@ -18,7 +18,7 @@ from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
-from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
 from dynajit.values.tensor import TensorMethod, TensorVal
@@ -90,7 +90,9 @@ def type_(tx: Tracer, obj: Value, *rest: Value) -> Value:
 def callable_(tx: Tracer, obj: Value) -> Value:
     if isinstance(obj, (FunctionVal, MethodVal, PartialVal, BuiltinVal, ClassVal, TensorMethod, BoundBuiltin)):
         return ConstVal(True)
-    return ConstVal(hasattr(obj.py_type(), "__call__"))
+    if isinstance(obj, ObjVal):
+        return ConstVal(obj.special(tx, "__call__") is not None)
+    return ConstVal(lookup_type(obj.py_type(), "__call__")[0] is not MISSING)
 
 
 @builtin(getattr)
