@@ -74,8 +74,12 @@ def _session(fullgraph: bool, dynamic: bool | None, backend: str | Callable[...,
         raise ConfigError.unknown("mode", mode, MODES)
     if mode is not None and options is not None:
         raise ConfigError("mode and options exclude each other: a mode is a set of options")
-    if dynamic not in (None, True, False):
+    if not (dynamic is None or isinstance(dynamic, bool)):
         raise ConfigError(f"dynamic takes None, True or False, not {dynamic!r}")
+    if not isinstance(fullgraph, bool):
+        raise ConfigError(f"fullgraph takes True or False, not {fullgraph!r}")
+    if options is not None and not isinstance(options, dict):
+        raise ConfigError(f"options takes a dictionary, not {options!r}")
     found = lookup_backend(backend)
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     named: dict[str, Any] = {}
@@ -115,7 +119,7 @@ def _compiled(model: Any, session: Session) -> Any:
 def _call_object(function: types.FunctionType, session: Session) -> _C.CompiledFunction:
     assert session.capture is not None
     session.add_root(function.__code__)
-    return _C.CompiledFunction(function, session.capture, None, session, _reduce)
+    return _C.CompiledFunction(function, session.capture, session.owner(), session, _reduce)
 
 
 def _reduce(compiled: _C.CompiledFunction) -> tuple[Any, ...]:

@@ -48,6 +48,9 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
 
 
+codegen.known_options = _OPTIONS  # type: ignore[attr-defined]  # `dynajit.compile` checks against it
+
+
 def _device(value: Any) -> str | None:
     return value.device.type if isinstance(value, torch.Tensor) else None
 

@@ -92,7 +92,7 @@ def _capture(session: Session, code: types.CodeType, function: types.FunctionTyp
                 lambda: FrameCapture(session, code, function, values, record).run())
         finally:
             records.publish(record)
-    touch(code)
+    session.touch(code)
     return variant
 
 

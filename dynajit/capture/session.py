@@ -38,6 +38,26 @@ def frame_number(code: types.CodeType) -> int:
     return entry[1]
 
 
+class Owner:
+    """Lives as long as the objects that `compile` gave to the user for one session; takes the session's variants with
+    it, which sit on code objects that may live longer."""
+
+    def __init__(self, session: Session) -> None:
+        self._key: object = session
+        self._codes = session.codes
+
+    def __del__(self) -> None:
+        for reference in list(self._codes.values()):
+            code = reference()
+            variants = _C.variants(code) if code is not None else []
+            if code is None or all(variant.key is not self._key for variant in variants):
+                continue
+            _C.reset_code(code)
+            for variant in reversed(variants):
+                if variant.key is not self._key:
+                    _C.add_variant(code, variant)
+
+
 def reset_caches() -> None:
     """Forget all variants of all code objects."""
     for reference in list(_touched.values()):
@@ -67,8 +87,24 @@ class Session:
         self.dynamic = dynamic
         self.options = options or {}
         self.capture: Callable[..., Any] | None = None
+        # code objects with variants of this session
+        self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+        self._owner: weakref.ref[Owner] | None = None
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def owner(self) -> Owner:
+        """The session's owner, kept alive by the objects that the user has."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is None:
+            owner = Owner(self)
+            self._owner = weakref.ref(owner)
+        return owner
+
+    def touch(self, code: types.CodeType) -> None:
+        """Remember a code object that has variants of this session."""
+        self.codes[id(code)] = weakref.ref(code, lambda _, codes=self.codes, key=id(code): codes.pop(key, None))
+        touch(code)
 
     def add_root(self, code: types.CodeType) -> None:
         """Code that is compiled even if nothing in it makes a graph: what the user named, and continuations."""
@@ -93,7 +129,7 @@ class Session:
             # the original code is kept by the entry, so its id stays its own
             function.__dict__["_continues"] = (frame.code, frame.code_object)
             self.add_root(code)
-            touch(code)
+            self.touch(code)
             assert self.capture is not None
             made = _C.CompiledFunction(function, self.capture, None, self) if outermost else function
             self._continuations[key] = made
