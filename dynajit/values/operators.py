@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical
@@ -164,12 +166,12 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
         if isinstance(left, ListVal) and isinstance(right, ListVal):
             return ListVal(both)
         if isinstance(left, TupleVal) and isinstance(right, TupleVal):
-            return TupleVal(both, left.kind if left.kind is right.kind and left.kind.__name__ == "Size" else tuple)
+            return TupleVal(both, _sum_kind(left.kind, right.kind))
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
         if isinstance(sequence, SequenceVal) and times.is_const() and isinstance(times.const(), int):
             items = sequence.values(tx) * times.const()
-            return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items)
+            return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
     if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
         made = left.copy_as(tx, left.kind)
         for key, value in right.items(tx):
@@ -185,6 +187,17 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
     if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
         return tx.fold(operator.mod, [left, right])
     return None
+
+
+def _sum_kind(left: type, right: type) -> type:
+    """torch.Size says itself when a sum is one; it differs from release to release."""
+    if torch.Size not in (left, right):
+        return tuple
+    return type((left if left is torch.Size else tuple)((1,)) + (right if right is torch.Size else tuple)((1,)))
+
+
+def _product_kind(kind: type) -> type:
+    return type(torch.Size((1,)) * 2) if kind is torch.Size else tuple
 
 
 def same_object(tx: Tracer, left: Value, right: Value) -> bool:

@@ -444,6 +444,8 @@ def pow_(tx: Tracer, base: Value, exponent: Value, modulus: Value | None = None)
 def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
     rest = [] if digits is None else [digits]
     if isinstance(value, TensorVal):
+        if not hasattr(value.kind, "__round__"):
+            raise tx.raised(TypeError, f"type {value.kind.__name__} doesn't define __round__ method")
         return tx.torch_op("call_method", "round", [value], {} if digits is None else {"decimals": digits})
     if isinstance(value, ObjVal):
         return value.call_special(tx, "__round__", *rest)
