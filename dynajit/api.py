@@ -89,6 +89,7 @@ def _session(fullgraph: bool, dynamic: bool | None, backend: str | Callable[...,
         _check_options(found, options)
         named["options"] = options
     session = Session(found, name, fullgraph, dynamic, named)
+    session.settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
     make_capture(session)
     return session
 
@@ -124,9 +125,7 @@ def _call_object(function: types.FunctionType, session: Session) -> _C.CompiledF
 
 def _reduce(compiled: _C.CompiledFunction) -> tuple[Any, ...]:
     """Pickle as a call of compile on the original, which pickle finds by name."""
-    session = compiled.key
-    settings = {"fullgraph": session.fullgraph, "dynamic": session.dynamic, "backend": session.backend_name}
-    return functools.partial(_restore, **settings), (compiled.__module__, compiled.__qualname__)
+    return functools.partial(_restore, **compiled.key.settings), (compiled.__module__, compiled.__qualname__)
 
 
 def _restore(module: str, qualname: str, **settings: Any) -> Any:
@@ -163,13 +162,15 @@ def _compiled_module(module: torch.nn.Module, session: Session) -> torch.nn.Modu
     def deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
         return _compiled_module(copy.deepcopy(original, memo), session)
 
-    def reduce(self: torch.nn.Module, protocol: int = 2) -> tuple[Any, ...]:
-        settings = {"fullgraph": session.fullgraph, "dynamic": session.dynamic, "backend": session.backend_name}
-        return functools.partial(compile, **settings), (original,)
+    def shallow_copy(self: torch.nn.Module) -> torch.nn.Module:
+        return _compiled_module(copy.copy(original), session)
+
+    def reduce(self: torch.nn.Module, protocol: Any = 2) -> tuple[Any, ...]:
+        return functools.partial(compile, **session.settings), (original,)
     namespace = {
         "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
         "_dynajit_original": original, "__call__": types.MethodType(call, original),
-        "__deepcopy__": deepcopy, "__reduce_ex__": reduce,
+        "__copy__": shallow_copy, "__deepcopy__": deepcopy, "__reduce_ex__": reduce,
     }
     compiled_class = type(cls)(cls.__name__, (cls,), namespace)
     made = compiled_class.__new__(compiled_class)

@@ -87,6 +87,8 @@ class Session:
         self.dynamic = dynamic
         self.options = options or {}
         self.capture: Callable[..., Any] | None = None
+        # the arguments of `compile`, for pickling
+        self.settings: dict[str, Any] = {}
         # code objects with variants of this session
         self.codes: dict[int, weakref.ref[types.CodeType]] = {}
         self._owner: weakref.ref[Owner] | None = None
