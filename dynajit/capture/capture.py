@@ -3,6 +3,7 @@
 In: the frame hook's miss: code, function, the values of parameters and cells, and which guard failed in each variant.
 Out: a new variant in the code cache, or None. Whatever can't be captured runs eagerly, with the reason on record.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +20,7 @@ from torch import fx
 from dynajit import _C
 from dynajit.bytecode import build_copy, decode, pretty
 from dynajit.capture import rules
-from dynajit.capture.session import Session, frame_number, is_anyones_root, touch
+from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
@@ -63,18 +64,23 @@ class BackendError(Exception):
 
 def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
     """The frame hook's callback for one session."""
-    def capture(code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons) -> _C.Variant | None:
+
+    def capture(
+        code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
+    ) -> _C.Variant | None:
         return _capture(session, code, function, values, reasons)
+
     session.capture = capture
     return capture
 
 
-def _capture(session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...],
-             reasons: Reasons) -> _C.Variant | None:
+def _capture(
+    session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
+) -> _C.Variant | None:
     if not session.is_root(code) and rules.skip_frame(code, function.__globals__) is not None:
-        if not is_anyones_root(code):
+        if code not in roots:
             _C.mark_skip(code)
-            touch(code)
+            touched.add(code)
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
     why = _recompile_reason(own, reasons, values, function.__globals__)
@@ -83,21 +89,31 @@ def _capture(session: Session, code: types.CodeType, function: types.FunctionTyp
         return None
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
-        logs.emit("recompiles", f"{code.co_name} is compiled again: {why}", compile_id, (code.co_filename, code.co_firstlineno))
+        logs.emit(
+            "recompiles",
+            f"{code.co_name} is compiled again: {why}",
+            compile_id,
+            (code.co_filename, code.co_firstlineno),
+        )
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
     with collect() as phases:
         record.phases = phases
         try:
             variant: _C.Variant | None = with_deep_recursion(
-                lambda: FrameCapture(session, code, function, values, record).run())
+                lambda: FrameCapture(session, code, function, values, record).run()
+            )
         finally:
             records.publish(record)
     session.touch(code)
     return variant
 
 
-def _recompile_reason(own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]) -> str | None:
+def _recompile_reason(
+    own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
+) -> str | None:
     texts = []
+    if all(map(_is_eager, own)):
+        return None  # nothing was compiled so far
     for variant, index in reasons:
         if variant in own and isinstance(variant.data, VariantData) and index >= 0:
             texts.append(f"{variant.data.compile_id} {variant.data.guards.failure_reason(index, values, globals_)}")
@@ -106,8 +122,10 @@ def _recompile_reason(own: list[_C.Variant], reasons: Reasons, values: tuple[Any
 
 def _give_up(session: Session, code: types.CodeType, why: str | None) -> None:
     """The frame has been compiled too often; say which guard keeps failing, and run it eagerly from now on."""
-    text = (f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.recompile_limit} times "
-            f"(config.recompile_limit); calls that fit none of these variants run eagerly. The last guards to fail: {why}")
+    text = (
+        f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.recompile_limit} times "
+        f"(config.recompile_limit); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
+    )
     if session.fullgraph:
         raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
     if id(code) not in _warned_codes:
@@ -120,8 +138,14 @@ def _give_up(session: Session, code: types.CodeType, why: str | None) -> None:
 class FrameCapture:
     """One capture of one frame."""
 
-    def __init__(self, session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...],
-                 record: CompileRecord) -> None:
+    def __init__(
+        self,
+        session: Session,
+        code: types.CodeType,
+        function: types.FunctionType,
+        values: tuple[Any, ...],
+        record: CompileRecord,
+    ) -> None:
         self.session = session
         self.code = code
         self.function = function
@@ -139,8 +163,12 @@ class FrameCapture:
         tx = Interpreter(self.record.compile_id)
         frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
         count = len(decoded.params)
-        tx.start_root(decoded.params, self.values[:count], frame,
-                      list(zip(self.code.co_freevars, self.values[count:], strict=True)))
+        tx.start_root(
+            decoded.params,
+            self.values[:count],
+            frame,
+            list(zip(self.code.co_freevars, self.values[count:], strict=True)),
+        )
         try:
             emission = self._interpret(tx, frame)
             return self._compile(tx, emission) if emission is not None else self._eager(tx.guards)
@@ -195,7 +223,7 @@ class FrameCapture:
                 self.record.skipped = f"{NOTHING} before its first break: {stop}"
                 return None
             if emission.obstacle() is None:
-                shown = [location for location in stack[:len(plan.frames)] if location in users] or users
+                shown = [location for location in stack[: len(plan.frames)] if location in users] or users
                 self._record_break(stop, shown, str(stop) if plan.lifted else None, tx.graph.op_count > 0)
                 return emission
         self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
@@ -204,7 +232,7 @@ class FrameCapture:
         return None
 
     def _worth_breaking(self, tx: Interpreter) -> bool:
-        """A frame that eager code called is cut at a break if something was compiled before it, or if it has tensors."""
+        """A frame that eager code called is cut at a break if something was compiled before, or if it has tensors."""
         return self.is_root or tx.graph.op_count > 0 or any(map(_holds_tensors, self.values))
 
     def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None, compiled: bool) -> None:
@@ -214,12 +242,16 @@ class FrameCapture:
         if self.is_root or compiled:
             self.record.breaks.append(broken)
         if logs.enabled("graph_breaks"):
-            logs.emit("graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0))
+            logs.emit(
+                "graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0)
+            )
 
     def _eager(self, guards: GuardSet) -> _C.Variant | None:
-        """The frame runs eagerly where these guards hold; what it calls is still captured. A variant of its own, because
-        other sessions may think otherwise, and so may this one when the guards fail. A frame that made nothing several
-        times, and never anything else, isn't looked at again."""
+        """The frame runs eagerly where these guards hold; what it calls is still captured.
+
+        That is a variant, because other sessions may think otherwise, and so may this one when the guards fail. A frame
+        that made nothing several times, and never anything else, isn't looked at again.
+        """
         others = _C.variants(self.code)
         if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
             _C.mark_skip(self.code)
@@ -239,8 +271,11 @@ class FrameCapture:
         """A fault of dynajit's own: the frame runs eagerly, loudly."""
         counters["internal_errors"][type(error).__name__] += 1
         text = "".join(traceback.format_exception(error))
-        warnings.warn(f"dynajit failed while compiling {self.code.co_name} ({self.code.co_filename}:{self.code.co_firstlineno}); "
-                      f"it runs eagerly. Please report this:\n{text}", stacklevel=2)
+        warnings.warn(
+            f"dynajit failed while compiling {self.code.co_name} ({self.code.co_filename}:{self.code.co_firstlineno}); "
+            f"it runs eagerly. Please report this:\n{text}",
+            stacklevel=2,
+        )
         self.record.skipped = f"{breaks.INTERNAL.text}: {type(error).__name__}: {error}"
 
     # -- compilation
@@ -251,25 +286,37 @@ class FrameCapture:
             module, inputs = tx.graph.finish([value.node for value in outputs])
             graph = self._call_backend(tx, module, inputs)
             emission.call_graph(graph, inputs, outputs)
-        with timer("guards"):
-            guards = tx.guards
-            program = guards.build(len(self.values), self.function.__globals__)
         with timer("bytecode"):
             code = emission.finish()
+        with timer("guards"):
+            # last, since writing a value into the code may depend on it
+            guards = tx.guards
+            program = guards.build(len(self.values), self.function.__globals__)
         self._log(tx, code)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         data = VariantData(guards, self.record.compile_id)
-        variant = _C.Variant(program, function, emission.plan is not None, self.function.__globals__, data, self.session)
+        variant = _C.Variant(
+            program, function, emission.plan is not None, self.function.__globals__, data, self.session
+        )
         _C.add_variant(self.code, variant)
         return variant
 
-    def _call_backend(self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Any]:
+    def _call_backend(
+        self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
+    ) -> Callable[..., Any]:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call")]
         places = [_user_line(node) for node in nodes]
-        self.record.graphs.append(GraphRecord(
-            self.record.compile_id, tx.graph.op_count, module, next(filter(None, places), None),
-            next(filter(None, reversed(places)), None), self.record.breaks[-1].reason if self.record.breaks else "return"))
+        self.record.graphs.append(
+            GraphRecord(
+                self.record.compile_id,
+                tx.graph.op_count,
+                module,
+                next(filter(None, places), None),
+                next(filter(None, reversed(places)), None),
+                self.record.breaks[-1].reason if self.record.breaks else "return",
+            )
+        )
         if logs.enabled("graph_code"):
             logs.emit("graph_code", module.print_readable(print_output=False), self.record.compile_id)
         fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
@@ -286,11 +333,16 @@ class FrameCapture:
         return _C.GraphCall(compiled)
 
     def _log(self, tx: Interpreter, code: types.CodeType) -> None:
-        self.record.guards = [GuardRecord(guard.describe(), guard.source.name() if guard.source else "", guard.user_loc)
-                              for guard in tx.guards]
+        self.record.guards = [
+            GuardRecord(guard.describe(), guard.source.name() if guard.source else "", guard.user_loc)
+            for guard in tx.guards
+        ]
         place = (self.code.co_filename, self.code.co_firstlineno)
         if logs.enabled("guards"):
-            lines = [f"{guard.text}" + (f"  # {guard.user_loc.short()}" if guard.user_loc else "") for guard in self.record.guards]
+            lines = [
+                f"{guard.text}" + (f"  # {guard.user_loc.short()}" if guard.user_loc else "")
+                for guard in self.record.guards
+            ]
             logs.emit("guards", "\n".join(lines), self.record.compile_id, place)
         if logs.enabled("bytecode"):
             logs.emit("bytecode", f"{pretty(self.code)}\nbecomes\n{pretty(code)}", self.record.compile_id, place)
@@ -333,14 +385,14 @@ def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
 
 
 def _user_line(node: fx.Node) -> tuple[str, int] | None:
-    lines = node.meta.get("stack_trace", "").strip().splitlines()
+    """The innermost line of the program that made the node."""
+    lines = [line for line in node.meta.get("stack_trace", "").splitlines() if line.startswith('  File "')]
     if not lines:
         return None
-    _, filename, rest = lines[0].split('"', 2)
+    _, filename, rest = lines[-1].split('"', 2)
     return filename, int(rest.split("line ")[1].split(",")[0])
 
 
 def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc]) -> Unsupported:
     text = "\n".join(location.render() for location in stack)
     return Unsupported(str(stop), kind=kind.id, user_line=text, hint=kind.hint)
-

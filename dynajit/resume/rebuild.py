@@ -3,6 +3,7 @@
 In: values and sources. Out: instructions in an Emitter. Every object is made or read once, into a variable of its own,
 before any effect happens, so that identity and order are eager's. A value says how it is made in its `rebuild`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from dynajit.exc import InternalError
 from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.mapping import DictVal, replace_entries
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
@@ -40,8 +41,11 @@ def in_cycles(values: Sequence[Value]) -> set[int]:
     if not _has_cycle(values):
         return set()
     return {
-        id(value) for value in values
-        if isinstance(value, (ListVal, DictVal)) and value.source is None and any(value is part for part in _parts(value))
+        id(value)
+        for value in values
+        if isinstance(value, (ListVal, DictVal))
+        and value.source is None
+        and any(value is part for part in _parts(value))
     }
 
 
@@ -130,7 +134,7 @@ class Rebuilder:
         """Make the object, and all it is built from, unless that was done."""
         if isinstance(value, LocalBox) or value is NULL or id(value) in self._variables or id(value) in self._preparing:
             return
-        if isinstance(value, ConstVal):
+        if isinstance(value, ConstVal) and not isinstance(value, UnreadConst):
             return
         if value.source is not None:
             self.ensure_source(value.source)
@@ -167,6 +171,7 @@ class Rebuilder:
                 self.emit.build_list(len(value.items))
             else:
                 value.push_entries(self)
+
         self.call_const(list.extend if isinstance(value, ListVal) else replace_entries, push, 2)
         self.emit.pop_top()
 
@@ -186,6 +191,8 @@ class Rebuilder:
             self.emit.load_fast(value.source.local_name)
         elif value is NULL:
             self.emit.push_null()
+        elif isinstance(value, UnreadConst):
+            self.load(value.source)
         elif isinstance(value, ConstVal):
             if isinstance(value.source, LocalSource):
                 self.load(value.source)
@@ -216,6 +223,12 @@ class Rebuilder:
     def const(self, obj: object) -> None:
         self.emit.load_const(obj)
 
-    def call_const(self, fn: Callable[..., Any], push_args: Callable[[], Any], argc: int, names: tuple[str, ...] = ()) -> None:
+    def consts(self, *objects: object) -> None:
+        for obj in objects:
+            self.const(obj)
+
+    def call_const(
+        self, fn: Callable[..., Any], push_args: Callable[[], Any], argc: int, names: tuple[str, ...] = ()
+    ) -> None:
         """Call a known function with arguments that `push_args` pushes."""
         self.emit.call_function(lambda: self.emit.load_const(fn), push_args, argc, names)

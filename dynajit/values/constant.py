@@ -137,6 +137,32 @@ class ConstVal(Value):
         out.const(self.value)
 
 
+class UnreadConst(ConstVal):
+    """A number or string from outside that nothing depends on yet; reading its value records the guard.
+
+    What is only passed along, to `print` say, may be different at each call.
+    """
+
+    def __init__(self, tx: Tracer, value: object, source: Source) -> None:
+        self._tx = tx
+        self._raw = value
+        self._guarded = False
+        self.source: Source = source
+
+    @property
+    def value(self) -> Any:  # type: ignore[override]
+        if not self._guarded:
+            self._tx.guard(self.source, "EQUALS", self._raw)
+            self._tx.journal.set_attr(self, "_guarded", True)
+        return self._raw
+
+    def py_type(self) -> type:
+        return type(self._raw)
+
+    def describe(self) -> str:
+        return f"a number or string of type {type(self._raw).__name__}"
+
+
 class ConstMethod(Value):
     """A C method of an immutable object, such as `"a".join`."""
 
@@ -157,6 +183,8 @@ class ConstMethod(Value):
         return tx.from_real(getattr(self.real(), name))
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        if self.name == "join" and len(args) == 1 and not args[0].is_const():
+            args = [tx.new_list(tx.unpack(args[0]))]
         return tx.fold(self.real(), args, kwargs)
 
     def rebuild(self, out: Any) -> None:

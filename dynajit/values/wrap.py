@@ -23,7 +23,7 @@ from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import BuiltinVal, ClassVal, LibraryMethod, LibraryVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
@@ -57,6 +57,9 @@ def wraps_type(*kinds: type) -> Callable[[Wrapper], Wrapper]:
 
 def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
+    if type(obj) in (int, float, complex, str, bytes):
+        tx.guard(source, "TYPE", type(obj))
+        return UnreadConst(tx, obj, source)
     if is_literal(obj):
         guard_literal(tx, obj, source)
         return ConstVal(obj, source)
@@ -74,14 +77,11 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
 
 
 def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:
-    """Equality for values, identity for singletons and what is compared by identity."""
-    if obj is None or isinstance(obj, bool) or type(obj) not in (int, float, complex, str, bytes):
-        if isinstance(obj, (slice, range, frozenset, torch.device)):
-            tx.guard(source, "PREDICATE", functools.partial(_same_literal, obj), f"== {obj!r}")
-        else:
-            tx.guard(source, "ID", obj)
+    """Identity for singletons, equality for the rest."""
+    if isinstance(obj, (slice, range, frozenset, torch.device)):
+        tx.guard(source, "PREDICATE", functools.partial(_same_literal, obj), f"== {obj!r}")
     else:
-        tx.guard(source, "EQUALS", obj)
+        tx.guard(source, "ID", obj)
 
 
 def _same_literal(expected: Any, found: Any) -> bool:
@@ -217,6 +217,9 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)
+    if kind.__module__ == "typing" or issubclass(kind, (types.GenericAlias, types.UnionType)):
+        tx.guard(source, "ID", obj)
+        return RealVal(obj, source)
     tx.guard(source, "TYPE", kind)
     payload: Value | None = None
     if issubclass(kind, dict):
