@@ -74,6 +74,8 @@ class Calls(Tracer):
                 return call_handler(self, handler, args, kwargs)
             if torch_functions.is_operation(real):
                 return torch_op(self, "call_function", real, args, kwargs)
+            if is_pure(real):
+                return self.fold(real, args, kwargs)
             original = policy.undisabled(real)
             if original is not None:
                 return self._trace(FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)), args, kwargs, direct)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import types
 from typing import Any, NamedTuple
 
-from dynajit.bytecode import Code, Instr
+from dynajit.bytecode import Code, Instr, target
 from dynajit.report.records import FrameLoc
-from dynajit.values.base import Value
+from dynajit.values.base import NULL, Value
 from dynajit.values.functions import CellVal
 
 
@@ -68,6 +68,18 @@ class SymFrame:
         taken = self.stack[-count:]
         del self.stack[-count:]
         return taken
+
+    def push_callable(self, value: Value) -> None:
+        """What is called next, and the NULL beside it, in this Python's order."""
+        self.stack.extend((value, NULL) if target().NULL_AFTER_CALLABLE else (NULL, value))
+
+    def pop_callable(self) -> tuple[Value, list[Value]]:
+        """What is called, and the object that stands before its arguments if there is one: pushed by push_callable, or
+        by code that knows of a method and its object."""
+        first, second = self.popn(2)
+        if first is NULL:
+            return second, []
+        return first, [] if second is NULL else [second]
 
     def location(self) -> FrameLoc:
         """Where the frame stands, in the user's file."""

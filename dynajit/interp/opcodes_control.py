@@ -12,7 +12,7 @@ from dynajit.bytecode import Instr
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
-from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
+from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import CellVal, FunctionVal
@@ -68,19 +68,22 @@ def jump_or_pop(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("CALL")
 def call(tx: Any, frame: SymFrame, instr: Instr) -> None:
     argc, names = instr.arg
+    _call(tx, frame, argc, names)
+
+
+@opcode("CALL_KW")
+def call_kw(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    names = frame.pop().const()
+    _call(tx, frame, instr.arg, names)
+
+
+def _call(tx: Any, frame: SymFrame, argc: int, names: tuple[str, ...]) -> None:
+    """Call with the `argc` values on top of the stack, the last of them by the keywords `names`."""
     args = frame.popn(argc)
-    first, second = frame.popn(2)
-    if first is NULL:
-        fn = second
-    elif second is NULL:
-        fn = first
-    else:
-        fn, args = first, [second, *args]
-    kwargs = {}
-    if names:
-        kwargs = dict(zip(names, args[-len(names) :], strict=True))
-        args = args[: -len(names)]
-    frame.push(tx.call(fn, args, kwargs, True))
+    fn, owner = frame.pop_callable()
+    positional = argc - len(names)
+    kwargs = dict(zip(names, args[positional:], strict=True))
+    frame.push(tx.call(fn, [*owner, *args[:positional]], kwargs, True))
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -90,9 +93,8 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
         for key, value in pairs_of(tx, frame.pop()):
             kwargs[key.const()] = value
     args = tx.unpack(frame.pop())
-    fn = frame.pop()
-    frame.pop()
-    frame.push(tx.call(fn, args, kwargs, True))
+    fn, owner = frame.pop_callable()
+    frame.push(tx.call(fn, [*owner, *args], kwargs, True))
 
 
 @opcode("MAKE_FUNCTION")
@@ -107,6 +109,17 @@ def make_function(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(
         FunctionVal(code, frame.globals, code.co_name, code.co_qualname, defaults, kwdefaults, cells, annotations)
     )
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE", simple=True)
+def set_function_attribute(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """Follows MAKE_FUNCTION at once, so nobody else has seen the function yet."""
+    value, function = frame.stack.pop(-2), frame.stack[-1]
+    assert isinstance(function, FunctionVal)
+    if instr.arg == 8:
+        function.closure = list(value.items) if isinstance(value, TupleVal) else []
+    else:
+        setattr(function, {1: "defaults", 2: "kwdefaults", 4: "annotations"}[instr.arg], value)
 
 
 @opcode("CALL_INTRINSIC_1")
@@ -231,6 +244,17 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
         frame.pop()
         frame.push(end.value or ConstVal(None))
         frame.ip = instr.target  # type: ignore[assignment]
+
+
+@opcode("END_FOR", simple=True)
+def end_for(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """Only met where something else than a FOR_ITER jumps to it."""
+    frame.popn(instr.arg)
+
+
+@opcode("END_SEND", simple=True)
+def end_send(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    del frame.stack[-2]
 
 
 def is_generator_code(code: types.CodeType) -> bool:

@@ -15,7 +15,7 @@ from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.values import operators
-from dynajit.values.base import NULL, Exhausted, GraphBreak, Value
+from dynajit.values.base import Exhausted, GraphBreak, Value
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.mapping import DictVal, SetVal, pairs_of
 from dynajit.values.objects import ModuleVal, is_trusted
@@ -32,9 +32,7 @@ def load_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("LOAD_METHOD")
 def load_method(tx: Any, frame: SymFrame, instr: Instr) -> None:
     owner = frame.pop()
-    found = tx.getattr(owner, instr.arg)
-    frame.push(NULL)
-    frame.push(found)
+    frame.push_callable(tx.getattr(owner, instr.arg))
 
 
 @opcode("LOAD_SUPER_ATTR")
@@ -44,8 +42,9 @@ def load_super_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
     bound = tx.call(function, [cls, obj], {})
     found = bound.getattr(tx, name)
     if is_method:
-        frame.push(NULL)
-    frame.push(found)
+        frame.push_callable(found)
+    else:
+        frame.push(found)
 
 
 @opcode("STORE_ATTR")
@@ -173,13 +172,24 @@ def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(tx.fold(lambda *pieces: "".join(pieces), parts))
 
 
+def _convert(tx: Any, value: Value, conversion: str | None) -> Value:
+    """f"{value!r}" and its kin."""
+    if conversion is None:
+        return value
+    converted: Value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
+    return converted
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(_convert(tx, frame.pop(), instr.arg))
+
+
 @opcode("FORMAT_VALUE")
 def format_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
     conversion, has_spec = instr.arg
     spec = frame.pop() if has_spec else ConstVal("")
-    value = frame.pop()
-    if conversion is not None:
-        value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
+    value = _convert(tx, frame.pop(), conversion)
     frame.push(tx.call(tx.from_real(format), [value, spec], {}))
 
 

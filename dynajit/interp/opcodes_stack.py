@@ -134,8 +134,9 @@ def load_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if value is None:
         raise tx.raised(NameError, f"name '{name}' is not defined")
     if null:
-        frame.stack.append(NULL)
-    frame.stack.append(value)
+        frame.push_callable(value)
+    else:
+        frame.push(value)
 
 
 @opcode("STORE_GLOBAL")

@@ -53,6 +53,7 @@ class Tracer(Protocol):
     graph: GraphBuilder
     journal: Journal
     tensors: dict[int, Any]
+    handled: Value | None
 
     # making models
     def wrap(self, obj: object, source: Source | None) -> Value: ...

@@ -602,6 +602,12 @@ class RealVal(Value):
     def hash_key(self) -> object:
         return self.obj
 
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        """For typing's constructs, such as `Optional[int]`."""
+        if type(self.obj).__module__ != "typing":
+            return super().getitem(tx, key)
+        return tx.fold(lambda obj, part: obj[part], [self, key])
+
     def describe(self) -> str:
         return (
             f"{getattr(self.obj, '__module__', None) or ''}.{getattr(self.obj, '__qualname__', repr(self.obj))}".lstrip(

@@ -169,7 +169,7 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
             return TupleVal(both, _sum_kind(left.kind, right.kind))
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
-        if isinstance(sequence, SequenceVal) and times.is_const() and isinstance(times.const(), int):
+        if isinstance(sequence, (ListVal, TupleVal)) and times.is_const() and isinstance(times.const(), int):
             items = sequence.values(tx) * times.const()
             return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
     if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
@@ -259,7 +259,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     if left is right:
         return True
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
-        if isinstance(left, ListVal) != isinstance(right, ListVal) or len(left.items) != len(right.items):
+        if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
         return all(
             identical(first, second) or tx.equal(first, second)
@@ -285,6 +285,11 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, ConstVal) or isinstance(right, ConstVal):
         return False
     return left.hash_key() == right.hash_key()
+
+
+def _family(value: SequenceVal) -> type:
+    """Sequences of different families are never equal."""
+    return tuple if isinstance(value, TupleVal) else value.kind
 
 
 def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:

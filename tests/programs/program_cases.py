@@ -5,7 +5,7 @@ In: functions behind `@cases(*args)`. Out: a parametrized test compares each wit
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.testing import assert_same
@@ -25,25 +25,19 @@ class Case:
         assert_same(self.fn, *self.args, **self.options)
 
 
-class Cases:
+class Cases(list[Case]):
     """The programs of one test module."""
-
-    def __init__(self) -> None:
-        self._all: list[Case] = []
 
     def __call__(
         self, *args: Any, graphs: int | None = 1, breaks: int | None = 0, recompiles: int | None = None, **options: Any
     ) -> Callable[[Function], Function]:
         def register(fn: Function) -> Function:
             pinned = {"graphs": graphs, "breaks": breaks, "recompiles": recompiles, **options}
-            self._all.append(Case(fn, args, pinned))
+            self.append(Case(fn, args, pinned))
             return fn
 
         return register
 
-    def __iter__(self) -> Iterator[Case]:
-        return iter(self._all)
-
     @property
     def names(self) -> Sequence[str]:
-        return [case.fn.__name__ for case in self._all]
+        return [case.fn.__name__ for case in self]

@@ -285,12 +285,17 @@ def counters_and_deques(x: Tensor) -> Any:
     return c["a"], c["zz"], x + c["b"], sorted(c.items())
 
 
-@cases(x, graphs=None, breaks=None)
+@cases(x)
 def deques(x: Tensor) -> Any:
     d = collections.deque([1, 2, 3], maxlen=3)
     d.append(4)
     d.appendleft(0)
-    return list(d), d[0], x + len(d)
+    e = collections.deque([x])
+    e.extend([1, 2])
+    e.rotate(1)
+    f = e.copy()
+    e.popleft()
+    return list(d), d, d[0], x + len(d), list(e), list(f), type(e), f.maxlen, e.pop(), 2 in f, d == [0, 2, 3]
 
 
 @cases(x)

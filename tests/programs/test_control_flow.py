@@ -1,4 +1,7 @@
-"""Programs about loops, branches, match, exceptions, contexts, walrus, constants, strings and formatting."""
+"""Programs about loops, branches, match, exceptions, contexts, walrus, constants, strings and formatting.
+
+PYTEST_DONT_REWRITE: the assertions here are part of the programs.
+"""
 
 import contextlib
 import math

@@ -15,6 +15,7 @@ import inspect
 import itertools
 import operator
 import os
+import sys
 import types
 import typing
 from typing import Any
@@ -25,10 +26,13 @@ from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins.methods import bare_instance, defaultdict_init
 from dynajit.values.builtins.python import getattr_, is_none
 from dynajit.values.builtins.registry import builtin, constructor, pure
 from dynajit.values.constant import ConstVal
+from dynajit.values.deque import DequeVal
 from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import ClassVal, ObjVal
@@ -55,10 +59,15 @@ def reduce(tx: Tracer, fn: Value, iterable: Value, *initial: Value) -> Value:
 def update_wrapper(tx: Tracer, wrapper: Value, wrapped: Value, *rest: Value, **kwargs: Value) -> Value:
     if not isinstance(wrapper, FunctionVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"functools.wraps on {wrapper.describe()}")
-    for name in ("__name__", "__qualname__"):
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         value = getattr_(tx, wrapped, ConstVal(name), ConstVal(None))
-        if not is_none(value):
+        if not is_none(value) or name == "__doc__":
             wrapper.setattr(tx, name, value)
+    if isinstance(wrapped, FunctionVal):
+        own = vars(wrapped.real_function) if wrapped.real_function is not None else wrapped.attrs
+        for name in own:
+            if not name.startswith("__"):
+                wrapper.setattr(tx, name, wrapped.getattr(tx, name))
     wrapper.setattr(tx, "__wrapped__", wrapped)
     return wrapper
 
@@ -89,6 +98,11 @@ def chain_from_iterable(tx: Tracer, iterables: Value) -> Value:
     return tx.run_python(polyfills.chain_from_iterable, [iterables])
 
 
+@builtin(itertools.chain.__dict__["from_iterable"])
+def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Value:
+    return tx.run_python(polyfills.chain_from_iterable, [iterables])
+
+
 @constructor(itertools.accumulate)
 def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
     return tx.run_python(polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)})
@@ -103,23 +117,13 @@ def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
 
 
 @constructor(itertools.repeat)
-def repeat(tx: Tracer, value: Value, times: Value | None = None) -> Value:
-    if times is None:
-        return tx.run_python(polyfills.iter_until, [PartialVal(tx.from_real(_same), [value], {}), tx.from_real(_NEVER)])
-    return tx.run_python(polyfills.repeat, [value, times])
+def repeat(tx: Tracer, object: Value, times: Value | None = None) -> Value:
+    return tx.run_python(polyfills.repeat, [object, times or ConstVal(None)])
 
 
 @constructor(itertools.count)
 def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
     return tx.run_python(polyfills.count, [start or ConstVal(0), step or ConstVal(1)])
-
-
-class _NEVER:
-    """A value that no program has."""
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _combine(real: Any) -> None:
@@ -141,6 +145,23 @@ for _real in (itertools.product, itertools.permutations, itertools.combinations,
 
 # -------------------------------------------------------------------------------------------------------- collections
 
+@constructor(collections.defaultdict)
+def default_dict(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    made = bare_instance(tx, collections.defaultdict)
+    defaultdict_init(tx, made, *args, **kwargs)
+    return made
+
+
+@builtin(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(tx: Tracer, mapping: Value, iterable: Value) -> Value:
+    return tx.run_python(polyfills.counter_update, [mapping, iterable])
+
+
+@constructor(collections.deque)
+def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    return DequeVal(tx.unpack(items) if items is not None else [], maxlen.const() if maxlen is not None else None)
+
+
 @constructor(collections.OrderedDict)
 def ordered_dict(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
     made = DictVal(collections.OrderedDict)
@@ -159,6 +180,21 @@ def _operator(name: str, symbol: str) -> None:
 for _symbol, (_function, _name) in operators.BINARY.items():
     _operator(_function.__name__, _symbol)
     _operator("i" + _name, _symbol + "=")
+
+
+def _getter(kind: Any) -> None:
+    @constructor(kind)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return GetterVal(kind, args, kwargs)
+
+
+for _real in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_real)
+
+
+@constructor(types.MethodType)
+def method_type(tx: Tracer, function: Value, owner: Value) -> Value:
+    return MethodVal(owner, function)
 
 
 def _comparison(symbol: str, function: Any) -> None:
@@ -327,6 +363,16 @@ def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
 def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
     found = environment_value(tx, name.const())
     return ConstVal(found) if found is not None else default or ConstVal(None)
+
+
+@builtin(sys.exc_info)
+def exc_info(tx: Tracer) -> Value:
+    """contextlib asks for the exception at hand only to find the end of a chain; others may mean the caller's."""
+    if tx.handled is None and tx.caller_module() == "contextlib":
+        return TupleVal([ConstVal(None)] * 3)
+    if tx.handled is not None and tx.caller_module() == "contextlib":
+        return TupleVal([tx.from_real(tx.handled.py_type()), tx.handled, ConstVal(None)])
+    raise GraphBreak(breaks.FRAME_INTROSPECTION, "sys.exc_info")
 
 
 @builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)

@@ -15,6 +15,7 @@ from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.constant import ConstVal
+from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal
@@ -50,6 +51,7 @@ def _special(name: str) -> Callable[[Model], Model]:
             collections.OrderedDict,
             set,
             frozenset,
+            collections.deque,
             type({}.keys()),
             type({}.values()),
             type({}.items()),
@@ -67,6 +69,7 @@ _register(tuple, {name: LIST_METHODS[name] for name in ("index", "count")})
 _register(dict, DICT_METHODS)
 _register(collections.OrderedDict, DICT_METHODS)
 _register(set, SET_METHODS)
+_register(collections.deque, DEQUE_METHODS)
 _register(frozenset, {name: model for name, model in SET_METHODS.items() if name in frozenset.__dict__})
 
 
@@ -136,6 +139,12 @@ def ne(tx: Tracer, self: Value, other: Value) -> Value:
 
 @builtin(dict.__init__, collections.OrderedDict.__init__)
 def dict_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+    return payload_of(self).call_method(tx, "update", args, kwargs)
+
+
+@builtin(collections.defaultdict.__init__)
+def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+    self.setattr(tx, "default_factory", factory or ConstVal(None))
     return payload_of(self).call_method(tx, "update", args, kwargs)
 
 

@@ -123,7 +123,9 @@ def accumulate(
         yield total
 
 
-def repeat(value: Any, times: int) -> Iterator[Any]:
+def repeat(value: Any, times: int | None) -> Iterator[Any]:
+    while times is None:
+        yield value
     for _ in range(times):
         yield value
 
