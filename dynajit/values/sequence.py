@@ -202,7 +202,7 @@ class TupleVal(SequenceVal):
         return tuple("lazy" if isinstance(item, Lazy) else item.hash_key() for item in self.items)
 
     def rebuild(self, out: Any) -> None:
-        if self.is_const() and self.kind is tuple:
+        if self.kind is tuple and self.is_const() and all(item.source is None for item in self.items):
             out.const(self.const())
             return
 
