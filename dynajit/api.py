@@ -3,6 +3,7 @@
 In: functions, modules and choices. Out: compiled callables that behave as the originals. `compile` makes a call object
 of C (or, for a module, a module that shares the original's state); everything after the first call is in `capture/`.
 """
+
 from __future__ import annotations
 
 import copy
@@ -31,14 +32,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def compile(model: F, *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
-            mode: str | None = ..., options: dict[str, Any] | None = ..., disable: bool = ...) -> F: ...
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str | Callable[..., Any] = ...,
+    mode: str | None = ...,
+    options: dict[str, Any] | None = ...,
+    disable: bool = ...,
+) -> F: ...
 @overload
-def compile(model: None = ..., *, fullgraph: bool = ..., dynamic: bool | None = ..., backend: str | Callable[..., Any] = ...,
-            mode: str | None = ..., options: dict[str, Any] | None = ..., disable: bool = ...) -> Callable[[F], F]: ...
-def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-            backend: str | Callable[..., Any] = "codegen", mode: str | None = None, options: dict[str, Any] | None = None,
-            disable: bool = False) -> Any:
+def compile(
+    model: None = ...,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str | Callable[..., Any] = ...,
+    mode: str | None = ...,
+    options: dict[str, Any] | None = ...,
+    disable: bool = ...,
+) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "codegen",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
     """Compile a function, method or nn.Module; also a decorator, with or without arguments.
 
     Args:
@@ -58,18 +82,26 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         ConfigError: the backend, mode or an option is unknown; the message lists what is known.
     """
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
-                                 disable=disable)
+        return functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
     if not callable(model):
-        raise TypeError(f"dynajit.compile takes a function, a method, an nn.Module or another callable, not {type(model).__name__}: "
-                        f"{model!r}")
+        raise TypeError(
+            "dynajit.compile takes a function, a method, an nn.Module or another callable, "
+            f"not {type(model).__name__}: {model!r}"
+        )
     if disable:
         return model
     return _compiled(model, _session(fullgraph, dynamic, backend, mode, options))
 
 
-def _session(fullgraph: bool, dynamic: bool | None, backend: str | Callable[..., Any], mode: str | None,
-             options: dict[str, Any] | None) -> Session:
+def _session(
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: str | Callable[..., Any],
+    mode: str | None,
+    options: dict[str, Any] | None,
+) -> Session:
     if mode is not None and mode not in MODES:
         raise ConfigError.unknown("mode", mode, MODES)
     if mode is not None and options is not None:
@@ -89,7 +121,13 @@ def _session(fullgraph: bool, dynamic: bool | None, backend: str | Callable[...,
         _check_options(found, options)
         named["options"] = options
     session = Session(found, name, fullgraph, dynamic, named)
-    session.settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
+    session.settings = {
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "backend": backend,
+        "mode": mode,
+        "options": options,
+    }
     make_capture(session)
     return session
 
@@ -113,7 +151,9 @@ def _compiled(model: Any, session: Session) -> Any:
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
         return types.MethodType(_call_object(model.__func__, session), model.__self__)
     if isinstance(model, type):
-        raise TypeError(f"dynajit.compile does not compile the class {model.__name__}: compile its instances or methods")
+        raise TypeError(
+            f"dynajit.compile does not compile the class {model.__name__}: compile its instances or methods"
+        )
     return _call_object(_entry_function(model), session)
 
 
@@ -137,16 +177,23 @@ def _restore(module: str, qualname: str, **settings: Any) -> Any:
 
 def _entry_function(target: Callable[..., Any]) -> types.FunctionType:
     """A Python function that calls any callable."""
+
     def entry(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
+
     return _own_code(entry, getattr(target, "__name__", type(target).__name__))
 
 
-def _own_code(function: types.FunctionType, name: str) -> types.FunctionType:
+def _own_code(function: Any, name: str) -> types.FunctionType:
     """The function with a code object of its own, since variants belong to code objects."""
     code = function.__code__.replace(co_name=name)
-    made = types.FunctionType(code, {"__name__": "dynajit_entry", "__builtins__": __builtins__}, name, function.__defaults__,
-                              function.__closure__)
+    made = types.FunctionType(
+        code,
+        {"__name__": "dynajit_entry", "__builtins__": __builtins__},
+        name,
+        function.__defaults__,
+        function.__closure__,
+    )
     return made
 
 
@@ -156,23 +203,43 @@ def _compiled_module(module: torch.nn.Module, session: Session) -> torch.nn.Modu
 
     def entry(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
+
     call = _call_object(_own_code(entry, type(original).__name__), session)
-    cls = type(original)
+    again = functools.partial(compile, **session.settings)
+    return _with_call(original, types.MethodType(call, original), lambda other: _compiled_module(other, session), again)
+
+
+def _with_call(
+    original: torch.nn.Module,
+    call: Callable[..., Any],
+    remake: Callable[[torch.nn.Module], torch.nn.Module],
+    again: Callable[[torch.nn.Module], torch.nn.Module],
+) -> torch.nn.Module:
+    """A module of a subclass of the original's class that shares all state with it, but is called by `call`. Copies are
+    made by `remake` of the copied original, pickles hold `again` and the original."""
 
     def deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-        return _compiled_module(copy.deepcopy(original, memo), session)
+        return remake(copy.deepcopy(original, memo))
 
     def shallow_copy(self: torch.nn.Module) -> torch.nn.Module:
-        return _compiled_module(copy.copy(original), session)
+        return remake(copy.copy(original))
 
     def reduce(self: torch.nn.Module, protocol: Any = 2) -> tuple[Any, ...]:
-        return functools.partial(compile, **session.settings), (original,)
+        return again, (original,)
+
+    cls = type(original)
     namespace = {
-        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
-        "_dynajit_original": original, "__call__": types.MethodType(call, original),
-        "__copy__": shallow_copy, "__deepcopy__": deepcopy, "__reduce_ex__": reduce,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "_dynajit_original": original,
+        "__call__": call,
+        "__copy__": shallow_copy,
+        "__deepcopy__": deepcopy,
+        "__reduce_ex__": reduce,
     }
-    compiled_class = type(cls)(cls.__name__, (cls,), namespace)
+    make_class: Any = type(cls)
+    compiled_class = make_class(cls.__name__, (cls,), namespace)
     made = compiled_class.__new__(compiled_class)
     object.__setattr__(made, "__dict__", original.__dict__)
     return made  # type: ignore[no-any-return]
@@ -215,17 +282,26 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None =
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    target = fn.function if isinstance(fn, _C.CompiledFunction) else fn
+    if isinstance(fn, torch.nn.Module):
+        original = getattr(type(fn), "_dynajit_original", fn)
+        again = functools.partial(disable, recursive=recursive, reason=reason)
+        return _with_call(original, staticmethod(_disabled(original, recursive, reason)), again, again)
+    return _disabled(fn.function if isinstance(fn, _C.CompiledFunction) else fn, recursive, reason)
 
-    @functools.wraps(target)
+
+def _disabled(target: Any, recursive: bool, reason: str | None) -> Callable[..., Any]:
     def disabled(*args: Any, **kwargs: Any) -> Any:
         return _C.call_eager(target, args, kwargs) if recursive else target(*args, **kwargs)
-    disabled._dynajit_disable = True  # type: ignore[attr-defined]
-    disabled._dynajit_reason = reason  # type: ignore[attr-defined]
+
     _C.mark_skip(disabled.__code__)
-    if not recursive and isinstance(target, types.FunctionType):
-        _C.mark_skip(target.__code__)
-    return disabled
+    made: Any = disabled
+    if not isinstance(target, torch.nn.Module):
+        made = functools.wraps(target)(disabled)
+        if not recursive and isinstance(target, types.FunctionType):
+            _C.mark_skip(target.__code__)
+    made._dynajit_disable = True
+    made._dynajit_reason = reason
+    return made  # type: ignore[no-any-return]
 
 
 def graph_break() -> None:

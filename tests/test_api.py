@@ -1,4 +1,4 @@
-"""The public functions: what can be compiled, how compiled things behave as Python objects, bad input, explain, logs."""
+"""The public functions: what can be compiled, how compiled things behave as objects, bad input, explain, logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import dynajit
 from dynajit import exc
-from dynajit.testing import CompileCounter, assert_same, compare
+from dynajit.testing import CompileCounter, assert_same
 
 
 def double(x: Tensor, /, y: int = 2, *rest: Any, scale: float = 1.0, **named: Any) -> Tensor:
@@ -54,7 +54,13 @@ def test_decorator_forms() -> None:
 def test_arguments_are_bound_as_by_the_function() -> None:
     compiled = dynajit.compile(double, backend="eager")
     x = torch.randn(3)
-    for args, kwargs in [((x,), {}), ((x, 3), {}), ((x, 3, 1, 2), {"scale": 2.0}), ((x,), {"y": 5, "a": 1, "b": 2}), ((x,), {"x": 1})]:
+    for args, kwargs in [
+        ((x,), {}),
+        ((x, 3), {}),
+        ((x, 3, 1, 2), {"scale": 2.0}),
+        ((x,), {"y": 5, "a": 1, "b": 2}),
+        ((x,), {"x": 1}),
+    ]:
         for _ in range(2):
             assert torch.equal(compiled(*args, **kwargs), double(*args, **kwargs))
     for args, kwargs in [((), {}), ((x, 1), {"y": 2}), ((), {"x": x})]:
@@ -118,10 +124,23 @@ def test_methods() -> None:
     assert torch.equal(bound(x), x - 2.0) and bound.__self__ is a
 
 
-@pytest.mark.parametrize("target", [
-    torch.sin, torch.Tensor.sin, torch.nn.functional.gelu, torch.nn.functional.relu, Methods(2.0), functools.partial(torch.add, alpha=2, other=torch.ones(3)),
-    functools.partial(double, y=3), lambda x: x.sin() + 1, torch.ops.aten.sin.default, abs, torch.nn.functional.softplus,
-], ids=str)
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.sin,
+        torch.Tensor.sin,
+        torch.nn.functional.gelu,
+        torch.nn.functional.relu,
+        Methods(2.0),
+        functools.partial(torch.add, alpha=2, other=torch.ones(3)),
+        functools.partial(double, y=3),
+        lambda x: x.sin() + 1,
+        torch.ops.aten.sin.default,
+        abs,
+        torch.nn.functional.softplus,
+    ],
+    ids=str,
+)
 def test_other_callables(target: Callable[..., Any]) -> None:
     counter = CompileCounter()
     compiled = dynajit.compile(target, backend=counter)
@@ -147,6 +166,7 @@ def test_compiled_functions_call_each_other() -> None:
     @dynajit.compile(backend=second)
     def outer(x: Tensor) -> Tensor:
         return inner(x + 1) + inner(x - 1)
+
     x = torch.randn(3)
     for _ in range(2):
         assert torch.equal(outer(x), (x + 1).sin() * 2 + (x - 1).sin() * 2)
@@ -166,13 +186,16 @@ def test_recursion_through_the_compiled_function() -> None:
 
     def plain(x: Tensor, n: int) -> Tensor:
         return x if n == 0 else plain(x + 1, n - 1) * 2
+
     for n in (0, 3, 5):
         assert torch.equal(down(torch.ones(2), n), plain(torch.ones(2), n))
         noisy_down(torch.ones(2), n)
     with pytest.raises(RecursionError):
+
         @dynajit.compile(backend="eager")
         def forever(x: Tensor) -> Tensor:
             return forever(x + 1)
+
         forever(torch.ones(1))
 
 
@@ -189,6 +212,7 @@ def test_generators_and_coroutines() -> None:
 
     def work(x: Tensor) -> Tensor:
         return x.sin()
+
     x = torch.randn(3)
     for _ in range(2):
         assert all(torch.equal(a, (x + i).sin()) for i, a in enumerate(generate(x)))
@@ -238,6 +262,7 @@ def test_disable() -> None:
     def outer(x: Tensor) -> Tensor:
         y = x.sin()
         return left_alone(y).cos()
+
     x = torch.randn(3)
     for _ in range(2):
         assert torch.equal(outer(x), (x.sin().tan() + 1).cos())
@@ -260,6 +285,7 @@ def test_disable_not_recursive() -> None:
     def outer(x: Tensor) -> Tensor:
         y = x.sin()
         return left_alone(y).cos()
+
     x = torch.randn(3)
     assert torch.equal(outer(x), (x.sin().tan() * 2 + 1).cos())
     assert (counter.frame_count, counter.op_count) == (3, 4)
@@ -271,7 +297,14 @@ def test_disabled_modules_and_compiled_functions() -> None:
     counter = CompileCounter()
     alone = dynajit.disable(dynajit.compile(lambda x: x.sin(), backend=counter))
     assert torch.equal(alone(x), x.sin()) and counter.frame_count == 0
-    assert torch.equal(dynajit.disable(module)(x), module(x))
+    disabled = dynajit.disable(module)
+    assert torch.equal(disabled(x), module(x))
+    assert isinstance(disabled, nn.Linear) and disabled.weight is module.weight
+    parent = nn.Sequential(nn.ReLU(), disabled, nn.ReLU())
+    report = dynajit.explain(lambda x: disabled(x.sin()).cos())(x)
+    assert (report.graph_count, report.break_reasons[0].kind) == (2, "disabled")
+    assert torch.equal(dynajit.compile(parent, backend="eager")(x), parent(x))
+    assert torch.equal(copy.deepcopy(disabled)(x), module(x))
     same = dynajit.compile(double, disable=True)
     assert same is double
 
@@ -281,6 +314,7 @@ def test_graph_break_and_is_compiling() -> None:
         y = x.sin()
         dynajit.graph_break()
         return y.cos(), dynajit.is_compiling()
+
     counter = CompileCounter()
     _, compiling = dynajit.compile(fn, backend=counter)(torch.randn(3))
     assert compiling and counter.frame_count == 2
@@ -355,11 +389,12 @@ def test_explain_on_modules_and_methods() -> None:
 def test_explain_when_the_function_raises() -> None:
     def fails(x: Tensor) -> Tensor:
         raise ValueError("mine")
+
     with pytest.raises(ValueError, match="mine"):
         dynajit.explain(fails)(torch.randn(3))
 
 
-# ------------------------------------------------------------------------------------------------ errors, tracing, threads
+# ------------------------------------------------------------------------------------------------ errors, threads
 
 
 def test_tracebacks_show_the_users_lines() -> None:
@@ -370,6 +405,7 @@ def test_tracebacks_show_the_users_lines() -> None:
 
     def outer(x: Tensor) -> Tensor:
         return deep(x) * 2
+
     assert_same(outer, torch.randn(3))
 
 
@@ -383,6 +419,7 @@ def test_exception_objects_are_the_users() -> None:
     def fails(x: Tensor) -> Tensor:
         y = x + 1
         raise Mine(len(y), more="more")
+
     with pytest.raises(Mine) as caught:
         fails(torch.randn(3))
     assert caught.value.args == (3,) and caught.value.more == "more"
@@ -397,6 +434,7 @@ def test_under_a_tracer_everything_runs_eagerly_or_right(install: Any) -> None:
     def tracer(frame: Any, event: str, arg: Any) -> Any:
         events.append(event)
         return tracer
+
     before = compiled(x)
     install(tracer)
     try:
@@ -416,6 +454,7 @@ def test_threads_share_a_compiled_function() -> None:
             x = torch.full((number % 3 + 1,), float(i))
             if not torch.equal(compiled(x, number % 2), (x + number % 2).sin()):
                 failures.append(f"{number} {i}")
+
     threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
@@ -429,11 +468,19 @@ def test_beside_torch_compile() -> None:
         y = x.sin()
         print("break")
         return y.cos()
+
     x = torch.randn(3)
     theirs = torch.compile(step, backend="eager")
     ours = dynajit.compile(step, backend="eager")
-    for fn in (ours, theirs, ours, dynajit.compile(lambda x: theirs(x) + 1, backend="eager"), theirs,
-               torch.compile(lambda x: ours(x) + 1, backend="eager"), ours):
+    for fn in (
+        ours,
+        theirs,
+        ours,
+        dynajit.compile(lambda x: theirs(x) + 1, backend="eager"),
+        theirs,
+        torch.compile(lambda x: ours(x) + 1, backend="eager"),
+        ours,
+    ):
         result = fn(x)
         assert torch.equal(result, step(x)) or torch.equal(result, step(x) + 1)
     torch.compiler.reset()
@@ -457,9 +504,11 @@ def test_dropped_functions_are_freed() -> None:
             y = x + big.sum()
             print("", end="")
             return y * 2
+
         compiled = dynajit.compile(fn, backend="eager")
         compiled(torch.ones(3))
         return [weakref.ref(fn), weakref.ref(compiled), weakref.ref(big)]
+
     references = [reference for _ in range(5) for reference in make()]
     gc.collect()
     assert [reference() for reference in references if reference() is not None] == []
@@ -474,7 +523,13 @@ def test_dropped_code_and_modules_are_freed() -> None:
         module = nn.Linear(3, 3)
         compiled_module = dynajit.compile(module, backend="eager")
         compiled_module(torch.ones(3))
-        return [weakref.ref(space["fn"].__code__), weakref.ref(module), weakref.ref(compiled_module), weakref.ref(module.weight)]
+        return [
+            weakref.ref(space["fn"].__code__),
+            weakref.ref(module),
+            weakref.ref(compiled_module),
+            weakref.ref(module.weight),
+        ]
+
     references = [reference for _ in range(3) for reference in make()]
     gc.collect()
     assert [reference() for reference in references if reference() is not None] == []
@@ -484,6 +539,7 @@ def test_a_thousand_compiled_functions_do_not_pile_up() -> None:
     def make() -> None:
         compiled = dynajit.compile(lambda x: x + 1, backend="eager")
         compiled(torch.ones(2))
+
     for _ in range(100):
         make()
     gc.collect()
@@ -498,10 +554,17 @@ def test_a_thousand_compiled_functions_do_not_pile_up() -> None:
 # ------------------------------------------------------------------------------------------------ logs
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("guards", ["L['x']"]), ("graph_breaks", ['print("break")', "^^^^", "input-output"]), ("recompiles", ["compiled again", "size"]),
-    ("bytecode", ["becomes", "LOAD_FAST"]), ("graph_code", ["class DynajitGraph", "sin"]), ("perf", ["ms"]),
-])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("guards", ["L['x']"]),
+        ("graph_breaks", ['print("break")', "^^^^", "input-output"]),
+        ("recompiles", ["compiled again", "size"]),
+        ("bytecode", ["becomes", "LOAD_FAST"]),
+        ("graph_code", ["class DynajitGraph", "sin"]),
+        ("perf", ["ms"]),
+    ],
+)
 def test_logs(name: str, expected: list[str], caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

@@ -81,7 +81,7 @@ def test_attributes_go_both_ways() -> None:
 
 
 def test_modes_and_state() -> None:
-    module, compiled, counter = pair()
+    module, compiled, _ = pair()
     reference = copy.deepcopy(module)
     for step in range(4):
         for net in (compiled, reference):
@@ -129,6 +129,7 @@ def test_hooks(when: str, kind: str) -> None:
 
         def register(net: nn.Module) -> list[Any]:
             return [getattr(target, f"register_{kind}_hook")(hook) for target in (net, net.first)]  # type: ignore[attr-defined]
+
         handles = register(module) if when == "before" else []
         net = compile(module)
         if when == "after a call":
@@ -142,11 +143,12 @@ def test_hooks(when: str, kind: str) -> None:
             handle.remove()
         results.append(net(X))
         return [results[0].detach(), results[1].detach(), x.grad, log]
+
     compare(run(lambda m: dynajit.compile(m, backend="eager")), run(lambda m: m))
 
 
 def test_copies_and_pickles() -> None:
-    module, compiled, counter = pair()
+    module, compiled, _ = pair()
     compiled.eval()
     expected = compiled(X)
     again = copy.deepcopy(compiled)
@@ -202,8 +204,9 @@ def test_compiling_twice() -> None:
     assert (counter.frame_count, second.frame_count) == (0, 1)
 
 
-@pytest.mark.parametrize("make", [
-    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.AdamW(p, lr=0.01)])
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.AdamW(p, lr=0.01)]
+)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_training_loop(make: Callable[[Any], torch.optim.Optimizer], backend: str) -> None:
     def run(compile: Callable[[nn.Module], nn.Module]) -> list[Any]:
@@ -220,6 +223,7 @@ def test_training_loop(make: Callable[[Any], torch.optim.Optimizer], backend: st
             optimizer.step()
             losses.append(loss.detach())
         return [losses, dict(module.state_dict()), [p.grad for p in module.parameters()]]
+
     compare(run(lambda m: dynajit.compile(m, backend=backend)), run(lambda m: m), exact=False)
 
 
@@ -268,7 +272,7 @@ def test_unusual_classes() -> None:
 
 
 def test_replaced_parts_are_noticed() -> None:
-    module, compiled, counter = pair()
+    module, compiled, _ = pair()
     module.eval()
     compiled(X)
     module.second = nn.Linear(4, 2)
@@ -289,7 +293,13 @@ def test_dropped_modules_are_freed() -> None:
         module = Net()
         compiled = dynajit.compile(module, backend="eager")
         compiled(X)
-        return [weakref.ref(module), weakref.ref(compiled), weakref.ref(module.first.weight), weakref.ref(type(compiled))]
+        return [
+            weakref.ref(module),
+            weakref.ref(compiled),
+            weakref.ref(module.first.weight),
+            weakref.ref(type(compiled)),
+        ]
+
     references = [reference for _ in range(4) for reference in make()]
     gc.collect()
     assert [reference() for reference in references if reference() is not None] == []

@@ -1,9 +1,10 @@
 """The rest of a function as a function of its own.
 
 In: a decoded `Code`, the index of the instruction to go on at, the kinds of the stack's slots, the locals and cells
-that will be passed, and maybe a function that gives the topmost slot. Out: a code object taking (stack values that are not NULL, bottom first; locals; cells) that
-rebuilds the stack and goes on at that instruction. Only what is reachable from there is kept, with its exception
-ranges and the user's file and lines. Cells and free variables are parameters: see assemble.py.
+that will be passed, and maybe a function that gives the topmost slot. Out: a code object taking (stack values that
+are not NULL, bottom first; locals; cells) that rebuilds the stack and goes on at that instruction. Only what is
+reachable from there is kept, with its exception ranges and the user's file and lines. Cells and free variables are
+parameters: see assemble.py.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _new_names(stem: str, count: int, taken: set[str]) -> list[str]:
 
 
 def _call_inner(emitter: Emitter, calling: Instr, function: Callable[..., Any], inputs: list[str]) -> None:
-    """Call the rest of the callee where the user's instruction `calling` called it, so that tracebacks show its line."""
+    """Call the rest of the callee where the instruction `calling` called it, so that tracebacks show its line."""
     emitter.set_location(calling.positions)
     emitter.begin_call(lambda: emitter.load_const(function))
     for name in inputs:

@@ -11,8 +11,9 @@ import inspect
 import opcode
 import weakref
 from collections.abc import Iterator
+from itertools import pairwise
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dynajit.bytecode.common import Decoding, Kind, Tables
 from dynajit.bytecode.target import cache_entries, target
@@ -123,7 +124,8 @@ class Code:
         """Parameters of generated code that arrive as cell objects: cell variables for which no MAKE_CELL is run."""
         if "passed_cells" not in self.memo:
             made = {instr.arg for instr in self.instrs[: self.entry] if instr.op == "MAKE_CELL"}
-            self.memo["passed_cells"] = tuple(name for name in self.cellvars if name in self.params and name not in made)
+            passed_in = set(self.params) - made
+            self.memo["passed_cells"] = tuple(name for name in self.cellvars if name in passed_in)
         passed: tuple[str, ...] = self.memo["passed_cells"]
         return passed
 
@@ -194,9 +196,20 @@ def _decode_instrs(code: CodeType) -> list[Instr]:
         instrs.append(instr)
         if kind >= Kind.FORWARD:
             jumps.append((instr, after + 2 * raw.arg if kind == Kind.FORWARD else after - 2 * raw.arg))
+    _drop_truth_tests(instrs)
     _resolve_jumps(instrs, jumps, index_at)
     _attach_handlers(code, instrs, index_at)
     return instrs
+
+
+_TEST_TRUTH: Final = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"})
+
+
+def _drop_truth_tests(instrs: list[Instr]) -> None:
+    """What tests truth itself needs no TO_BOOL before it; the way back adds it. So a branch is one instruction."""
+    for instr, following in pairwise(instrs):
+        if instr.op == "TO_BOOL" and following.op in _TEST_TRUTH:
+            instr.op = "NOP"
 
 
 class _Same:

@@ -3,6 +3,7 @@
 In: a code object and its globals. Out: None, or why the frame runs eagerly for good. Functions that are never traced
 when called from a traced frame are in `interp/policy.py`; frames of the same modules are not captured either.
 """
+
 from __future__ import annotations
 
 import os
@@ -17,7 +18,9 @@ from dynajit.interp import policy
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py")))
+_TORCH_CAPTURED = tuple(
+    _TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py"))
+)
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 

@@ -3,38 +3,55 @@
 In: backend, flags. Out: `Session`, which is the key of its variants in the code cache, so that two configurations of
 one function never mix, and the owner of its continuations.
 """
+
 from __future__ import annotations
 
+import itertools
+import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dynajit import _C
 from dynajit.bytecode import InnerCall, build_continuation
 from dynajit.resume.plan import Resume, slot_kinds
 
-_touched: dict[int, weakref.ref[types.CodeType]] = {}
-_all_roots: dict[int, weakref.ref[types.CodeType]] = {}
+
+class CodeSet:
+    """Code objects by identity (equal ones are kept apart), held weakly."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def add(self, code: types.CodeType) -> None:
+        key, references = id(code), self._references
+        references[key] = weakref.ref(code, lambda _: references.pop(key, None) and None)
+
+    def __contains__(self, code: types.CodeType) -> bool:
+        reference = self._references.get(id(code))
+        return reference is not None and reference() is code
+
+    def __iter__(self) -> Iterator[types.CodeType]:
+        return iter([code for reference in list(self._references.values()) if (code := reference()) is not None])
+
+    def clear(self) -> None:
+        self._references.clear()
+
+
+# Code objects whose cache is not empty, for `reset`; and those that some `compile` call named.
+touched, roots = CodeSet(), CodeSet()
 _frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
-
-
-def is_anyones_root(code: types.CodeType) -> bool:
-    """Whether some `compile` call named this code."""
-    reference = _all_roots.get(id(code))
-    return reference is not None and reference() is code
-
-
-def touch(code: types.CodeType) -> None:
-    """Remember a code object whose cache is not empty, for `reset`."""
-    _touched[id(code)] = weakref.ref(code, lambda _, key=id(code): _touched.pop(key, None))
+_next_frame_number = itertools.count()
 
 
 def frame_number(code: types.CodeType) -> int:
     """The frame's number in compile ids, by order of first capture."""
-    entry = _frame_numbers.get(id(code))
+    key = id(code)
+    entry = _frame_numbers.get(key)
     if entry is None or entry[0]() is not code:
-        entry = _frame_numbers[id(code)] = (weakref.ref(code), len(_frame_numbers))
+        reference = weakref.ref(code, lambda _: _frame_numbers.pop(key, None) and None)
+        entry = _frame_numbers[key] = (reference, next(_next_frame_number))
     return entry[1]
 
 
@@ -43,29 +60,29 @@ class Owner:
     it, which sit on code objects that may live longer."""
 
     def __init__(self, session: Session) -> None:
-        self._key: object = session
+        self._key = session
         self._codes = session.codes
 
     def __del__(self) -> None:
-        for reference in list(self._codes.values()):
-            code = reference()
-            variants = _C.variants(code) if code is not None else []
-            if code is None or all(variant.key is not self._key for variant in variants):
-                continue
-            _C.reset_code(code)
-            for variant in reversed(variants):
-                if variant.key is not self._key:
-                    _C.add_variant(code, variant)
+        if sys.is_finalizing():
+            return
+        for code in self._codes:
+            variants = _C.variants(code)
+            if any(variant.key is self._key for variant in variants):
+                _C.reset_code(code)
+                for variant in reversed(variants):
+                    if variant.key is not self._key:
+                        _C.add_variant(code, variant)
 
 
 def reset_caches() -> None:
     """Forget all variants of all code objects."""
-    for reference in list(_touched.values()):
-        code = reference()
-        if code is not None:
-            _C.reset_code(code)
-    _touched.clear()
+    global _next_frame_number
+    for code in touched:
+        _C.reset_code(code)
+    touched.clear()
     _frame_numbers.clear()
+    _next_frame_number = itertools.count()
 
 
 class Session:
@@ -79,8 +96,14 @@ class Session:
         options: keyword arguments for the backend.
     """
 
-    def __init__(self, backend: Callable[..., Any], backend_name: str, fullgraph: bool = False, dynamic: bool | None = None,
-                 options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        backend: Callable[..., Any],
+        backend_name: str,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
         self.backend = backend
         self.backend_name = backend_name
         self.fullgraph = fullgraph
@@ -90,10 +113,10 @@ class Session:
         # the arguments of `compile`, for pickling
         self.settings: dict[str, Any] = {}
         # code objects with variants of this session
-        self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+        self.codes = CodeSet()
         self._owner: weakref.ref[Owner] | None = None
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self._roots: dict[int, weakref.ref[types.CodeType]] = {}
+        self._roots = CodeSet()
 
     def owner(self) -> Owner:
         """The session's owner, kept alive by the objects that the user has."""
@@ -105,28 +128,37 @@ class Session:
 
     def touch(self, code: types.CodeType) -> None:
         """Remember a code object that has variants of this session."""
-        self.codes[id(code)] = weakref.ref(code, lambda _, codes=self.codes, key=id(code): codes.pop(key, None))
-        touch(code)
+        self.codes.add(code)
+        touched.add(code)
 
     def add_root(self, code: types.CodeType) -> None:
         """Code that is compiled even if nothing in it makes a graph: what the user named, and continuations."""
         if _C.code_flags(code):
             _C.reset_code(code)  # what another session made of it
-        self._roots[id(code)] = weakref.ref(code)
-        _all_roots[id(code)] = weakref.ref(code, lambda _, key=id(code): _all_roots.pop(key, None))
+        self._roots.add(code)
+        roots.add(code)
 
     def is_root(self, code: types.CodeType) -> bool:
-        reference = self._roots.get(id(code))
-        return reference is not None and reference() is code
+        """Whether `add_root` was called with it."""
+        return code in self._roots
 
     def continuation(self, resume: Resume, inner: InnerCall | None, outermost: bool) -> Callable[..., Any]:
         """The function that goes on in a frame; made once for each shape. The outermost frame's is a call object."""
         frame = resume.frame
         slots = slot_kinds(resume, inner is not None)
-        key = (id(frame.code_object), resume.index, slots, tuple(resume.locals), tuple(resume.cells), id(frame.globals), inner, outermost)
+        key = (
+            id(frame.code_object),
+            resume.at,
+            slots,
+            tuple(resume.locals),
+            tuple(resume.cells),
+            id(frame.globals),
+            inner,
+            outermost,
+        )
         made = self._continuations.get(key)
         if made is None:
-            code = build_continuation(frame.code, resume.index, slots, resume.locals, resume.cells, inner)
+            code = build_continuation(frame.code, resume.at, slots, resume.locals, resume.cells, inner)
             function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
             # the original code is kept by the entry, so its id stays its own
             function.__dict__["_continues"] = (frame.code, frame.code_object)

@@ -4,6 +4,7 @@ In: the interpreter after a return or a break, the compiled graph. Out: a code o
 parameters and then its free variables' cells. Order: the graph's inputs are read, the graph is called, objects are
 made, effects happen, then the return value or the breaking instruction with the continuations of all frames.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -90,9 +91,11 @@ class Emission:
 
     def call_graph(self, graph: Callable[..., Any], inputs: Sequence[GraphInput], outputs: Sequence[TensorVal]) -> None:
         """Call the compiled graph and keep its outputs in variables."""
+
         def push_inputs() -> None:
             for entry in inputs:
                 self.out.load(entry.source)
+
         for entry in inputs:
             self.out.ensure_source(entry.source)
         self.emit.call_function(lambda: self.emit.load_const(graph), push_inputs, len(inputs))
@@ -139,7 +142,7 @@ class Emission:
 
     def _store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         if value is DELETED:
-            self.out.call_const(dict.pop, lambda: (self.out.const(globals_), self.out.const(name), self.out.const(None)), 3)
+            self.out.call_const(dict.pop, lambda: self.out.consts(globals_, name, None), 3)
             self.emit.pop_top()
             return
         self.out.push(value)
@@ -170,12 +173,14 @@ class Emission:
             self._continue(self.resumes[0][1])
 
     def _unbound(self, instr: Instr) -> None:
-        """The instruction breaks because its variable is not bound; here it might be, or be another kind of variable."""
+        """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
         if instr.arg in self.root.code.params:
             self.emit.delete_fast(instr.arg)
         elif instr.arg in self.root.code.freevars:
-            text = f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope"
-            self.out.call_const(NameError, lambda: (self.out.const(text), self.out.const(instr.arg)), 2, ("name",))
+            text = (
+                f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope"
+            )
+            self.out.call_const(NameError, lambda: self.out.consts(text, instr.arg), 2, ("name",))
             self.emit.op("RAISE_VARARGS", 1)
 
     def _run_inside(self, plan: Plan) -> None:
@@ -220,6 +225,7 @@ class Emission:
         def push() -> None:
             for push_one in pushes:
                 push_one()
+
         self.emit.call_function(lambda: self.emit.load_const(function), push, len(pushes))
 
 

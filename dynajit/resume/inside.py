@@ -4,6 +4,7 @@ In: the chain of frames at a break. Out: a function that runs the innermost fram
 one function for each frame in between; they bear the frames' names, files and lines, so that an exception shows the
 frames that eager code would show.
 """
+
 from __future__ import annotations
 
 import types

@@ -38,9 +38,19 @@ def scaled(x: Tensor, n: int, options: dict[str, Any]) -> Tensor:
 
 def test_recompile_reasons_name_the_guard() -> None:
     x = torch.randn(3)
-    report = assert_same(scaled, x, 1, {"shift": 1}, then=[
-        (x, 2, {"shift": 1}), (x, 2, {"shift": 2}), (x.double(), 2, {"shift": 2}), (torch.randn(4), 2, {"shift": 2}),
-        (x, 1, {"shift": 1})])
+    report = assert_same(
+        scaled,
+        x,
+        1,
+        {"shift": 1},
+        then=[
+            (x, 2, {"shift": 1}),
+            (x, 2, {"shift": 2}),
+            (x.double(), 2, {"shift": 2}),
+            (torch.randn(4), 2, {"shift": 2}),
+            (x, 1, {"shift": 1}),
+        ],
+    )
     reasons = report.recompile_reasons
     assert len(reasons) == 4
     assert "L['n'] was 1, is 2" in reasons[0]
@@ -83,6 +93,7 @@ def test_recompile_limit_under_fullgraph() -> None:
 def test_a_limit_is_each_sessions_own() -> None:
     def fn(x: Tensor, n: int) -> Tensor:
         return x * n
+
     first, second = CompileCounter(), CompileCounter()
     one = dynajit.compile(fn, backend=first)
     with warnings.catch_warnings():
@@ -137,6 +148,7 @@ def test_fullgraph_without_a_break() -> None:
 def test_exceptions_of_the_program_pass_under_fullgraph() -> None:
     def fails(x: Tensor) -> Tensor:
         raise ValueError("mine")
+
     with pytest.raises((ValueError, exc.Unsupported)):
         dynajit.compile(fails, backend="eager", fullgraph=True)(torch.randn(3))
 
@@ -186,6 +198,7 @@ def test_backends_see_what_torch_gives_them() -> None:
     def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         seen.append((gm, example_inputs))
         return gm.forward
+
     dynajit.compile(lambda x: x.sin() + 1, backend=backend)(torch.randn(3))
     gm, inputs = seen[0]
     assert isinstance(gm, torch.fx.GraphModule) and isinstance(inputs, list) and inputs[0].shape == (3,)
@@ -199,6 +212,7 @@ def test_a_backend_that_changes_global_state_does_no_harm() -> None:
     def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         assert torch.is_grad_enabled()
         return gm.forward
+
     compiled = dynajit.compile(lambda x: x * 2, backend=backend)
     assert compiled(torch.randn(3, requires_grad=True)).requires_grad
 
@@ -234,7 +248,9 @@ def test_frames_called_from_eager_code_are_captured() -> None:
 
 
 def test_a_frame_that_made_nothing_once_may_make_a_graph_later() -> None:
-    report = assert_same(helper_in_loop, torch.randn(3), ["plain"], repeat=3, then=[(torch.randn(3), ["full", "plain"])])
+    report = assert_same(
+        helper_in_loop, torch.randn(3), ["plain"], repeat=3, then=[(torch.randn(3), ["full", "plain"])]
+    )
     assert report.graph_count == 1
     nothing = [frame for frame in report.frames if frame.skipped and "nothing to compile" in frame.skipped]
     assert [frame.code_name for frame in nothing] == ["helper"]
@@ -272,6 +288,7 @@ def test_a_frame_that_prints_first_is_compiled_behind_it() -> None:
 def coroutine_user(x: Tensor) -> Any:
     async def work() -> Tensor:
         return helper(x, "full")
+
     y = x.sin()
     try:
         work().send(None)
@@ -293,6 +310,7 @@ def test_callbacks_of_c_functions_are_captured(capsys: Any) -> None:
         items = [x + 2, x + 1, x.sin()]
         items.sort(key=functools.cmp_to_key(compare))
         return items
+
     assert_same(run, torch.ones(3))
 
 
@@ -301,6 +319,7 @@ def test_an_internal_fault_runs_eagerly_and_says_so(monkeypatch: pytest.MonkeyPa
 
     def fail(self: Emission) -> None:
         raise AssertionError("a fault of the compiler")
+
     monkeypatch.setattr(Emission, "finish", fail)
     compiled = dynajit.compile(lambda x: x.sin(), backend="eager")
     x = torch.randn(3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from assert_programs import asserts_tensor
+from resume_harness import skipped
 from torch import Tensor, nn
 
 from dynajit.testing import assert_same
@@ -62,7 +63,7 @@ def or_operator(x: Tensor) -> Any:
 
 def and_condition(x: Tensor) -> Any:
     y = x.sin()
-    if x.sum() > 0 and y.sum() > 0 or y.sum() > 5:
+    if (x.sum() > 0 and y.sum() > 0) or y.sum() > 5:
         return y + 1
     return y - 1
 
@@ -128,9 +129,21 @@ def match_statement(x: Tensor) -> Any:
 
 
 BRANCHES: list[tuple[Callable[..., Any], int | None]] = [
-    (if_statement, 3), (if_else, 3), (elif_chain, None), (ternary, 3), (and_operator, None), (or_operator, None), (and_condition, None),
-    (not_operator, None), (not_condition, 3), (chained_comparison, None), (bool_call, 3), (item_call, None), (inlined, None),
-    (operands_below, None), (match_statement, 3),
+    (if_statement, 3),
+    (if_else, 3),
+    (elif_chain, None),
+    (ternary, 3),
+    (and_operator, None),
+    (or_operator, None),
+    (and_condition, None),
+    (not_operator, None),
+    (not_condition, 3),
+    (chained_comparison, None),
+    (bool_call, 3),
+    (item_call, None),
+    (inlined, None),
+    (operands_below, None),
+    (match_statement, 3),
 ]
 
 
@@ -143,7 +156,7 @@ def test_both_sides(fn: Callable[..., Any], graphs: int | None) -> None:
     recompiles = None if fn in VALUE_IN_CONTINUATION else 0
     calls = [(LOW,), (HIGH,), (LOW,), (HIGH / 100,), (LOW / 100,)]
     report = assert_same(fn, HIGH, then=calls, graphs=graphs, recompiles=recompiles)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
 
 
 def test_effects_before_the_branch() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from assert_programs import asserts_python, asserts_tensor
+from resume_harness import skipped
 from torch import Tensor, nn
 
 import dynajit
@@ -111,7 +112,7 @@ def break_raises(x: Tensor, call: Callable[..., Any]) -> Tensor:
 
 def subscript_raises(x: Tensor, items: Any) -> Tensor:
     y = x.sin()
-    first, second = items
+    _first, _second = items
     return y
 
 
@@ -161,14 +162,22 @@ def wrong_call(x: Tensor, arg: Any) -> Tensor:
 
 
 def raises_from(x: Tensor, arg: Any) -> Tensor:
-    y = x.cos()
+    x.cos_()
     raise RuntimeError("a", 1) from KeyError("b")
 
 
 RAISING: list[tuple[Callable[..., Any], Any]] = [
-    (break_raises, fails), (subscript_raises, [1, 2, 3]), (ambiguous, None), (missing_attribute, 1), (missing_name, 1),
-    (missing_local, 0), (wrong_shape, 0), (wrong_call, 0), (raises_from, 0),
-    (asserts_tensor, 100), (asserts_python, 1),
+    (break_raises, fails),
+    (subscript_raises, [1, 2, 3]),
+    (ambiguous, None),
+    (missing_attribute, 1),
+    (missing_name, 1),
+    (missing_local, 0),
+    (wrong_shape, 0),
+    (wrong_call, 0),
+    (raises_from, 0),
+    (asserts_tensor, 100),
+    (asserts_python, 1),
 ]
 
 
@@ -288,6 +297,7 @@ def local_function(x: Tensor) -> Any:
         z = y + x
         print("inner")
         return z * x
+
     return inner(x.sin()) + inner(x.cos())
 
 
@@ -300,6 +310,7 @@ def callback(x: Tensor) -> Any:
     def key(pair: tuple[int, Tensor]) -> int:
         print("key", pair[0])
         return -pair[0]
+
     y = x.sin()
     ordered = sorted([(1, y), (2, y + 1)], key=key)
     return ordered[0][1] * 2
@@ -322,6 +333,7 @@ def generator(x: Tensor) -> Any:
         yield x + 1
         print("between")
         yield x + 2
+
     y = x.sin()
     total = sum(items(), y)
     return total.cos()
@@ -348,13 +360,13 @@ LIFTED = [callback, comprehension, generator, in_generator_expression]
 @pytest.mark.parametrize("kind", [Thing, Child])
 def test_methods(fn: Callable[..., Any], kind: type[Thing], capsys: pytest.CaptureFixture[str]) -> None:
     report = assert_same(fn, torch.randn(3), kind(torch.randn(3)), graphs=2, breaks=1, recompiles=0)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_functions(fn: Callable[..., Any]) -> None:
     report = assert_same(fn, torch.randn(3), recompiles=0)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
 
 
 @pytest.mark.parametrize("fn", LIFTED)
@@ -395,7 +407,7 @@ class Net(nn.Module):
 
 def test_modules() -> None:
     report = assert_same(Net(), torch.randn(2, 3), repeat=1, graphs=3, breaks=2)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
     assert_same(Net(), torch.randn(2, 3), repeat=3)
 
 

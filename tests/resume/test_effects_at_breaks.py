@@ -33,7 +33,14 @@ class State:
 
 
 def show(state: State) -> None:
-    print(state.value, len(state.items), sorted(state.table), sorted(state.members), state.tensor.tolist(), state.extra is None)
+    print(
+        state.value,
+        len(state.items),
+        sorted(state.table),
+        sorted(state.members),
+        state.tensor.tolist(),
+        state.extra is None,
+    )
 
 
 def everything(x: Tensor, s: State) -> Any:
@@ -125,6 +132,7 @@ def closure_mutated(x: Tensor, s: State) -> Any:
         nonlocal n
         n += 1
         s.items.append(n)
+
     bump()
     print("break", n)
     bump()
@@ -133,7 +141,8 @@ def closure_mutated(x: Tensor, s: State) -> Any:
 
 
 @pytest.mark.parametrize(
-    "fn", [everything, globals_written, new_global, aliases, order_of_stores, new_object_before, closure_mutated])
+    "fn", [everything, globals_written, new_global, aliases, order_of_stores, new_object_before, closure_mutated]
+)
 def test_effects(fn: Callable[..., Any]) -> None:
     _restart()
     assert_same(_restarting(fn), torch.randn(3), State(), repeat=1)
@@ -149,11 +158,13 @@ def _restart() -> None:
 
 def _restarting(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The globals as they were before each side's call; the function's results and the globals after it."""
+
     def call(x: Tensor, s: State) -> Any:
         result = fn(x, s)
         after = COUNT, dict(TABLE), list(HISTORY)
         _restart_unseen()
         return result, after
+
     return call
 
 
@@ -224,7 +235,16 @@ def wrong_index(x: Tensor, s: State) -> Any:
 
 @pytest.mark.parametrize(
     "fn",
-    [stops_in_the_middle, stops_in_a_callee, stops_in_an_operation, stops_after_a_break, caught, caught_break, wrong_index])
+    [
+        stops_in_the_middle,
+        stops_in_a_callee,
+        stops_in_an_operation,
+        stops_after_a_break,
+        caught,
+        caught_break,
+        wrong_index,
+    ],
+)
 def test_exceptions_leave_the_state_as_eager(fn: Callable[..., Any]) -> None:
     assert_same(fn, torch.randn(3), State(), repeat=3)
 
@@ -271,6 +291,7 @@ def test_backward_in_the_middle(kind: Any) -> None:
         step = dynajit.compile(training_step, backend="eager") if compiled else training_step
         losses = [step(model, optimizer, torch.ones(2, 3) * i).item() for i in range(4)]
         return [torch.tensor(losses), [p.detach() for p in model.parameters()], [p.grad for p in model.parameters()]]
+
     # a traced Adam counts its steps in tensors, in float32
     compare(run(True), run(False), exact=False)
 

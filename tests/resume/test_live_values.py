@@ -1,5 +1,6 @@
 """What is alive across a break: locals, unbound and deleted names, cells, closures, iterators."""
 
+# ruff: noqa: F821, B008, C417 (unbound names, defaults and map() are what is tested)
 from __future__ import annotations
 
 import functools
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from resume_harness import skipped
 from torch import Tensor
 
 import dynajit
@@ -67,6 +69,7 @@ def deleted_cell(x: Tensor, flag: bool) -> Any:
 
     def read() -> Tensor:
         return y
+
     z = read() + 1
     del y
     print("break")
@@ -76,12 +79,15 @@ def deleted_cell(x: Tensor, flag: bool) -> Any:
 def deleted_cell_parameter(x: Tensor, flag: bool) -> Any:
     def read() -> Tensor:
         return x
+
     z = read() + 1
     del x
     return z * read()
 
 
-@pytest.mark.parametrize("fn", [unbound_read, deleted, deleted_before, deleted_twice, deleted_cell, deleted_cell_parameter])
+@pytest.mark.parametrize(
+    "fn", [unbound_read, deleted, deleted_before, deleted_twice, deleted_cell, deleted_cell_parameter]
+)
 @pytest.mark.parametrize("flag", [True, False])
 def test_unbound_names_raise_as_eager(fn: Callable[..., Any], flag: bool) -> None:
     assert_same(fn, torch.randn(3), flag)
@@ -114,6 +120,7 @@ def closure_after(x: Tensor, n: int) -> Any:
         k = k + y
         n += 1
         return k * n
+
     a = inner(x)
     print("break", n)
     b = inner(x)
@@ -123,11 +130,14 @@ def closure_after(x: Tensor, n: int) -> Any:
 
 def two_closures(x: Tensor, n: int) -> Any:
     total = x
+
     def add(y: Tensor) -> None:
         nonlocal total
         total = total + y
+
     def read() -> Tensor:
         return total
+
     add(x.sin())
     print("break")
     add(x.cos())
@@ -137,10 +147,12 @@ def two_closures(x: Tensor, n: int) -> Any:
 
 def closure_returned(x: Tensor, n: int) -> Any:
     count = n
+
     def step(y: Tensor) -> Tensor:
         nonlocal count
         count += 1
         return y * count
+
     print("break")
     r = step(x)
     return r, step(r), count
@@ -158,21 +170,26 @@ def parameter_is_cell(x: Tensor, n: int) -> Any:
 
 def deep_cells(x: Tensor, n: int) -> Any:
     a = x
+
     def outer() -> Any:
         b = a + 1
+
         def inner() -> Tensor:
             nonlocal a
             a = a + b
             print("inner", n)
             a = a * b
             return a
+
         return inner() + inner()
+
     return outer() + a
 
 
 def factory(x: Tensor, n: int) -> Any:
     def make(i: int) -> Callable[[Tensor], Tensor]:
         return lambda y: y * i + x
+
     fs = [make(i) for i in range(n)]
     print("break", len(fs))
     return [f(x) for f in fs]
@@ -181,6 +198,7 @@ def factory(x: Tensor, n: int) -> Any:
 def default_arguments(x: Tensor, n: int) -> Any:
     def inner(y: Tensor, scale: Tensor = x.sin(), *, shift: float = n * 1.0) -> Tensor:
         return y * scale + shift
+
     print("break")
     return inner(x), inner(x, x), inner(x, shift=2.0)
 
@@ -248,6 +266,7 @@ def generator_alive(x: Tensor, n: int) -> Any:
     def items() -> Any:
         yield x + 1
         yield x + 2
+
     it = items()
     a = next(it)
     print("break")
@@ -262,18 +281,33 @@ def generator_not_started(x: Tensor, n: int) -> Any:
 
 
 ITERATORS = [
-    iterator_alive, zip_alive, enumerate_alive, range_alive, dict_iterator_alive, reversed_alive, map_alive, count_alive,
-    generator_alive, generator_not_started,
+    iterator_alive,
+    zip_alive,
+    enumerate_alive,
+    range_alive,
+    dict_iterator_alive,
+    reversed_alive,
+    map_alive,
+    count_alive,
+    generator_alive,
+    generator_not_started,
 ]
 CELLS = [
-    overwritten, closure_after, two_closures, closure_returned, parameter_is_cell, deep_cells, factory, default_arguments,
+    overwritten,
+    closure_after,
+    two_closures,
+    closure_returned,
+    parameter_is_cell,
+    deep_cells,
+    factory,
+    default_arguments,
 ]
 
 
 @pytest.mark.parametrize("fn", CELLS)
 def test_cells(fn: Callable[..., Any]) -> None:
     report = assert_same(fn, torch.randn(3), 2, repeat=3, recompiles=0)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
 
 
 @pytest.mark.parametrize("fn", ITERATORS)
@@ -284,6 +318,7 @@ def test_iterators(fn: Callable[..., Any]) -> None:
 def test_closure_shared_with_the_outside() -> None:
     def make() -> tuple[Callable[[Tensor], Tensor], Callable[[], float]]:
         total = 0.0
+
         def add(x: Tensor) -> Tensor:
             nonlocal total
             y = x + total
@@ -291,7 +326,9 @@ def test_closure_shared_with_the_outside() -> None:
             print("total", total)
             total += 1
             return y * total
+
         return add, lambda: total
+
     eager, read_eager = make()
     original, read = make()
     compiled = dynajit.compile(original, backend="eager")
@@ -315,10 +352,27 @@ class Slots:
 def containers(x: Tensor) -> Any:
     a = x + 1
     values: dict[str, Any] = {
-        "list": [a, a], "tuple": (a, [1, (2,)]), "dict": {1: a, "k": {"deep": a}}, "set": {1, 2}, "pair": Pair(a, x),
-        "slice": slice(0, 2), "range": range(3), "ordered": OrderedDict(a=a, b=1), "size": a.shape, "frozen": frozenset([1]),
-        "dtype": a.dtype, "device": a.device, "none": None, "ellipsis": ..., "complex": 1j, "bytes": b"x", "float": -0.0,
-        "partial": functools.partial(torch.add, a), "method": a.add, "class": Pair, "module": torch,
+        "list": [a, a],
+        "tuple": (a, [1, (2,)]),
+        "dict": {1: a, "k": {"deep": a}},
+        "set": {1, 2},
+        "pair": Pair(a, x),
+        "slice": slice(0, 2),
+        "range": range(3),
+        "ordered": OrderedDict(a=a, b=1),
+        "size": a.shape,
+        "frozen": frozenset([1]),
+        "dtype": a.dtype,
+        "device": a.device,
+        "none": None,
+        "ellipsis": ...,
+        "complex": 1j,
+        "bytes": b"x",
+        "float": -0.0,
+        "partial": functools.partial(torch.add, a),
+        "method": a.add,
+        "class": Pair,
+        "module": torch,
         "list again": None,
     }
     values["list again"] = values["list"]

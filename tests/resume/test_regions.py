@@ -1,4 +1,4 @@
-"""Breaks that can't be continued in: in loops, with and try blocks. The frame runs eagerly, what it calls is compiled."""
+"""Breaks in loops, with and try blocks can't be continued in: the frame runs eagerly, what it calls is compiled."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from resume_harness import skipped
 from torch import Tensor
 
 import dynajit
@@ -298,6 +299,7 @@ def f_string_with_format(x: Tensor, n: Noisy) -> Any:
 def import_inside(x: Tensor, n: Noisy) -> Any:
     y = x.sin()
     import this_module_is_read_late as late  # type: ignore[import-not-found]
+
     return y.cos() * late.FACTOR
 
 
@@ -316,12 +318,38 @@ def print_several(x: Tensor, n: Noisy) -> Any:
 
 
 INSTRUCTIONS: list[tuple[Callable[..., Any], int, int]] = [
-    (call, 2, 1), (call_with_keywords, 2, 1), (call_with_unpacking, 2, 1), (method_call, 2, 1), (get_attribute, 2, 1),
-    (set_attribute, 2, 1), (delete_attribute, 3, 1), (subscript, 2, 1), (store_subscript, 2, 1), (delete_subscript, 2, 1),
-    (slice_subscript, 3, 2), (store_slice, 2, 1), (augmented_subscript, 3, 2), (augmented_attribute, 3, 2), (binary, 2, 1),
-    (binary_reflected, 2, 1), (binary_in_place, 2, 1), (matrix_product, 2, 1), (unary, 2, 1), (unary_positive, 2, 1),
-    (unary_invert, 2, 1), (unary_not, 2, 1), (truth, 2, 1), (length, 2, 1), (contains, 2, 1), (compare, 3, 1), (unpack, 3, 1),
-    (unpack_star, 3, 1), (list_display, 3, 1), (f_string, 2, 1), (f_string_with_format, 2, 3), (match_sequence, 2, 1),
+    (call, 2, 1),
+    (call_with_keywords, 2, 1),
+    (call_with_unpacking, 2, 1),
+    (method_call, 2, 1),
+    (get_attribute, 2, 1),
+    (set_attribute, 2, 1),
+    (delete_attribute, 3, 1),
+    (subscript, 2, 1),
+    (store_subscript, 2, 1),
+    (delete_subscript, 2, 1),
+    (slice_subscript, 3, 2),
+    (store_slice, 2, 1),
+    (augmented_subscript, 3, 2),
+    (augmented_attribute, 3, 2),
+    (binary, 2, 1),
+    (binary_reflected, 2, 1),
+    (binary_in_place, 2, 1),
+    (matrix_product, 2, 1),
+    (unary, 2, 1),
+    (unary_positive, 2, 1),
+    (unary_invert, 2, 1),
+    (unary_not, 2, 1),
+    (truth, 2, 1),
+    (length, 2, 1),
+    (contains, 2, 1),
+    (compare, 3, 1),
+    (unpack, 3, 1),
+    (unpack_star, 3, 1),
+    (list_display, 3, 1),
+    (f_string, 2, 1),
+    (f_string_with_format, 2, 3),
+    (match_sequence, 2, 1),
     (print_several, 2, 1),
 ]
 
@@ -432,11 +460,14 @@ def operands_below(x: Tensor) -> Any:
 
 
 def operands_with_nulls(x: Tensor) -> Any:
-    return torch.add(torch.mul(x, 2, out=None), torch.sin(x.clone().add_(g(x).max(dim=0, keepdim=True).values)), alpha=h(x).dim())
+    return torch.add(
+        torch.mul(x, 2, out=None), torch.sin(x.clone().add_(g(x).max(dim=0, keepdim=True).values)), alpha=h(x).dim()
+    )
 
 
 def star_and_keywords(x: Tensor) -> Any:
-    return dict(a=x + 1, **{"b": g(x)}, c=[*(x, h(x))]), (lambda *a, **k: (a, k))(*[x, g(x)], z=h(x), **{"y": x})
+    named = {"b": x}
+    return {"a": x + 1, **named, "c": [*(x, h(x))]}, (lambda *a, **k: (a, k))(*[x, g(x)], z=h(x), **named)
 
 
 def chained(x: Tensor) -> Any:
@@ -452,10 +483,12 @@ def conditional(x: Tensor, flag: bool) -> Any:
     return (x.sin() + (g(x) if flag else h(x))) * (x.cos() if not flag else h(x) and 2)
 
 
-@pytest.mark.parametrize("fn", [nested_calls, operands_below, operands_with_nulls, star_and_keywords, chained, comparisons])
+@pytest.mark.parametrize(
+    "fn", [nested_calls, operands_below, operands_with_nulls, star_and_keywords, chained, comparisons]
+)
 def test_operands_wait_on_the_stack(fn: Callable[..., Any]) -> None:
     report = assert_same(fn, torch.randn(3), recompiles=0)
-    assert not any(frame.skipped for frame in report.frames), report
+    assert not skipped(report), report
 
 
 @pytest.mark.parametrize("flag", [True, False])
