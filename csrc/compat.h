@@ -8,8 +8,8 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000
-#error "dynajit knows the insides of CPython 3.11 and 3.12; see compat.h for what another one needs"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "dynajit knows the insides of CPython 3.11 to 3.13; see compat.h for what another one needs"
 #endif
 
 #ifdef __cplusplus
@@ -40,6 +40,9 @@ bool dj_thread_is_traced(PyThreadState *tstate);
 
 /* The instance's own attribute, past its type. Borrowed or NULL, no error set. `name` is an exact str. */
 PyObject *dj_instance_lookup(PyObject *object, PyObject *name);
+
+/* The next item of a set, borrowed, and its hash; 0 at the end. `position` starts at 0. */
+int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash);
 
 /* The slot for extra data on code objects. */
 Py_ssize_t dj_code_extra_index(freefunc free_state);

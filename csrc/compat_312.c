@@ -181,6 +181,11 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
     return value;
 }
 
+int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
+{
+    return _PySet_NextEntry(set, position, item, hash);
+}
+
 Py_ssize_t dj_code_extra_index(freefunc free_state)
 {
     return PyUnstable_Eval_RequestCodeExtraIndex(free_state);

@@ -15,6 +15,12 @@
 extern "C" {
 #endif
 
+/* PyObject_Vectorcall for what is known to be a function, without its checks. */
+static inline PyObject *dj_call_function(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    return ((PyFunctionObject *)function)->vectorcall(function, args, nargsf, kwnames);
+}
+
 /* ---- guard_program.c: a flat list of accesses and leaves, evaluated over a frame's locals ---- */
 
 extern PyTypeObject *dj_GuardProgramType;

@@ -24,7 +24,7 @@ static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObj
 {
     HookRegion region;
     dj_hook_enter(&region, callback, callback != NULL ? self->key : NULL);
-    PyObject *result = _PyFunction_Vectorcall(function, args, nargsf, kwnames);
+    PyObject *result = dj_call_function(function, args, nargsf, kwnames);
     dj_hook_leave(&region);
     return result;
 }

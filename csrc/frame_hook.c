@@ -219,7 +219,7 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
     bool as_is = variant->needs_hook ? thread.mode.callback == callback && thread.mode.key == variant->key
                                      : dj_hook_is_off();
     if (as_is) {
-        result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
+        result = dj_call_function(function, locals, (size_t)n, NULL);
     }
     else {
         HookRegion region;
@@ -229,7 +229,7 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
         else {
             dj_hook_enter_off(&region);
         }
-        result = _PyFunction_Vectorcall(function, locals, (size_t)n, NULL);
+        result = dj_call_function(function, locals, (size_t)n, NULL);
         dj_hook_leave(&region);
     }
     Py_DECREF(function);
@@ -254,7 +254,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
         result = _PyEval_EvalFrameDefault(tstate, frame, 0);
     }
     else {
-        result = _PyFunction_Vectorcall((PyObject *)function, locals, (size_t)n, NULL);
+        result = dj_call_function((PyObject *)function, locals, (size_t)n, NULL);
         result = dj_frame_finish(tstate, frame, result);
         Py_XDECREF(closure);
     }

@@ -125,7 +125,7 @@ bool dj_set_equals(PyObject *value, PyObject *constants)
     Py_ssize_t position = 0;
     PyObject *item;
     Py_hash_t hash;
-    while (_PySet_NextEntry(value, &position, &item, &hash)) {
+    while (dj_set_next(value, &position, &item, &hash)) {
         PyObject *expected = _PyDict_GetItem_KnownHash(constants, item, hash);
         if (expected == NULL || !dj_const_equal(item, expected)) {
             return false;

@@ -148,6 +148,12 @@ static bool dict_has(PyObject *value, const Instruction *instruction)
     return _PyDict_GetItem_KnownHash(value, instruction->payload, instruction->number) != NULL;
 }
 
+/* What a weak reference refers to, to be compared with and not to be used; None once that is gone. */
+static PyObject *referent(PyObject *reference)
+{
+    return ((PyWeakReference *)reference)->wr_object;
+}
+
 static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
 {
     PyObject *value = instruction->a >= 0 ? slots[instruction->a] : NULL;
@@ -156,11 +162,11 @@ static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
     case OP_TYPE:
         return (PyObject *)Py_TYPE(value) == payload;
     case OP_TYPE_WEAK:
-        return PyWeakref_GET_OBJECT(payload) == (PyObject *)Py_TYPE(value);
+        return referent(payload) == (PyObject *)Py_TYPE(value);
     case OP_ID:
         return value == payload;
     case OP_ID_WEAK: /* a dead reference gives None, which is never held weakly */
-        return PyWeakref_GET_OBJECT(payload) == value && value != Py_None;
+        return referent(payload) == value && value != Py_None;
     case OP_EQUALS:
         return dj_const_equal(value, payload);
     case OP_LEN:

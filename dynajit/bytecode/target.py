@@ -33,6 +33,11 @@ def target() -> Target:
     return cast(Target, importlib.import_module(KNOWN[version]))
 
 
+def check() -> None:
+    """Refuse a Python that dynajit does not know, at import. ImportError."""
+    target()
+
+
 @functools.cache
 def cache_entries() -> list[int]:
     """Inline cache entries (code units that follow the instruction) by opcode number."""

@@ -23,7 +23,7 @@ def setup_py() -> ModuleType:
 
 def test_unknown_python_is_refused(setup_py, monkeypatch):
     monkeypatch.setattr(setup_py, "sys", SimpleNamespace(version_info=(3, 10, 4)))
-    with pytest.raises(SystemExit, match=r"knows the insides of CPython 3.11, 3.12; this is 3.10"):
+    with pytest.raises(SystemExit, match=r"knows the insides of CPython 3.11, 3.12, 3.13; this is 3.10"):
         setup_py.python_compat()
 
 
