@@ -51,6 +51,7 @@ class Interpreter(Calls):
         self.tensors: dict[int, Any] = {}
         self.handled: ExceptionVal | None = None
         self.direct_call = False
+        self.open_generators: list[Any] = []
         self.broken_frames: list[SymFrame] | None = None
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}
@@ -72,7 +73,12 @@ class Interpreter(Calls):
             raise GraphBreak(breaks.RECURSION, f"{len(self.frames)} frames")
         self.frames.append(frame)
         try:
-            return self._loop(frame)
+            result = self._loop(frame)
+            if len(self.frames) == 1:
+                # CPython closes a generator when it is dropped; when that is, is not followed here
+                left = next((generator for generator in self.open_generators if generator.needs_closing()), None)
+                return left if left is not None else result
+            return result
         except GraphBreak:
             if self.broken_frames is None:
                 self.broken_frames = list(self.frames)

@@ -54,6 +54,7 @@ class Tracer(Protocol):
     journal: Journal
     tensors: dict[int, Any]
     handled: Value | None
+    open_generators: list[Any]
 
     # making models
     def wrap(self, obj: object, source: Source | None) -> Value: ...

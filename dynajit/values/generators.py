@@ -42,6 +42,13 @@ class GeneratorVal(IteratorVal):
         self._save(tx)
         return self._step(tx, lambda: tx.throw_into_generator(self.frame, error))
 
+    def needs_closing(self) -> bool:
+        """Whether CPython would still run code of the generator's when it is dropped: a `finally`, a `with`."""
+        frame = self.frame
+        handler = frame.current.handler
+        # the handler around a whole generator turns StopIteration into RuntimeError
+        return self.state == "suspended" and handler is not None and frame.instrs[handler].op != "CALL_INTRINSIC_1"
+
     def _step(self, tx: Tracer, run: Any) -> Value:
         tx.journal.set_attr(self, "state", "running")
         try:
@@ -50,6 +57,9 @@ class GeneratorVal(IteratorVal):
             tx.journal.set_attr(self, "state", "closed")
             raise
         tx.journal.set_attr(self, "state", "closed" if done else "suspended")
+        if self.needs_closing() and self not in tx.open_generators:
+            tx.open_generators.append(self)
+            tx.journal.record(lambda: tx.open_generators.remove(self))
         if done:
             raise Exhausted(value)
         return value  # type: ignore[no-any-return]

@@ -223,6 +223,47 @@ def swap_attributes(x: Tensor, box: Box) -> Any:
     return x + 1
 
 
+class Numbers:
+    def __init__(self) -> None:
+        self.v: Any = 1
+        self.w: Any = 2.5
+        self.items: list[Any] = [10, 20]
+        self.table: dict[str, Any] = {"a": 100}
+
+
+@cases(x, Numbers(), repeat=3, graphs=3)
+def numbers_moved_and_returned(x: Tensor, n: Numbers) -> Any:
+    old, first, entry = n.v, n.items[0], n.table["a"]
+    n.v, n.w = n.w, n.v
+    n.items[0], n.items[1] = n.items[1], n.items[0]
+    n.table["a"] = n.items[0]
+    n.table["b"] = old
+    return x + 1, old, n.v, first, entry, [old, n.w], n.items[0]
+
+
+@cases(x, Numbers(), repeat=3, graphs=None)
+def numbers_changed_and_returned(x: Tensor, n: Numbers) -> Any:
+    old = n.v
+    n.v = 7
+    n.items[0] += 1
+    n.items.append(old)
+    got = n.table.pop("a", None)
+    n.table["a"] = 5
+    return x + 1, old, got, n.items[0]
+
+
+def test_global_number_returned_from_before_its_change() -> None:
+    def program(x: Tensor) -> Any:
+        global counter
+        before = counter
+        counter = before + 7
+        return x + 1, before
+
+    compiled = dynajit.compile(program, backend="eager", fullgraph=True)
+    globals().update(counter=1)
+    assert [compiled(x)[1] for _ in range(3)] == [1, 8, 15] and counter == 22
+
+
 @cases(x, [3, 1, 2], repeat=1)
 def sort_in_place(x: Tensor, items: list[int]) -> Any:
     items.sort(reverse=True)

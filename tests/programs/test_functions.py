@@ -226,6 +226,27 @@ def unfinished_generators(x: Tensor) -> Any:
     return a, b, [t for _, t in zip(range(2), tensors(), strict=False)]
 
 
+@cases(x, [], graphs=None, breaks=None)
+def generators_left_in_the_middle(x: Tensor, log: list[Any]) -> Any:
+    def work(name: str) -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append(name)
+
+    for _ in work("broken out of"):
+        break
+    log.append("after the loop")
+    next(work("dropped"))
+    kept = work("kept")
+    next(kept)
+    a, b = zip(work("zipped"), [1], strict=False), 1
+    list(a)
+    log.append(b)
+    return x + 1
+
+
 @cases(x)
 def generator_expressions(x: Tensor) -> Any:
     g = (x + i for i in range(3))
