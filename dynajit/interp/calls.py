@@ -6,8 +6,8 @@ section "Calls". Models of builtins are in `values/builtins`; which modules are 
 
 from __future__ import annotations
 
-import functools
 import contextlib
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -78,7 +78,12 @@ class Calls(Tracer):
                 return self.fold(real, args, kwargs)
             original = policy.undisabled(real)
             if original is not None:
-                return self._trace(FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)), args, kwargs, direct)
+                return self._trace(
+                    FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)),
+                    args,
+                    kwargs,
+                    direct,
+                )
             if is_replayed(real, args):
                 return replay(self, function, args, kwargs)
             reason = policy.skip_reason(real)

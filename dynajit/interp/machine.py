@@ -24,8 +24,8 @@ from dynajit.interp.dispatch import HANDLERS, SIMPLE
 from dynajit.interp.frame import Checkpoint, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
-from dynajit.values.builtins.torch_state import EntryState
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.builtins.torch_state import EntryState
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal, raised
 from dynajit.values.functions import CellVal
@@ -116,9 +116,9 @@ class Interpreter(Calls):
         """Go to the instruction's exception handler, or let the exception out of the frame."""
         if instr.handler is None:
             raise error
-        if isinstance(error.value, ExceptionVal) and self.handled is not None and error.value is not self.handled:
-            if isinstance(error.value.context, ConstVal):
-                self.journal.set_attr(error.value, "context", self.handled)
+        made = error.value if isinstance(error.value, ExceptionVal) else None
+        if made is not None and self.handled not in (None, made) and isinstance(made.context, ConstVal):
+            self.journal.set_attr(made, "context", self.handled)
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
             frame.stack.append(ConstVal(instr.index))

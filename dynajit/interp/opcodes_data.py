@@ -18,7 +18,8 @@ from dynajit.values import operators
 from dynajit.values.base import Exhausted, GraphBreak, Value
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.mapping import DictVal, SetVal, pairs_of
-from dynajit.values.objects import ModuleVal, is_trusted
+from dynajit.values.modules import ModuleVal
+from dynajit.values.objects import is_trusted
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.slices import make_slice
 
@@ -356,7 +357,7 @@ def import_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
         raise GraphBreak(breaks.IMPORT, full)
     found = (
         sys.modules[full]
-        if names.is_const() and names.const() or level.const()
+        if (names.is_const() and names.const()) or level.const()
         else sys.modules[full.partition(".")[0]]
     )
     frame.push(ModuleVal(found))

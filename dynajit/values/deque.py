@@ -50,7 +50,7 @@ class DequeVal(SequenceVal):
     def rebuild(self, out: Any) -> None:
         """Made empty and filled afterwards, since it may contain itself."""
         out.call_const(collections.deque, lambda: (out.const(()), out.const(self.limit)), 2)
-        out.later(self, self._fill)
+        out.later(self, self._refill)
 
     def children(self) -> Sequence[Value]:
         return ()
@@ -58,7 +58,7 @@ class DequeVal(SequenceVal):
     def fill_children(self) -> Sequence[Value]:
         return self.items
 
-    def _fill(self, out: Any) -> None:
+    def _refill(self, out: Any) -> None:
         def push() -> None:
             out.push(self)
             self.push_items(out)

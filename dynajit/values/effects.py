@@ -47,7 +47,8 @@ def is_replayed(function: Any, args: Sequence[Value]) -> bool:
         return False
     if isinstance(function, functools._lru_cache_wrapper):
         return getattr(function, "__wrapped__", None) is not None
-    return function is getattr(logging.Logger, getattr(function, "__name__", ""), None) and function.__name__ in _LOGGER_METHODS
+    name = getattr(function, "__name__", "")
+    return name in _LOGGER_METHODS and function is getattr(logging.Logger, name)
 
 
 def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -13,7 +13,7 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.objects import ObjVal, maker
+from dynajit.values.objects import ObjVal, lookup_type, maker
 from dynajit.values.sequence import TupleVal
 
 
@@ -34,7 +34,7 @@ class ExceptionVal(ObjVal):
     def real(self) -> Any:
         """An exception of the same class and arguments, for its text; nothing of a user's `__init__` runs."""
         args = [arg.real() for arg in self.args.items]
-        if isinstance(self.cls.__init__, types.FunctionType):
+        if isinstance(lookup_type(self.cls, "__init__")[0], types.FunctionType):
             made = self.cls.__new__(self.cls, *args)
             made.args = tuple(args)
             return made

@@ -6,7 +6,9 @@ undoable as a whole: the frame's state before it is kept in the journal.
 
 from __future__ import annotations
 
+import builtins
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from dynajit.values.base import Exhausted, Raised, Tracer, Value
@@ -46,8 +48,10 @@ class GeneratorVal(IteratorVal):
         """Whether CPython would still run code of the generator's when it is dropped: a `finally`, a `with`."""
         frame = self.frame
         handler = frame.current.handler
+        if self.state != "suspended" or handler is None:
+            return False
         # the handler around a whole generator turns StopIteration into RuntimeError
-        return self.state == "suspended" and handler is not None and frame.instrs[handler].op != "CALL_INTRINSIC_1"
+        return frame.instrs[handler].op != "CALL_INTRINSIC_1" and not _lets_generator_exit_pass(frame.instrs, handler)
 
     def _step(self, tx: Tracer, run: Any) -> Value:
         tx.journal.set_attr(self, "state", "running")
@@ -86,3 +90,13 @@ class GeneratorVal(IteratorVal):
 
     def rebuildable(self) -> bool:
         return False
+
+
+def _lets_generator_exit_pass(instrs: Sequence[Any], handler: int) -> bool:
+    """Whether the handler is one `except` clause for an exception of Python's own that is no GeneratorExit."""
+    start, name, check, jump = instrs[handler:handler + 4]
+    if (start.op, name.op, check.op, jump.op) != ("PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE"):
+        return False
+    kind = getattr(builtins, name.arg[0], None)
+    caught = isinstance(kind, type) and issubclass(kind, Exception)
+    return caught and jump.target is not None and instrs[jump.target].op == "RERAISE"

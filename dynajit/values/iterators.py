@@ -144,6 +144,11 @@ class ZipIterator(IteratorVal):
                 out.push(part)
 
         if self.strict:
-            out.call_const(zip, lambda: (push(), out.const(True)), len(self.inner) + 1, ("strict",))
+
+            def push_strictly() -> None:
+                push()
+                out.const(True)
+
+            out.call_const(zip, push_strictly, len(self.inner) + 1, ("strict",))
         else:
             out.call_const(zip, push, len(self.inner))

@@ -65,7 +65,7 @@ class DictVal(Value):
     @staticmethod
     def _real_key(hashed: Any) -> tuple[Any] | None:
         """The real key of a hash key, if it is one that a guard can hold."""
-        if is_literal(hashed) or isinstance(hashed, type) or callable(hashed) and not isinstance(hashed, Value):
+        if is_literal(hashed) or isinstance(hashed, type) or (callable(hashed) and not isinstance(hashed, Value)):
             return (hashed,)
         if isinstance(hashed, tuple) and all(is_literal(part) for part in hashed):
             return (hashed,)

@@ -1,6 +1,6 @@
 """Instances of user classes, classes, modules (Python's), C functions: attribute look-up as CPython does it.
 
-In: a real object with its source, or a class to be instantiated while tracing. Out: `ObjVal`, `ClassVal`, `ModuleVal`,
+In: a real object with its source, or a class to be instantiated while tracing. Out: `ObjVal`, `ClassVal`,
 `BuiltinVal`. The order of look-up is that of the language reference, section "Customizing attribute access"; user
 code that CPython would run (`__getattr__`, properties, `__set__`) is traced.
 """
@@ -619,59 +619,6 @@ class RealVal(Value):
         out.const(self.obj)
 
 
-class LibraryVal(RealVal):
-    """An immutable object of the standard library's, such as a signature: attributes are read, methods run."""
-
-    def getattr(self, tx: Tracer, name: str) -> Value:
-        try:
-            return tx.from_real(getattr(self.obj, name))
-        except AttributeError as error:
-            raise tx.raised(AttributeError, *error.args) from None
-
-
-class LibraryMethod(RealVal):
-    """A method of such an object."""
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        return tx.fold(self.obj, args, kwargs)
-
-
-class ModuleVal(RealVal):
-    """A Python module."""
-
-    def describe(self) -> str:
-        return f"the module {self.obj.__name__}"
-
-    def getattr(self, tx: Tracer, name: str) -> Value:
-        written = tx.global_value(self.obj.__dict__, name)
-        if written is not None:
-            return written
-        if name in self.obj.__dict__ or hasattr(self.obj, name):
-            found = getattr(self.obj, name)
-        else:
-            tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
-            raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
-        if is_trusted(self.obj.__name__):
-            trusted = trusted_value(tx, found)
-            if trusted is not None:
-                return trusted
-        return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
-
-    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
-        tx.store_global(self.obj.__dict__, name, value)
-
-
-def trusted_value(tx: Tracer, found: Any) -> Value | None:
-    """The model, without a guard, of an attribute of a trusted module if it is of a kind that does not change."""
-    if isinstance(found, types.FunctionType):
-        return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
-    if isinstance(found, (types.ModuleType, type, types.BuiltinFunctionType)):
-        return tx.from_real(found)
-    if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
-        return ConstVal(found)
-    return None
-
-
 class ClassVal(RealVal):
     """A class."""
 
@@ -795,7 +742,6 @@ __all__ = [
     "BuiltinVal",
     "ClassVal",
     "InstanceDict",
-    "ModuleVal",
     "ObjVal",
     "RealVal",
     "TupleVal",

@@ -87,11 +87,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return _user_binary(tx, symbol, inplace, left, right)
-    if (
-        inplace
-        and isinstance(left, (ListVal, DictVal, SetVal))
-        and (done := _container_inplace(tx, symbol, left, right))
-    ):
+    if inplace and isinstance(left, (ListVal, DictVal, SetVal)) and _container_inplace(tx, symbol, left, right):
         return left
     result = _container_binary(tx, symbol, left, right)
     if result is not None:
@@ -270,7 +266,8 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         if len(ours) != len(theirs):
             return False
         return all(
-            key.hash_key() in theirs and (identical(value, theirs[key.hash_key()]) or tx.equal(value, theirs[key.hash_key()]))
+            key.hash_key() in theirs
+            and (identical(value, theirs[key.hash_key()]) or tx.equal(value, theirs[key.hash_key()]))
             for key, value in ours
         )
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):

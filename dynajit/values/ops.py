@@ -39,7 +39,7 @@ class Lowered:
         """(fx argument, fake argument)."""
         if isinstance(value, TensorVal):
             return value.node, value.fake
-        if isinstance(value, TupleVal) or isinstance(value, ListVal):
+        if isinstance(value, (TupleVal, ListVal)):
             pairs = [self.both(item) for item in value.values(self.tx)]
             if isinstance(value, TupleVal) and value.kind is torch.Size:
                 return torch.Size(pair[0] for pair in pairs), torch.Size(pair[1] for pair in pairs)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import ItemSource, Source
+from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
@@ -145,7 +145,7 @@ class LiveIterator(SequenceIterator):
 
 def _iterator_at(sequence: Sequence[Any], index: int) -> Any:
     """An iterator over the sequence that has given `index` items."""
-    iterator = iter(sequence)
+    iterator: Any = iter(sequence)
     iterator.__setstate__(index)
     return iterator
 

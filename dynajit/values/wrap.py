@@ -19,14 +19,15 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.objects import BuiltinVal, ClassVal, LibraryMethod, LibraryVal, ModuleVal, ObjVal, RealVal, is_namedtuple_class
+from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal
+from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
@@ -85,7 +86,18 @@ def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:
 
 
 def _same_literal(expected: Any, found: Any) -> bool:
-    return type(found) is type(expected) and bool(found == expected)
+    return type(found) is type(expected) and literal_identity(found) == literal_identity(expected)
+
+
+def literal_identity(obj: Any) -> Any:
+    """What tells literals apart that Python takes for equal: types, signs of zero, the order of a set's members."""
+    if isinstance(obj, (slice, range)):
+        return type(obj), *(literal_identity(part) for part in (obj.start, obj.stop, obj.step))
+    if isinstance(obj, (set, frozenset)):
+        return type(obj), *(literal_identity(part) for part in obj)
+    if isinstance(obj, tuple):
+        return type(obj), *(literal_identity(part) for part in obj)
+    return key_identity(obj) if not isinstance(obj, torch.device) else obj
 
 
 def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str) -> Value:
@@ -136,14 +148,16 @@ def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
 @wraps_type(set, frozenset)
 def _set(tx: Tracer, obj: Any, source: Source) -> Value:
     tx.guard(source, "TYPE", type(obj))
-    members = []
+    members: list[Value] = []
     for member in obj:
         if is_literal(member):
             members.append(ConstVal(member))
         elif isinstance(member, (type, types.FunctionType, *_C_CALLABLES)):
             members.append(from_real(tx, member))
         else:
-            return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}")
+            return _opaque(
+                tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
+            )
     tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), "has the same members")
     made = SetVal(type(obj), source)
     made.entries = {member.hash_key(): member for member in members}
@@ -170,7 +184,8 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
 def _compiled(tx: Tracer, obj: _C.CompiledFunction, source: Source) -> Value:
     if not isinstance(source, ConstSource):
         tx.guard(source, "ID", obj)
-    function = FunctionVal.outside(tx, obj.function, ConstSource(obj.function, obj.function.__qualname__))
+    inner: Any = obj.function
+    function = FunctionVal.outside(tx, inner, ConstSource(obj.function, obj.function.__qualname__))
     return CompiledVal(obj, function, source)
 
 
@@ -236,11 +251,11 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
             [Lazy(item, ItemSource(source, index)) for index, item in enumerate(tuple.__iter__(obj))], tuple, source
         )
     elif issubclass(kind, (set, frozenset, str, int, float, bytes)):
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin")
-    if (
-        callable(obj)
-        and kind.__module__ in ("torch._C", "functools")
-        or issubclass(kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+        return _opaque(
+            tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
+        )
+    if (callable(obj) and kind.__module__ in ("torch._C", "functools")) or issubclass(
+        kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
     ):
         tx.guard(source, "ID", obj)
         return BuiltinVal(obj, source)
@@ -263,10 +278,8 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     if is_literal(obj):
         return ConstVal(obj)
     kind = type(obj)
-    if (
-        kind in (tuple, torch.Size)
-        or issubclass(kind, tuple)
-        and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))
+    if kind in (tuple, torch.Size) or (
+        issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))
     ):
         return TupleVal([from_real(tx, item) for item in obj], kind)
     if kind is list:
@@ -297,10 +310,6 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return BuiltinVal(obj)
     if issubclass(kind, types.MethodType):
         return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
-    if (
-        issubclass(kind, types.GenericAlias)
-        or kind.__module__ == "typing"
-        or issubclass(kind, types.UnionType)
-    ):
+    if issubclass(kind, types.GenericAlias) or kind.__module__ == "typing" or issubclass(kind, types.UnionType):
         return RealVal(obj)
     return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))

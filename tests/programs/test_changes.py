@@ -45,11 +45,48 @@ def identity(value: Any) -> Any:
 
 
 DIFFERENT_VALUES = [
-    (1, 2), (1, True), (1, 1.0), (0.0, -0.0), (math.nan, 1.0), (1.0, math.inf), ("a", "b"), ("a", b"a"), (None, 0), ((1, 2), (1, 3)), ((1,), [1]),
-    ([1, 2], [1, 2, 3]), ([1, 2], [2, 1]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, {"a": 1, "b": 2}), ({"a": 1}, {"b": 1}), ({"a": 1}, {}), ({1, 2}, {1, 3}),
-    ({1: "x"}, {True: "x"}), (range(3), range(4)), (slice(1), slice(2)), (torch.float32, torch.float64), (int, float), (len, abs), (2j, 3j), (10**30, 10**30 + 1),
-    (frozenset({1}), frozenset({2})), (torch.Size([1]), torch.Size([2])), (torch.device("cpu"), torch.device("meta")), (..., None), ([[1]], [[2]]), ({"a": [1]}, {"a": [2]}),
-    (x, 3.0), (x, None), (nn.Parameter(x), x), (math.sin, math.cos), (str.upper, str.lower), (torch.sin, torch.cos),
+    (1, 2),
+    (1, True),
+    (1, 1.0),
+    (0.0, -0.0),
+    (math.nan, 1.0),
+    (1.0, math.inf),
+    ("a", "b"),
+    ("a", b"a"),
+    (None, 0),
+    ((1, 2), (1, 3)),
+    ((1,), [1]),
+    ([1, 2], [1, 2, 3]),
+    ([1, 2], [2, 1]),
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ({"a": 1}, {"a": 1, "b": 2}),
+    ({"a": 1}, {"b": 1}),
+    ({"a": 1}, {}),
+    ({1, 2}, {1, 3}),
+    ({1: "x"}, {True: "x"}),
+    ({1}, {True}),
+    ({8, 0}, {0, 8}),
+    (range(0), range(1, 1)),
+    (slice(1), slice(True)),
+    (range(3), range(4)),
+    (slice(1), slice(2)),
+    (torch.float32, torch.float64),
+    (int, float),
+    (len, abs),
+    (2j, 3j),
+    (10**30, 10**30 + 1),
+    (frozenset({1}), frozenset({2})),
+    (torch.Size([1]), torch.Size([2])),
+    (torch.device("cpu"), torch.device("meta")),
+    (..., None),
+    ([[1]], [[2]]),
+    ({"a": [1]}, {"a": [2]}),
+    (x, 3.0),
+    (x, None),
+    (nn.Parameter(x), x),
+    (math.sin, math.cos),
+    (str.upper, str.lower),
+    (torch.sin, torch.cos),
 ]
 
 
@@ -63,7 +100,7 @@ def test_argument(values: tuple[Any, Any]) -> None:
         if isinstance(v, Tensor):
             return v + 1, isinstance(v, nn.Parameter)
         if isinstance(v, (set, frozenset)):
-            return len(v), 1 in v, 2 in v
+            return len(v), 1 in v, 2 in v, [describe(part) for part in v]
         if isinstance(v, float):
             return v, math.copysign(1, v), v == v, repr(v)
         return v, v is None, type(v), v == 1, callable(v), bool(v)
@@ -97,7 +134,20 @@ def tensors() -> Iterator[tuple[str, Callable[[], Tensor]]]:
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in tensors()])
 def test_tensor(make: Callable[[], Tensor]) -> None:
     def program(t: Tensor) -> Any:
-        facts = (t.shape, t.dtype, t.stride(), t.requires_grad, t.is_contiguous(), t.storage_offset(), t.device, len(t), t.numel(), type(t), t.is_conj(), t.is_leaf)
+        facts = (
+            t.shape,
+            t.dtype,
+            t.stride(),
+            t.requires_grad,
+            t.is_contiguous(),
+            t.storage_offset(),
+            t.device,
+            len(t),
+            t.numel(),
+            type(t),
+            t.is_conj(),
+            t.is_leaf,
+        )
         return t + 1, facts, [row * 2 for row in t], t.shape[-1] * 2
 
     assert_same(program, x, then=[(make(),), (x,), (make(),)])
@@ -110,7 +160,16 @@ def test_globals() -> None:
     def change(value: Any) -> Change:
         return lambda: globals().update(setting=value)
 
-    check(program, lambda: (x,), change(2), change(2.0), change(x), change(torch.sin), change(lambda t: t * 9), change(True))
+    check(
+        program,
+        lambda: (x,),
+        change(2),
+        change(2.0),
+        change(x),
+        change(torch.sin),
+        change(lambda t: t * 9),
+        change(True),
+    )
     globals().update(setting=1)
 
 
@@ -118,7 +177,12 @@ def test_global_appears_and_goes() -> None:
     def program(x: Tensor) -> Any:
         return x + late_setting  # type: ignore[name-defined] # noqa: F821
 
-    check(program, lambda: (x,), lambda: globals().update(late_setting=3), lambda: globals().pop("late_setting", None) and None)  # type: ignore[func-returns-value]
+    check(
+        program,
+        lambda: (x,),
+        lambda: globals().update(late_setting=3),
+        lambda: globals().pop("late_setting", None) and None,
+    )  # type: ignore[func-returns-value]
     globals().pop("late_setting", None)
 
 
@@ -137,7 +201,10 @@ def test_module_attributes() -> None:
         return helpers.function(x) * helpers.factor, hasattr(helpers, "later")
 
     check(
-        program, lambda: (x,), lambda: setattr(helpers, "factor", 3), lambda: setattr(helpers, "function", lambda t: t - 1),
+        program,
+        lambda: (x,),
+        lambda: setattr(helpers, "factor", 3),
+        lambda: setattr(helpers, "function", lambda t: t - 1),
         lambda: setattr(helpers, "later", 1),
     )
 
@@ -149,6 +216,7 @@ def test_closure_cells() -> None:
         def run() -> None:
             nonlocal scale
             scale = value
+
         return run
 
     check(lambda x: x * scale, lambda: (x,), change(3), change(3.0), change(x))
@@ -162,7 +230,10 @@ def test_function_defaults_and_code() -> None:
         return t - k
 
     check(
-        lambda x: helper(x), lambda: (x,), lambda: setattr(helper, "__defaults__", (5,)), lambda: helper.__kwdefaults__.update(j=7),
+        lambda x: helper(x),
+        lambda: (x,),
+        lambda: setattr(helper, "__defaults__", (5,)),
+        lambda: helper.__kwdefaults__.update(j=7),
         lambda: setattr(helper, "__code__", other.__code__),
     )
 
@@ -203,20 +274,46 @@ def test_objects() -> None:
 
     def program(x: Tensor, thing: Thing) -> Any:
         return (
-            thing.method(x), thing.prop, thing.kind, thing.make(), thing.static(x), thing.items, len(thing.table), hasattr(thing, "extra"),
-            getattr(thing, "late", "none"), hasattr(Thing, "late_class"), type(thing), isinstance(thing, SubThing), bool(thing), callable(thing),
+            thing.method(x),
+            thing.prop,
+            thing.kind,
+            thing.make(),
+            thing.static(x),
+            thing.items,
+            len(thing.table),
+            hasattr(thing, "extra"),
+            getattr(thing, "late", "none"),
+            hasattr(Thing, "late_class"),
+            type(thing),
+            isinstance(thing, SubThing),
+            bool(thing),
+            callable(thing),
         )
 
     saved = dict(vars(Thing))
     try:
         check(
-            program, lambda: (x, thing),
-            lambda: setattr(thing, "v", 2), lambda: setattr(thing, "v", 2.0), lambda: setattr(thing, "v", x), lambda: thing.items.append(3),
-            lambda: thing.table.update(b=2), lambda: setattr(thing, "extra", 1), lambda: setattr(Thing, "kind", 9), lambda: setattr(thing, "kind", 11),
-            lambda: setattr(Thing, "method", lambda self, t: t * 50), lambda: setattr(thing, "method", lambda t: t * 60), lambda: setattr(Thing, "prop", property(lambda self: "new")),
-            lambda: setattr(Thing, "make", classmethod(lambda cls: "made")), lambda: setattr(Thing, "static", staticmethod(lambda t: t * 3)),
-            lambda: setattr(Thing, "late", "in the class"), lambda: setattr(Thing, "late_class", 1), lambda: setattr(thing, "__class__", SubThing),
-            lambda: setattr(Thing, "__bool__", lambda self: False), lambda: setattr(Thing, "__call__", lambda self: 1), lambda: thing.__dict__.pop("v", None),
+            program,
+            lambda: (x, thing),
+            lambda: setattr(thing, "v", 2),
+            lambda: setattr(thing, "v", 2.0),
+            lambda: setattr(thing, "v", x),
+            lambda: thing.items.append(3),
+            lambda: thing.table.update(b=2),
+            lambda: setattr(thing, "extra", 1),
+            lambda: setattr(Thing, "kind", 9),
+            lambda: setattr(thing, "kind", 11),
+            lambda: setattr(Thing, "method", lambda self, t: t * 50),
+            lambda: setattr(thing, "method", lambda t: t * 60),
+            lambda: setattr(Thing, "prop", property(lambda self: "new")),
+            lambda: setattr(Thing, "make", classmethod(lambda cls: "made")),
+            lambda: setattr(Thing, "static", staticmethod(lambda t: t * 3)),
+            lambda: setattr(Thing, "late", "in the class"),
+            lambda: setattr(Thing, "late_class", 1),
+            lambda: setattr(thing, "__class__", SubThing),
+            lambda: setattr(Thing, "__bool__", lambda self: False),
+            lambda: setattr(Thing, "__call__", lambda self: 1),
+            lambda: thing.__dict__.pop("v", None),
         )
     finally:
         for name in set(vars(Thing)) - set(saved):
@@ -323,11 +420,22 @@ def test_module_modes_and_parameters() -> None:
         return compiled(t)
 
     changes: list[Change] = [
-        lambda: None, lambda: net.eval() and None, lambda: setattr(net, "scale", 2.0), lambda: setattr(net.layer, "weight", nn.Parameter(torch.ones(3, 3))),
-        lambda: net.requires_grad_(False) and None, lambda: net.blocks.append(nn.Linear(3, 3)) and None, lambda: setattr(net, "layer", nn.Identity()) if False else None,
-        lambda: net.register_forward_hook(lambda m, i, o: (o[0] + 100, *o[1:])) and None, lambda: net.layer.register_forward_pre_hook(lambda m, i: (i[0] * 2,)) and None,
-        lambda: net._forward_hooks.clear(), lambda: net.layer.bias.data.fill_(5) is None or None, lambda: setattr(net, "drop", nn.Identity()), lambda: net.train() and None,
-        lambda: setattr(net.layer, "forward", lambda t: t * 3), lambda: net.double() and None, lambda: setattr(net.layer, "bias", None),
+        lambda: None,
+        lambda: net.eval() and None,
+        lambda: setattr(net, "scale", 2.0),
+        lambda: setattr(net.layer, "weight", nn.Parameter(torch.ones(3, 3))),
+        lambda: net.requires_grad_(False) and None,
+        lambda: net.blocks.append(nn.Linear(3, 3)) and None,
+        lambda: setattr(net, "layer", nn.Identity()) if False else None,
+        lambda: net.register_forward_hook(lambda m, i, o: (o[0] + 100, *o[1:])) and None,
+        lambda: net.layer.register_forward_pre_hook(lambda m, i: (i[0] * 2,)) and None,
+        lambda: net._forward_hooks.clear(),
+        lambda: net.layer.bias.data.fill_(5) is None or None,
+        lambda: setattr(net, "drop", nn.Identity()),
+        lambda: net.train() and None,
+        lambda: setattr(net.layer, "forward", lambda t: t * 3),
+        lambda: net.double() and None,
+        lambda: setattr(net.layer, "bias", None),
     ]
     with torch.no_grad(), config.patch(recompile_limit=100):
         for change in changes:
@@ -340,7 +448,14 @@ def test_module_modes_and_parameters() -> None:
 def test_process_state() -> None:
     def program(x: Tensor) -> Any:
         y = x * 2
-        return y.requires_grad, torch.zeros(1).dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), x @ x.t(), torch.is_autocast_enabled("cpu")
+        return (
+            y.requires_grad,
+            torch.zeros(1).dtype,
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            x @ x.t(),
+            torch.is_autocast_enabled("cpu"),
+        )
 
     tensor = x.clone().requires_grad_()
     compiled = dynajit.compile(program, backend="eager")

@@ -69,12 +69,31 @@ class Special(Config):
 
 @cases(x, Config(3.0))
 def attributes(x: Tensor, c: Config) -> Any:
-    return c.apply(x), c.doubled, c.names, c.table["k"] * x, c.kind, Config.kind, c.add(1, x), hasattr(c, "nope"), getattr(c, "nope", 5)
+    return (
+        c.apply(x),
+        c.doubled,
+        c.names,
+        c.table["k"] * x,
+        c.kind,
+        Config.kind,
+        c.add(1, x),
+        hasattr(c, "nope"),
+        getattr(c, "nope", 5),
+    )
 
 
 @cases(x, Special(2.0))
 def inheritance(x: Tensor, c: Special) -> Any:
-    return c.apply(x), c.doubled, c.extra, c.kind, isinstance(c, Config), type(c).__name__, type(c).__mro__[1] is Config, c.names
+    return (
+        c.apply(x),
+        c.doubled,
+        c.extra,
+        c.kind,
+        isinstance(c, Config),
+        type(c).__name__,
+        type(c).__mro__[1] is Config,
+        c.names,
+    )
 
 
 @cases(x)
@@ -258,7 +277,14 @@ def frozen_dataclasses(x: Tensor, f: Frozen) -> Any:
 
 @cases(x, graphs=None, breaks=None)
 def dataclass_text(x: Tensor) -> Any:
-    return repr(Frozen(1)), str(Frozen(2)), f"{Frozen(3)}", dataclasses.asdict(Frozen(4)), dataclasses.astuple(Frozen(5)), x + 1
+    return (
+        repr(Frozen(1)),
+        str(Frozen(2)),
+        f"{Frozen(3)}",
+        dataclasses.asdict(Frozen(4)),
+        dataclasses.astuple(Frozen(5)),
+        x + 1,
+    )
 
 
 class Pair(NamedTuple):
@@ -309,9 +335,28 @@ class Shape(enum.Enum):
 def enums(x: Tensor, c: Color) -> Any:
     table = {Color.RED: x, Color.BLUE: x + 1}
     return (
-        table[c], c is Color.RED, c == Color.BLUE, c.describe(), c.loud, Color("b"), Color["RED"], [m.name for m in Color], len(Color),
-        Level.HIGH > Level.LOW, Level.HIGH + 1, x * Level.HIGH, isinstance(c, Color), c in (Color.RED,), str(c), Shape.WIDE.columns, Shape((2, 2)).rows,
-        Flags.A | Flags.B, bool(Flags.A & Flags.B), Color.RED.value, hash(c) == hash(Color.RED), f"{Level.LOW}",
+        table[c],
+        c is Color.RED,
+        c == Color.BLUE,
+        c.describe(),
+        c.loud,
+        Color("b"),
+        Color["RED"],
+        [m.name for m in Color],
+        len(Color),
+        Level.HIGH > Level.LOW,
+        Level.HIGH + 1,
+        x * Level.HIGH,
+        isinstance(c, Color),
+        c in (Color.RED,),
+        str(c),
+        Shape.WIDE.columns,
+        Shape((2, 2)).rows,
+        Flags.A | Flags.B,
+        bool(Flags.A & Flags.B),
+        Color.RED.value,
+        hash(c) == hash(Color.RED),
+        f"{Level.LOW}",
     )
 
 
@@ -415,22 +460,67 @@ def container_protocol(x: Tensor) -> Any:
     v = Vector(x)
     v[2] = 3
     first, second = v
-    return v.v, len(v), 7 in v, 8 in v, not v, v(3, k2=1), int(v), float(v), str(v), f"{v:abc}", first + second, list(reversed(v)), [4, 5][v], list(v)[1]
+    return (
+        v.v,
+        len(v),
+        7 in v,
+        8 in v,
+        not v,
+        v(3, k2=1),
+        int(v),
+        float(v),
+        str(v),
+        f"{v:abc}",
+        first + second,
+        list(reversed(v)),
+        [4, 5][v],
+        list(v)[1],
+    )
 
 
 @cases(x)
 def comparisons_of_objects(x: Tensor) -> Any:
     a, b = Vector(x), Vector(x + 1)
     b.tag = 4
-    return a == b, a != b, a < b, b > a, a == Vector(0), a in [b, Vector(1)], sorted([b, a])[0] is a, max(a, b).tag, x + 1
+    return (
+        a == b,
+        a != b,
+        a < b,
+        b > a,
+        a == Vector(0),
+        a in [b, Vector(1)],
+        sorted([b, a])[0] is a,
+        max(a, b).tag,
+        x + 1,
+    )
 
 
 @cases(x)
 def unsupported_operators(x: Tensor) -> Any:
     texts = []
-    for call in (lambda: Vector(x) - 1, lambda: Vector(x) * "s", lambda: Vector(x) <= 1, lambda: Config(1)[0], lambda: len(Config(1)),  # type: ignore[arg-type,index,operator]
-                 lambda: Config(1)(), lambda: 1 + "a", lambda: [1] + (2,), lambda: None + 1, lambda: -"s", lambda: iter(Config(1)),  # type: ignore[call-overload,index,misc,operator]
-                 lambda: [1]["a"], lambda: (1).real.nope, lambda: None.x, lambda: [].nope, lambda: {}.nope, lambda: next(3), lambda: 1 in 2, lambda: [][0], lambda: (1,)[5]):  # type: ignore[attr-defined,call-overload,operator]
+    text: Any = "a"
+    for call in (
+        lambda: Vector(x) - 1,
+        lambda: Vector(x) * "s",
+        lambda: Vector(x) <= 1,
+        lambda: Config(1)[0],
+        lambda: len(Config(1)),  # type: ignore[arg-type,index,operator]
+        lambda: Config(1)(),
+        lambda: 1 + "a",
+        lambda: [1] + (2,),
+        lambda: None + 1,
+        lambda: -"s",
+        lambda: iter(Config(1)),  # type: ignore[call-overload,index,misc,operator]
+        lambda: [1][text],
+        lambda: (1).real.nope,
+        lambda: None.x,
+        lambda: [].nope,
+        lambda: {}.nope,
+        lambda: next(3),
+        lambda: 1 in 2,
+        lambda: [][0],
+        lambda: (1,)[5],
+    ):  # type: ignore[attr-defined,call-overload,operator]
         try:
             call()
         except (TypeError, AttributeError, IndexError) as error:
@@ -450,15 +540,72 @@ class Impl(Base):
 
 @cases(x, Impl())
 def isinstance_on_everything(x: Tensor, impl: Base) -> Any:
-    values = [1, True, 1.5, "s", None, [1], (1,), {1: 2}, {1}, x, impl, int, len, lambda: 0, range(3), torch.float32, x.shape, slice(1)]
-    kinds = [int, bool, float, str, list, tuple, dict, set, Tensor, Base, type, Callable, Iterable, Sequence, Mapping, numbers.Number,
-             torch.dtype, torch.Size, nn.Module, object, nn.Parameter, slice]
-    return [[isinstance(v, k) for k in kinds] for v in values], isinstance(1, (str, int)), isinstance(1, int | str), issubclass(bool, int), impl.run(x)
+    values = [
+        1,
+        True,
+        1.5,
+        "s",
+        None,
+        [1],
+        (1,),
+        {1: 2},
+        {1},
+        x,
+        impl,
+        int,
+        len,
+        lambda: 0,
+        range(3),
+        torch.float32,
+        x.shape,
+        slice(1),
+    ]
+    kinds = [
+        int,
+        bool,
+        float,
+        str,
+        list,
+        tuple,
+        dict,
+        set,
+        Tensor,
+        Base,
+        type,
+        Callable,
+        Iterable,
+        Sequence,
+        Mapping,
+        numbers.Number,
+        torch.dtype,
+        torch.Size,
+        nn.Module,
+        object,
+        nn.Parameter,
+        slice,
+    ]
+    return (
+        [[isinstance(v, k) for k in kinds] for v in values],
+        isinstance(1, (str, int)),
+        isinstance(1, int | str),
+        issubclass(bool, int),
+        impl.run(x),
+    )
 
 
 @cases(x)
 def type_of_everything(x: Tensor) -> Any:
-    return type(x), type(1), type([]), type(None), type(lambda: 0).__name__, type(x) is Tensor, type(Impl()) is Impl, type(type(1)), x + 1
+    return (
+        type(x),
+        int,
+        type([]),
+        type(None),
+        type(lambda: 0).__name__,
+        type(x) is Tensor,
+        type(Impl()) is Impl,
+        type(int),
+        x + 1,
+    )
 
 
 class Meta(type):
@@ -533,7 +680,7 @@ def list_subclass(x: Tensor, items: ListLike) -> Any:
     made = ListLike()
     made.append(1)
     made.extend([5])
-    return items, made, len(items), items[-1] + items[0], [1, 2] == items, isinstance(items, list), list(made)
+    return items, made, len(items), items[-1] + items[0], items == [1, 2], isinstance(items, list), list(made)
 
 
 class OutputLike(dict):  # type: ignore[type-arg]
@@ -587,7 +734,9 @@ def objects_with_own_hash_as_keys(x: Tensor) -> Any:
 
 def test_bound_method_argument() -> None:
     config = Config(2.0)
-    compiled = dynajit.compile(lambda t, method: (method(t), method.__self__.scale, method.__name__), backend="eager", fullgraph=True)
+    compiled = dynajit.compile(
+        lambda t, method: (method(t), method.__self__.scale, method.__name__), backend="eager", fullgraph=True
+    )
     for scale in (2.0, 3.0):
         config.scale = scale
         result, got, name = compiled(x, config.apply)
@@ -601,6 +750,7 @@ def class_defined_inside(x: Tensor) -> Any:
 
         def apply(self, t: Tensor) -> Tensor:
             return t * self.factor
+
     return Local().apply(x + 1)
 
 

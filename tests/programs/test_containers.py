@@ -67,7 +67,17 @@ def nested_lists(x: Tensor) -> Any:
 def tuples(x: Tensor) -> Any:
     a = (x, 2, "three")
     b = a + (4,)
-    return b[1:], b * 2, a == (x, 2, "three"), len(b), a.index(x), a.count(x + 1) if len(a) > 3 else b[1:].index(2), (1, 2) < (1, 3), hash((1, "a")), x + 1
+    return (
+        b[1:],
+        b * 2,
+        a == (x, 2, "three"),
+        len(b),
+        a.index(x),
+        a.count(x + 1) if len(a) > 3 else b[1:].index(2),
+        (1, 2) < (1, 3),
+        hash((1, "a")),
+        x + 1,
+    )
 
 
 @cases(x)
@@ -82,7 +92,7 @@ def unpacking(x: Tensor) -> Any:
 @cases(x)
 def star_displays(x: Tensor) -> Any:
     a, d = [1, 2], {"p": x}
-    return [*a, *range(3), *"ab"], (*a, x), {*a, 2, 3}, {**d, "q": 1, **{"p": 2}}, x + 1
+    return [*a, *range(3), *"ab"], (*a, x), {*a, 2, 3}, {**d, "q": 1, "p": 2}, x + 1
 
 
 @cases(x)
@@ -190,7 +200,19 @@ def ranges_and_slices(x: Tensor) -> Any:
     total = x
     for i in range(3, 0, -1):
         total = total + i
-    return total, r[1], len(r), 5 in r, list(r), items[s], s.start, s.stop, items[::-1], items[-3:-1], r == range(2, 11, 3)
+    return (
+        total,
+        r[1],
+        len(r),
+        5 in r,
+        list(r),
+        items[s],
+        s.start,
+        s.stop,
+        items[::-1],
+        items[-3:-1],
+        r == range(2, 11, 3),
+    )
 
 
 @cases(x)
@@ -239,14 +261,32 @@ def enumerate_zip_reversed(x: Tensor) -> Any:
 def min_max_sum_any_all(x: Tensor) -> Any:
     items = [3, 1, 2]
     return (
-        min(items), max(items), sum(items, 10), min("b", "a"), max(items, key=lambda v: -v), min([], default=x),
-        any(items), all([]), any([]), all([1, 0]), sum([x, x + 1]), max(1, 2.5), abs(-3), round(2.567, 1), divmod(7, 2), pow(2, 3, 5),
+        min(items),
+        max(items),
+        sum(items, 10),
+        min("b", "a"),
+        max(items, key=lambda v: -v),
+        min([], default=x),
+        any(items),
+        all([]),
+        any([]),
+        all([1, 0]),
+        sum([x, x + 1]),
+        max(1, 2.5),
+        abs(-3),
+        round(2.567, 1),
+        divmod(7, 2),
+        pow(2, 3, 5),
     )
 
 
 @cases(x)
 def map_filter(x: Tensor) -> Any:
-    return list(map(lambda a, b: a + b, [x, x], [1, 2])), list(filter(None, [0, 1, "", "a"])), list(filter(lambda v: v > 1, range(4)))
+    return (
+        list(map(lambda a, b: a + b, [x, x], [1, 2])),
+        list(filter(None, [0, 1, "", "a"])),
+        list(filter(lambda v: v > 1, range(4))),
+    )
 
 
 @cases([1, x, {"k": [x + 1, (2, 3)]}], {"p": x})
@@ -259,7 +299,18 @@ def named_tuples(x: Tensor) -> Any:
     p = Point(x, y=2)
     q = p._replace(y=3)
     a, b = q
-    return p, q, p.x + b, p._fields, p._asdict(), a, Point(1, 2) == (1, 2), Point._make([1, 2]), isinstance(p, tuple), p[0]
+    return (
+        p,
+        q,
+        p.x + b,
+        p._fields,
+        p._asdict(),
+        a,
+        Point(1, 2) == (1, 2),
+        Point._make([1, 2]),
+        isinstance(p, tuple),
+        p[0],
+    )
 
 
 Point = collections.namedtuple("Point", ["x", "y"])

@@ -52,7 +52,7 @@ def branches(x: Tensor, op: str, extra: Any) -> Any:
         y = x
     if extra:
         y = y + extra
-    if not extra and len(op) == 3 or op is None:
+    if (not extra and len(op) == 3) or op is None:
         y = y - 1
     return y if x.dim() == 2 else None
 
@@ -109,7 +109,27 @@ def matching(x: Tensor) -> Any:
                 return "floats"
             case _:
                 return "other"
-    values = [0, 5, 101, None, "s", [], [1], [1, 2, 3, 4], (1, 2), {"k": 1, "z": 2}, {"q": 1}, P(1, 2), P(2, P(3, 4)), P(2, 2), x, 1.5, -2.5, {1}]
+
+    values = [
+        0,
+        5,
+        101,
+        None,
+        "s",
+        [],
+        [1],
+        [1, 2, 3, 4],
+        (1, 2),
+        {"k": 1, "z": 2},
+        {"q": 1},
+        P(1, 2),
+        P(2, P(3, 4)),
+        P(2, 2),
+        x,
+        1.5,
+        -2.5,
+        {1},
+    ]
     return [kind(v) for v in values]
 
 
@@ -133,6 +153,7 @@ def try_except(x: Tensor) -> Any:
 @cases(x)
 def exceptions_of_the_user(x: Tensor) -> Any:
     class_log: list[Any] = []
+
     def risky(n: int) -> int:
         if n == 0:
             raise Problem("zero", code=7)
@@ -141,6 +162,7 @@ def exceptions_of_the_user(x: Tensor) -> Any:
         if n == 2:
             raise ValueError
         return n
+
     for n in range(4):
         try:
             class_log.append(risky(n))
@@ -172,7 +194,12 @@ def chained_exceptions(x: Tensor) -> Any:
         except KeyError as error:
             raise Plain("second", 2) from error
     except Plain as error:
-        log += [error.args, type(error.__cause__).__name__, error.__cause__ is error.__context__, error.__suppress_context__]
+        log += [
+            error.args,
+            type(error.__cause__).__name__,
+            error.__cause__ is error.__context__,
+            error.__suppress_context__,
+        ]
     try:
         try:
             raise KeyError("first")
@@ -193,6 +220,7 @@ def chained_exceptions(x: Tensor) -> Any:
 @cases(x)
 def finally_order(x: Tensor) -> Any:
     log: list[Any] = []
+
     def f(n: int) -> Any:
         try:
             log.append("try")
@@ -209,6 +237,7 @@ def finally_order(x: Tensor) -> Any:
             if n == 3:
                 return "overridden"  # noqa: B012
         return "fell"
+
     results = [f(n) for n in range(4)]
     for i in range(3):
         try:
@@ -241,6 +270,7 @@ def exception_in_called_function(x: Tensor) -> Any:
     def inner(v: Any) -> Any:
         z = v * 2
         return z + [1][5]
+
     return inner(x + 1)
 
 
@@ -366,33 +396,142 @@ def autocast_of_an_exception(x: Tensor) -> Any:
 @cases(x, 7, 2.5, "name")
 def strings(x: Tensor, n: int, f: float, s: str) -> Any:
     return (
-        f"{n}-{f:.3f}-{s!r}-{s:>8}-{n:05d}-{n!s:^5}|{f:{n}.{2}f}", "%s %d %.2f" % (s, n, f), "%(a)s" % {"a": n}, "{0} {k} {0}".format(n, k=s),  # noqa: UP030,UP031,UP032
-        s.upper(), s.split("a"), ",".join(["a", s]), s.replace("n", "m"), s.startswith(("x", "n")), s[1:3], s[::-1], s * 2, s + "x", "am" in s,
-        s.encode(), b"ab"[0], b"ab" + b"c", len(s), s.find("m"), s.strip("n"), s.partition("a"), "A".lower() == "a", s.isidentifier(),
-        s.title(), s.zfill(6), s.center(8, "*"), "a\nb".splitlines(), str(n), repr(s), ascii("é"), chr(97), ord("a"), hex(255), bin(5), format(n, "x"),
-        sorted("hello"), max("abc"), "".join(reversed(s)), s < "z", [c for c in s], x + n,
+        f"{n}-{f:.3f}-{s!r}-{s:>8}-{n:05d}-{n!s:^5}|{f:{n}.{2}f}",
+        "%s %d %.2f" % (s, n, f),
+        "%(a)s" % {"a": n},
+        "{0} {k} {0}".format(n, k=s),  # noqa: UP032
+        s.upper(),
+        s.split("a"),
+        ",".join(["a", s]),
+        s.replace("n", "m"),
+        s.startswith(("x", "n")),
+        s[1:3],
+        s[::-1],
+        s * 2,
+        s + "x",
+        "am" in s,
+        s.encode(),
+        b"ab"[0],
+        b"ab" + b"c",
+        len(s),
+        s.find("m"),
+        s.strip("n"),
+        s.partition("a"),
+        "A".lower() == "a",
+        s.isidentifier(),
+        s.title(),
+        s.zfill(6),
+        s.center(8, "*"),
+        "a\nb".splitlines(),
+        str(n),
+        repr(s),
+        ascii("é"),
+        chr(97),
+        ord("a"),
+        hex(255),
+        bin(5),
+        format(n, "x"),
+        sorted("hello"),
+        max("abc"),
+        "".join(reversed(s)),
+        s < "z",
+        [c for c in s],
+        x + n,
     )
 
 
 @cases(x)
 def text_of_values(x: Tensor) -> Any:
-    return str([1, "a", None]), repr({"a": (1, 2.5)}), f"{[1, 2]} {(3,)} {x.shape} {x.dtype} {x.device}", str(torch.float32), f"{x.shape[0]}", str({1}), str(range(3)), x + 1
+    return (
+        str([1, "a", None]),
+        repr({"a": (1, 2.5)}),
+        f"{[1, 2]} {(3,)} {x.shape} {x.dtype} {x.device}",
+        str(torch.float32),
+        f"{x.shape[0]}",
+        str({1}),
+        str(range(3)),
+        x + 1,
+    )
 
 
 @cases(x)
 def constants(x: Tensor) -> Any:
-    return 1, 1.5, 2j, "s", b"b", None, True, ..., (1, (2, "x")), frozenset({1}), 10**30, float("inf"), -0.0, x * 0.5, x + 2, x[..., 0], math.pi, slice(1, 2), NotImplemented
+    return (
+        1,
+        1.5,
+        2j,
+        "s",
+        b"b",
+        None,
+        True,
+        ...,
+        (1, (2, "x")),
+        frozenset({1}),
+        10**30,
+        float("inf"),
+        -0.0,
+        x * 0.5,
+        x + 2,
+        x[..., 0],
+        math.pi,
+        slice(1, 2),
+        NotImplemented,
+    )
 
 
 @cases(x, float("nan"), -0.0, float("inf"))
 def float_arguments(x: Tensor, nan: float, zero: float, inf: float) -> Any:
-    return nan != nan, zero == 0.0, math.copysign(1, zero), x + zero, inf > 1e308, math.isnan(nan), [nan] == [nan], nan in [nan], 1 / inf, x * nan
+    return (
+        nan != nan,
+        zero == 0.0,
+        math.copysign(1, zero),
+        x + zero,
+        inf > 1e308,
+        math.isnan(nan),
+        [nan] == [nan],
+        nan in [nan],
+        1 / inf,
+        x * nan,
+    )
 
 
 @cases(x, 7)
 def integer_arithmetic(x: Tensor, n: int) -> Any:
-    return (n + 1, n - 10, n * 2, n / 2, n // 2, n % 3, -n // 2, -n % 3, n**2, n**-1, 2**0.5, n & 3, n | 8, n ^ 1, n << 2, n >> 1, ~n, -n, +n, not n,
-            n == 7.0, n != 7, int(7.9), float(3), complex(1, 2), round(2.5), abs(-2.5), bool(0), int("12"), n.bit_length(), (2.5).is_integer(), (0.1).hex(), x * n)
+    return (
+        n + 1,
+        n - 10,
+        n * 2,
+        n / 2,
+        n // 2,
+        n % 3,
+        -n // 2,
+        -n % 3,
+        n**2,
+        n**-1,
+        2**0.5,
+        n & 3,
+        n | 8,
+        n ^ 1,
+        n << 2,
+        n >> 1,
+        ~n,
+        -n,
+        +n,
+        not n,
+        n == 7.0,
+        n != 7,
+        int(7.9),
+        float(3),
+        complex(1, 2),
+        round(2.5),
+        abs(-2.5),
+        bool(0),
+        int("12"),
+        n.bit_length(),
+        (2.5).is_integer(),
+        (0.1).hex(),
+        x * n,
+    )
 
 
 @cases(x)
@@ -401,15 +540,18 @@ def nested_functions_and_loops(x: Tensor) -> Any:
         for i in range(depth):
             t = step(t, depth - 1) + i
         return t
+
     return step(x, 3)
 
 
 @cases(x)
 def chained_comparisons(x: Tensor) -> Any:
     calls = []
+
     def v(n: int) -> int:
         calls.append(n)
         return n
+
     return v(1) < v(2) < v(3), v(3) < v(1) < v(9), v(1) == v(1) != v(2), calls, x + 1
 
 
@@ -432,7 +574,7 @@ def deleting_parameters(x: Tensor, n: int) -> Any:
     y = x + n
     del n
     try:
-        return n  # noqa: F821
+        return n
     except NameError as error:
         return y, str(error)
 

@@ -88,7 +88,11 @@ def test_globals_written() -> None:
         history.clear()
         for number in (1, 2, 3):
             count, tensor, length = fn(x)
-            assert count == counter == length == number and torch.equal(tensor, x * number) and tensor is globals()["added"]
+            assert (
+                count == counter == length == number
+                and torch.equal(tensor, x * number)
+                and tensor is globals()["added"]
+            )
         assert history == [1, 2, 3]
 
 

@@ -25,8 +25,16 @@ def positional(a: Any, /, b: Any, *, c: Any) -> Any:
 def arguments_in_all_forms(x: Tensor) -> Any:
     rest, named = (1, 2), {"c": 4, "z": 5}
     return (
-        plain(x), plain(x, 1), plain(x, b=5), plain(x, 1, 2, 3), plain(x, *rest), plain(x, **named), plain(x, *rest, 7, **named, q=1),
-        positional(x, 2, c=3), positional(x, b=1, c=x), plain(*[x], *(1,), **{}),
+        plain(x),
+        plain(x, 1),
+        plain(x, b=5),
+        plain(x, 1, 2, 3),
+        plain(x, *rest),
+        plain(x, **named),
+        plain(x, *rest, 7, **named, q=1),
+        positional(x, 2, c=3),
+        positional(x, b=1, c=x),
+        plain(*[x], *(1,)),
     )
 
 
@@ -35,6 +43,7 @@ def defaults(x: Tensor) -> Any:
     def f(a: Any, b: Any = x + 1, *, c: Any = [1]) -> Any:  # noqa: B006
         c.append(len(c))
         return a + b, list(c)
+
     return f(x), f(x, 1), f(x, c=[5]), f.__defaults__, f.__kwdefaults__
 
 
@@ -57,8 +66,10 @@ def lambdas(x: Tensor, n: int) -> Any:
 @cases(x)
 def closures(x: Tensor) -> Any:
     scale = 2
+
     def inner(t: Tensor) -> Tensor:
         return t * scale + offset
+
     offset = x.sum()
     first = inner(x)
     scale = 5
@@ -68,10 +79,12 @@ def closures(x: Tensor) -> Any:
 @cases(x)
 def nonlocal_writes(x: Tensor) -> Any:
     count, total = 0, x
+
     def step() -> None:
         nonlocal count, total
         count += 1
         total = total + count
+
     for _ in range(3):
         step()
     return count, total
@@ -81,11 +94,14 @@ def nonlocal_writes(x: Tensor) -> Any:
 def counters_made_by_closures(x: Tensor) -> Any:
     def make() -> Callable[[], int]:
         n = 0
+
         def bump() -> int:
             nonlocal n
             n += 1
             return n
+
         return bump
+
     a, b = make(), make()
     return a(), a(), b(), x + a()
 
@@ -93,16 +109,20 @@ def counters_made_by_closures(x: Tensor) -> Any:
 @cases(x, graphs=1)
 def closure_returned(x: Tensor) -> Any:
     y = x + 1
+
     def get() -> Tensor:
         return y
+
     return get()
 
 
 @cases(x)
 def cell_deleted_and_unbound(x: Tensor) -> Any:
     y = 1
+
     def get() -> int:
         return y
+
     got = [get()]
     del y
     try:
@@ -118,7 +138,9 @@ def scaled(factor: float) -> Callable[[Any], Any]:
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return fn(*args, **kwargs) * factor
+
         return wrapper
+
     return decorate
 
 
@@ -133,6 +155,7 @@ def decorators(x: Tensor) -> Any:
     @scaled(2)
     def local(t: Tensor) -> Tensor:
         return t + 1
+
     return decorated(x), decorated(x, y=2), local(x), decorated.__name__, decorated.__doc__, local.__name__
 
 
@@ -156,7 +179,16 @@ def generators(x: Tensor) -> Any:
     g = generate(4)
     first = next(g)
     rest = list(g)
-    return total, first, rest, next(g, "end"), list(delegating(2)), sum(generate(5)), [*generate(2)], dict(enumerate(generate(2)))
+    return (
+        total,
+        first,
+        rest,
+        next(g, "end"),
+        list(delegating(2)),
+        sum(generate(5)),
+        [*generate(2)],
+        dict(enumerate(generate(2))),
+    )
 
 
 @cases(x)
@@ -166,6 +198,7 @@ def generator_send_and_return(x: Tensor) -> Any:
         while got is not None:
             got = yield got * 2
         return "bye"
+
     g = echo()
     out = [next(g), g.send(1), g.send(x)]
     try:
@@ -178,6 +211,7 @@ def generator_send_and_return(x: Tensor) -> Any:
 @cases(x)
 def generator_throw_and_close(x: Tensor) -> Any:
     log: list[Any] = []
+
     def work() -> Generator[Any, Any, None]:
         try:
             yield 1
@@ -186,6 +220,7 @@ def generator_throw_and_close(x: Tensor) -> Any:
             yield 2
         finally:
             log.append("finally")
+
     g = work()
     log.append(next(g))
     log.append(g.throw(ValueError("boom")))
@@ -204,6 +239,7 @@ def generator_that_raises(x: Tensor) -> Any:
     def work() -> Iterator[int]:
         yield 1
         raise KeyError("inside")
+
     out = []
     try:
         for item in work():
@@ -220,6 +256,7 @@ def unfinished_generators(x: Tensor) -> Any:
         while True:
             t = t + 1
             yield t
+
     g = tensors()
     a = next(g)
     b = next(g)
@@ -257,7 +294,16 @@ def generator_expressions(x: Tensor) -> Any:
 def partials(x: Tensor) -> Any:
     add = functools.partial(plain, x, c=1)
     more = functools.partial(add, 2, z=3)
-    return add(), add(5), more(), more(7, c=2), add.func is plain, add.args, add.keywords, functools.partial(torch.add, x)(x)
+    return (
+        add(),
+        add(5),
+        more(),
+        more(7, c=2),
+        add.func is plain,
+        add.args,
+        add.keywords,
+        functools.partial(torch.add, x)(x),
+    )
 
 
 def factorial(n: int) -> int:
@@ -268,6 +314,7 @@ def factorial(n: int) -> int:
 def recursion(x: Tensor) -> Any:
     def depth(t: Any) -> int:
         return 1 + max((depth(s) for s in t), default=0) if isinstance(t, list) else 0
+
     return x + factorial(5), depth([[], [[1]]])
 
 
@@ -275,6 +322,7 @@ def recursion(x: Tensor) -> Any:
 def recursive_closure(x: Tensor) -> Any:
     def fib(n: int) -> int:
         return n if n < 2 else fib(n - 1) + fib(n - 2)
+
     return x * fib(7)
 
 
@@ -298,6 +346,7 @@ def function_attributes(x: Tensor) -> Any:
     def f() -> int:
         f.calls += 1  # type: ignore[attr-defined]
         return f.calls  # type: ignore[attr-defined,no-any-return]
+
     f.calls = 0  # type: ignore[attr-defined]
     f()
     return f(), f.__name__, hasattr(f, "other"), x + f.calls  # type: ignore[attr-defined]
@@ -323,8 +372,15 @@ def wrong_arguments_raise(x: Tensor) -> Any:
 @cases(x, graphs=None, breaks=None)
 def wrong_arguments_caught(x: Tensor) -> Any:
     texts = []
-    for call in (lambda: positional(1), lambda: positional(1, 2, 3), lambda: positional(1, 2, c=1, d=2), lambda: plain(),  # type: ignore[call-arg,misc]
-                 lambda: plain(1, a=2), lambda: positional(a=1, b=2, c=3), lambda: (lambda: 0)(1)):  # type: ignore[call-arg,misc]
+    for call in (
+        lambda: positional(1),
+        lambda: positional(1, 2, 3),
+        lambda: positional(1, 2, c=1, d=2),
+        lambda: plain(),  # type: ignore[call-arg,misc]
+        lambda: plain(1, a=2),
+        lambda: positional(a=1, b=2, c=3),
+        lambda: (lambda: 0)(1),
+    ):  # type: ignore[call-arg,misc]
         try:
             call()
         except TypeError as error:
@@ -335,7 +391,7 @@ def wrong_arguments_caught(x: Tensor) -> Any:
 memo: dict[int, int] = {}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cached(n: int) -> int:
     return n * 2
 

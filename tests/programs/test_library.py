@@ -23,11 +23,26 @@ cases = Cases()
 def iteration_tools(x: Tensor) -> Any:
     count = itertools.count(5, 2)
     return (
-        list(itertools.chain([1], (2, 3), "a")), list(itertools.chain.from_iterable([[1], [x]])), list(itertools.islice(range(10), 1, 8, 3)), [next(count) for _ in range(3)],
-        list(itertools.zip_longest([1, 2], "a", fillvalue=0)), list(itertools.product([1, 2], "ab")), list(itertools.permutations([1, 2, 3], 2)), list(itertools.combinations([x, 1, 2], 2)),
-        list(itertools.accumulate([1, 2, 3])), list(itertools.accumulate([x, x], torch.mul)), list(itertools.starmap(pow, [(2, 3), (3, 2)])), list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])),
-        list(itertools.dropwhile(lambda v: v < 3, [1, 2, 3, 1])), list(itertools.repeat(x, 2)), [(k, list(g)) for k, g in itertools.groupby("aabbb")], list(itertools.pairwise([1, 2, 3])),
-        list(itertools.compress("abc", [1, 0, 1])), list(itertools.islice(itertools.cycle([1, 2]), 5)), list(zip(range(3), itertools.repeat(7), strict=False)), x + 1,
+        list(itertools.chain([1], (2, 3), "a")),
+        list(itertools.chain.from_iterable([[1], [x]])),
+        list(itertools.islice(range(10), 1, 8, 3)),
+        [next(count) for _ in range(3)],
+        list(itertools.zip_longest([1, 2], "a", fillvalue=0)),
+        list(itertools.product([1, 2], "ab")),
+        list(itertools.permutations([1, 2, 3], 2)),
+        list(itertools.combinations([x, 1, 2], 2)),
+        list(itertools.accumulate([1, 2, 3])),
+        list(itertools.accumulate([x, x], torch.mul)),
+        list(itertools.starmap(pow, [(2, 3), (3, 2)])),
+        list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1])),
+        list(itertools.dropwhile(lambda v: v < 3, [1, 2, 3, 1])),
+        list(itertools.repeat(x, 2)),
+        [(k, list(g)) for k, g in itertools.groupby("aabbb")],
+        list(itertools.pairwise([1, 2, 3])),
+        list(itertools.compress("abc", [1, 0, 1])),
+        list(itertools.islice(itertools.cycle([1, 2]), 5)),
+        list(zip(range(3), itertools.repeat(7), strict=False)),
+        x + 1,
     )
 
 
@@ -35,14 +50,44 @@ def iteration_tools(x: Tensor) -> Any:
 def operator_functions(x: Tensor) -> Any:
     pairs = [(2, "b"), (1, "a")]
     return (
-        operator.add(x, 1), operator.itemgetter(1)([1, 2]), operator.itemgetter(0, 2)("abc"), sorted(pairs, key=operator.itemgetter(0)), operator.attrgetter("shape")(x), operator.methodcaller("sum", 0)(x),
-        operator.getitem({"a": 1}, "a"), operator.lt(1, 2), operator.contains([1], 1), operator.is_(None, None), operator.truth([]), operator.neg(3), operator.mul("a", 2), operator.index(True), operator.matmul(x, x.T),
+        operator.add(x, 1),
+        operator.itemgetter(1)([1, 2]),
+        operator.itemgetter(0, 2)("abc"),
+        sorted(pairs, key=operator.itemgetter(0)),
+        operator.attrgetter("shape")(x),
+        operator.methodcaller("sum", 0)(x),
+        operator.getitem({"a": 1}, "a"),
+        operator.lt(1, 2),
+        operator.contains([1], 1),
+        operator.is_(None, None),
+        operator.truth([]),
+        operator.neg(3),
+        operator.mul("a", 2),
+        operator.index(True),
+        operator.matmul(x, x.T),
     )
 
 
 @cases(x, 2.5)
 def mathematics(x: Tensor, f: float) -> Any:
-    return x * math.sqrt(2), math.floor(f), math.ceil(f), math.pi, math.log(f), math.isclose(f, 2.5), math.gcd(12, 8), math.prod([1, 2, 3]), math.inf, math.copysign(1, -f), math.comb(5, 2), math.fmod(7, 3), math.hypot(3, 4), math.factorial(5), math.log2(8), math.trunc(f)
+    return (
+        x * math.sqrt(2),
+        math.floor(f),
+        math.ceil(f),
+        math.pi,
+        math.log(f),
+        math.isclose(f, 2.5),
+        math.gcd(12, 8),
+        math.prod([1, 2, 3]),
+        math.inf,
+        math.copysign(1, -f),
+        math.comb(5, 2),
+        math.fmod(7, 3),
+        math.hypot(3, 4),
+        math.factorial(5),
+        math.log2(8),
+        math.trunc(f),
+    )
 
 
 class Lazy:
@@ -85,7 +130,16 @@ def collection_types(x: Tensor) -> Any:
     for i in range(4):
         groups[i % 2] += i
     ordered = collections.OrderedDict([("b", 1), ("a", 2)])
-    return counts["l"], counts.most_common(1), counts.total(), dict(groups), groups.get(9), list(ordered), collections.OrderedDict(sorted(ordered.items())), x + 1
+    return (
+        counts["l"],
+        counts.most_common(1),
+        counts.total(),
+        dict(groups),
+        groups.get(9),
+        list(ordered),
+        collections.OrderedDict(sorted(ordered.items())),
+        x + 1,
+    )
 
 
 @cases(x, collections.defaultdict(list, {"a": [1]}), collections.Counter("ab"), repeat=1)
@@ -144,6 +198,7 @@ def wrapped_functions(x: Tensor) -> Any:
         def inner(*args: Any, **kwargs: Any) -> Any:
             calls.append(fn.__name__)
             return fn(*args, **kwargs)
+
         return inner
 
     calls: list[str] = []

@@ -67,7 +67,15 @@ class Nested(nn.Module):
         t = self.seq(t) + self.seq.first(t) + self.seq[0](t)
         for p in self.params:
             t = t + p
-        return t * self.pdict["w"], len(self.blocks), "a" in self.table, list(self.table.keys()), self.blocks[-1].norm is None, len(self.seq), [type(m).__name__ for m in self.seq]
+        return (
+            t * self.pdict["w"],
+            len(self.blocks),
+            "a" in self.table,
+            list(self.table.keys()),
+            self.blocks[-1].norm is None,
+            len(self.seq),
+            [type(m).__name__ for m in self.seq],
+        )
 
 
 MODULES = {
@@ -94,7 +102,11 @@ def test_modules(name: str, training: bool) -> None:
             torch.manual_seed(number)
             args = (x, x, x) if name == "attention" else (x[None],) if name == "recurrent" else (x,)
             out = side(*args)
-            loss = sum(part.float().sum() for part in torch.utils._pytree.tree_leaves(out) if isinstance(part, Tensor) and part.requires_grad)
+            loss = sum(
+                part.float().sum()
+                for part in torch.utils._pytree.tree_leaves(out)
+                if isinstance(part, Tensor) and part.requires_grad
+            )
             if isinstance(loss, Tensor):
                 loss.backward()
             outputs.append(out)
@@ -143,15 +155,36 @@ class Programs:
         total = t
         for name, parameter in m.named_parameters():
             total = total + parameter.sum() * len(name)
-        return total, [n for n, _ in m.named_buffers()], [n for n, _ in m.named_children()], sum(p.numel() for p in m.parameters()), len(list(m.modules()))
+        return (
+            total,
+            [n for n, _ in m.named_buffers()],
+            [n for n, _ in m.named_children()],
+            sum(p.numel() for p in m.parameters()),
+            len(list(m.modules())),
+        )
 
     @staticmethod
     def attributes(m: Any, t: Tensor) -> Any:
-        return hasattr(m, "nothing"), getattr(m, "nothing", 3), m.training, isinstance(m, nn.Module), type(m).__name__, m.linear.weight.shape, m.linear.in_features, t + 1, m.linear.bias is None
+        return (
+            hasattr(m, "nothing"),
+            getattr(m, "nothing", 3),
+            m.training,
+            isinstance(m, nn.Module),
+            type(m).__name__,
+            m.linear.weight.shape,
+            m.linear.in_features,
+            t + 1,
+            m.linear.bias is None,
+        )
 
     @staticmethod
     def functional(m: Any, t: Tensor) -> Any:
-        return F.linear(t, m.linear.weight, m.linear.bias), m.linear.weight.t() @ m.linear.weight, m.get_submodule("linear") is m.linear, m.linear.weight.grad
+        return (
+            F.linear(t, m.linear.weight, m.linear.bias),
+            m.linear.weight.t() @ m.linear.weight,
+            m.get_submodule("linear") is m.linear,
+            m.linear.weight.grad,
+        )
 
     @staticmethod
     def shared_twice(m: Any, t: Tensor) -> Any:
@@ -218,7 +251,10 @@ def test_programs(name: str) -> None:
     for _ in range(3):
         compare(compiled(own, x), program(eager, x))
         compare(dict(own.state_dict()), dict(eager.state_dict()))
-        compare({k: v for k, v in vars(own).items() if not k.startswith("_")}, {k: v for k, v in vars(eager).items() if not k.startswith("_")})
+        compare(
+            {k: v for k, v in vars(own).items() if not k.startswith("_")},
+            {k: v for k, v in vars(eager).items() if not k.startswith("_")},
+        )
 
 
 def test_parametrized_weight() -> None:

@@ -19,8 +19,28 @@ cases = Cases()
 def indexing(x: Tensor, index: Tensor, mask: Tensor) -> Any:
     i, n = 1, None
     return (
-        x[0], x[-1], x[0, 1], x[0][1][2], x[:, 1:], x[..., 0], x[::2, :, 1:3], x[None], x[:, None, 0], x[index], x[index, index], x[:, [0, 2]],
-        x[torch.tensor(1)], x[i, ..., n], x[(0, 1)], x[1:, -2:, ::2], x[slice(0, 1)], x[...], x[()], x[True], x[[0, 1], 1:], x[:, index[0:1]],
+        x[0],
+        x[-1],
+        x[0, 1],
+        x[0][1][2],
+        x[:, 1:],
+        x[..., 0],
+        x[::2, :, 1:3],
+        x[None],
+        x[:, None, 0],
+        x[index],
+        x[index, index],
+        x[:, [0, 2]],
+        x[torch.tensor(1)],
+        x[i, ..., n],
+        x[(0, 1)],
+        x[1:, -2:, ::2],
+        x[slice(0, 1)],
+        x[...],
+        x[()],
+        x[True],
+        x[[0, 1], 1:],
+        x[:, index[0:1]],
     )
 
 
@@ -47,15 +67,54 @@ def boolean_mask(x: Tensor, index: Tensor) -> Any:
 def scalars_and_operators(x: Tensor) -> Any:
     n, f, b = 3, 0.5, True
     return (
-        x + n, n - x, x * f, f / (x + 1), x // 2, 7 // (x + 1), x % 3, -x, +x, x**2, 2**x, x > n, n >= x, x == 1, x != 1, ~(x > 1), (x > 1) & (x < 9),
-        (x > 1) | b, (x > 1) ^ True, x.int() << 1, x.int() >> 1, abs(x), x @ x.mT, 1j * x, x + b, (x * 1.7).round(),
-        pow(x, 2), x.int() & 3,
+        x + n,
+        n - x,
+        x * f,
+        f / (x + 1),
+        x // 2,
+        7 // (x + 1),
+        x % 3,
+        -x,
+        +x,
+        x**2,
+        2**x,
+        x > n,
+        n >= x,
+        x == 1,
+        x != 1,
+        ~(x > 1),
+        (x > 1) & (x < 9),
+        (x > 1) | b,
+        (x > 1) ^ True,
+        x.int() << 1,
+        x.int() >> 1,
+        abs(x),
+        x @ x.mT,
+        1j * x,
+        x + b,
+        (x * 1.7).round(),
+        pow(x, 2),
+        x.int() & 3,
     )
 
 
 @cases(torch.arange(6))
 def integer_tensors(i: Tensor) -> Any:
-    return i + 1, i / 2, i // 2, i * 1.5, i.float().mean(), i.bool(), i.sum(), i.max(), i.cumsum(0), i.dtype, (i > 2).sum(), ~i, i.to(torch.uint8) + 250
+    return (
+        i + 1,
+        i / 2,
+        i // 2,
+        i * 1.5,
+        i.float().mean(),
+        i.bool(),
+        i.sum(),
+        i.max(),
+        i.cumsum(0),
+        i.dtype,
+        (i > 2).sum(),
+        ~i,
+        i.to(torch.uint8) + 250,
+    )
 
 
 @cases(x)
@@ -65,29 +124,103 @@ def shapes(x: Tensor) -> Any:
     y = x.reshape(b * c, d).view(-1, 2).view(*s)
     z = x.permute(*reversed(range(x.dim())))
     w = x.expand(5, *x.shape)
-    return y, z, w, s, s[1:], s.numel(), x.size(0), x.size(-1), x.shape[0] + 1, len(x), x.ndim, x.numel(), list(s), tuple(s), s == (2, 3, 4), torch.Size([1, 2]), s + (1,), x.view(s[0], -1), (*s, 1), x.new_zeros(s), torch.zeros(*s[:2]), isinstance(s, tuple), sum(s), max(s)
+    return (
+        y,
+        z,
+        w,
+        s,
+        s[1:],
+        s.numel(),
+        x.size(0),
+        x.size(-1),
+        x.shape[0] + 1,
+        len(x),
+        x.ndim,
+        x.numel(),
+        list(s),
+        tuple(s),
+        s == (2, 3, 4),
+        torch.Size([1, 2]),
+        s + (1,),
+        x.view(s[0], -1),
+        (*s, 1),
+        x.new_zeros(s),
+        torch.zeros(*s[:2]),
+        isinstance(s, tuple),
+        sum(s),
+        max(s),
+    )
 
 
 @cases(x)
 def metadata(x: Tensor) -> Any:
     return (
-        x.dtype, x.device, x.device.type, x.layout, x.requires_grad, x.is_contiguous(), x.stride(), x.stride(0), x.storage_offset(), x.is_floating_point(), x.element_size(),
-        x.dtype.is_floating_point, x.dtype == torch.float32, x.is_cuda, x.dim(), x.is_leaf, x.grad, x.itemsize, torch.finfo(x.dtype).max, torch.finfo(torch.float16).eps,
-        torch.iinfo(torch.int8).min, x.to("cpu").device == x.device, torch.get_default_dtype(), str(x.dtype), x.type(), torch.is_tensor(x), torch.is_tensor(1), torch.is_floating_point(x), x + 1,
+        x.dtype,
+        x.device,
+        x.device.type,
+        x.layout,
+        x.requires_grad,
+        x.is_contiguous(),
+        x.stride(),
+        x.stride(0),
+        x.storage_offset(),
+        x.is_floating_point(),
+        x.element_size(),
+        x.dtype.is_floating_point,
+        x.dtype == torch.float32,
+        x.is_cuda,
+        x.dim(),
+        x.is_leaf,
+        x.grad,
+        x.itemsize,
+        torch.finfo(x.dtype).max,
+        torch.finfo(torch.float16).eps,
+        torch.iinfo(torch.int8).min,
+        x.to("cpu").device == x.device,
+        torch.get_default_dtype(),
+        str(x.dtype),
+        x.type(),
+        torch.is_tensor(x),
+        torch.is_tensor(1),
+        torch.is_floating_point(x),
+        x + 1,
     )
 
 
 @cases(x)
 def creation(x: Tensor) -> Any:
     return (
-        torch.zeros(2, 3), torch.ones_like(x), torch.arange(5), torch.arange(1, 2, 0.25), torch.full((2,), 3.5), torch.eye(2), torch.tensor([1, 2]), torch.tensor(3.0), torch.linspace(0, 1, 3),
-        x.new_ones(2), x.new_tensor([1.0, 2]), torch.empty(0), torch.zeros(2, dtype=torch.int64, device=x.device), torch.tensor([[x.dim(), 1]]), torch.as_tensor(2), torch.zeros((1,)).expand(3), torch.triu(torch.ones(3, 3)),
+        torch.zeros(2, 3),
+        torch.ones_like(x),
+        torch.arange(5),
+        torch.arange(1, 2, 0.25),
+        torch.full((2,), 3.5),
+        torch.eye(2),
+        torch.tensor([1, 2]),
+        torch.tensor(3.0),
+        torch.linspace(0, 1, 3),
+        x.new_ones(2),
+        x.new_tensor([1.0, 2]),
+        torch.empty(0),
+        torch.zeros(2, dtype=torch.int64, device=x.device),
+        torch.tensor([[x.dim(), 1]]),
+        torch.as_tensor(2),
+        torch.zeros((1,)).expand(3),
+        torch.triu(torch.ones(3, 3)),
     )
 
 
 @cases(x)
 def random_numbers(x: Tensor) -> Any:
-    return torch.rand(3), torch.randn_like(x), F.dropout(x, 0.5), torch.randint(0, 9, (4,)), torch.randperm(5), x.bernoulli(0.5), torch.empty(3).normal_()
+    return (
+        torch.rand(3),
+        torch.randn_like(x),
+        F.dropout(x, 0.5),
+        torch.randint(0, 9, (4,)),
+        torch.randperm(5),
+        x.bernoulli(0.5),
+        torch.empty(3).normal_(),
+    )
 
 
 @cases(x)
@@ -98,10 +231,46 @@ def methods_and_functions(x: Tensor) -> Any:
     parts = x.split([1, 2], dim=1)
     std, mean = torch.std_mean(x, dim=0)
     return (
-        values, where, top.values, top.indices, top[0], a, b, parts, mean, std, x.sum((0, 1)), x.mean(-1, keepdim=True), torch.cat([x, x], dim=1), torch.stack([x, x]), x.unbind(1),
-        torch.where(x > 3, x, 0.0), x.clamp(1, 5), x.masked_fill(x > 3, -1), F.softmax(x, -1), F.layer_norm(x, (4,)), torch.einsum("bij,bkj->bik", x, x), x.flatten(1), x.transpose(0, 1), x.unsqueeze(0).squeeze(0),
-        x.argmax(), x.sort(dim=-1, descending=True)[0], torch.broadcast_tensors(x, x[0])[1], torch.meshgrid(x[0, 0], x[0, 0], indexing="ij")[0], x.type(torch.float64), x.double(), x.to(torch.int32), x.half().float(),
-        x.gather(2, torch.zeros(2, 3, 1, dtype=torch.int64)), x.norm(), F.pad(x, (1, 1)), F.one_hot(torch.arange(3), 4), x.T if x.dim() == 2 else x.mT, x.roll(1, 0), x.flip(0), torch.tril(x),
+        values,
+        where,
+        top.values,
+        top.indices,
+        top[0],
+        a,
+        b,
+        parts,
+        mean,
+        std,
+        x.sum((0, 1)),
+        x.mean(-1, keepdim=True),
+        torch.cat([x, x], dim=1),
+        torch.stack([x, x]),
+        x.unbind(1),
+        torch.where(x > 3, x, 0.0),
+        x.clamp(1, 5),
+        x.masked_fill(x > 3, -1),
+        F.softmax(x, -1),
+        F.layer_norm(x, (4,)),
+        torch.einsum("bij,bkj->bik", x, x),
+        x.flatten(1),
+        x.transpose(0, 1),
+        x.unsqueeze(0).squeeze(0),
+        x.argmax(),
+        x.sort(dim=-1, descending=True)[0],
+        torch.broadcast_tensors(x, x[0])[1],
+        torch.meshgrid(x[0, 0], x[0, 0], indexing="ij")[0],
+        x.type(torch.float64),
+        x.double(),
+        x.to(torch.int32),
+        x.half().float(),
+        x.gather(2, torch.zeros(2, 3, 1, dtype=torch.int64)),
+        x.norm(),
+        F.pad(x, (1, 1)),
+        F.one_hot(torch.arange(3), 4),
+        x.T if x.dim() == 2 else x.mT,
+        x.roll(1, 0),
+        x.flip(0),
+        torch.tril(x),
     )
 
 
@@ -111,7 +280,16 @@ def iterating_a_tensor(x: Tensor) -> Any:
     for row in x:
         total = total + row
     first, second = x
-    return total, first, [r.sum() for r in x], list(x), len(list(x)), [*x[0]], {i: t for i, t in enumerate(x)}, dict(zip("ab", x, strict=True))
+    return (
+        total,
+        first,
+        [r.sum() for r in x],
+        list(x),
+        len(list(x)),
+        [*x[0]],
+        {i: t for i, t in enumerate(x)},
+        dict(zip("ab", x, strict=True)),
+    )
 
 
 @cases(x.clone(), repeat=1)
@@ -159,7 +337,16 @@ def item(x: Tensor) -> Any:
 
 @cases(x, graphs=None, breaks=None)
 def numbers_out_of_tensors(x: Tensor) -> Any:
-    return int(x[0, 0, 1]), float(x.sum()), bool(x[0, 0, 0]), x[0, 0].tolist(), x + len(x.nonzero()), f"{x[0, 0, 1]:.2f}", [1, 2, 3][torch.tensor(1)], range(torch.tensor(3))
+    return (
+        int(x[0, 0, 1]),
+        float(x.sum()),
+        bool(x[0, 0, 0]),
+        x[0, 0].tolist(),
+        x + len(x.nonzero()),
+        f"{x[0, 0, 1]:.2f}",
+        [1, 2, 3][torch.tensor(1)],
+        range(torch.tensor(3)),
+    )
 
 
 @cases(x, graphs=None, breaks=None)
@@ -173,7 +360,15 @@ def tensor_valued_loop(x: Tensor) -> Any:
 
 @cases(x, graphs=None, breaks=None)
 def boolean_operators_on_tensors(x: Tensor) -> Any:
-    return (x.sum() > 0 and x.max() > 3), not x.any(), x.any() or x.all(), 3.0 in x, x.all() is True, [v for v in x[0, 0] if v > 1], assert_positive(x + 1)
+    return (
+        (x.sum() > 0 and x.max() > 3),
+        not x.any(),
+        x.any() or x.all(),
+        3.0 in x,
+        x.all() is True,
+        [v for v in x[0, 0] if v > 1],
+        assert_positive(x + 1),
+    )
 
 
 def assert_positive(t: Tensor) -> Tensor:

@@ -27,13 +27,34 @@ class Pretender:
 
 @pytest.mark.parametrize(
     "value",
-    [1, 1.5, 2j, "s", b"b", True, None, ..., NotImplemented, torch.float32, torch.device("cpu"), torch.strided, Color.RED, slice(1, None), range(3), frozenset({1})],
+    [
+        1,
+        1.5,
+        2j,
+        "s",
+        b"b",
+        True,
+        None,
+        ...,
+        NotImplemented,
+        torch.float32,
+        torch.device("cpu"),
+        torch.strided,
+        Color.RED,
+        slice(1, None),
+        range(3),
+        frozenset({1}),
+    ],
 )
 def test_literals(value: object) -> None:
     assert is_literal(value)
 
 
-@pytest.mark.parametrize("value", [[], {}, set(), (1,), object(), Subclass(3), slice([]), frozenset({(1,)}), torch.ones(1), int, len], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [[], {}, set(), (1,), object(), Subclass(3), slice([]), frozenset({(1,)}), torch.ones(1), int, len],
+    ids=lambda v: type(v).__name__,
+)
 def test_no_literals(value: object) -> None:
     assert not is_literal(value)
 

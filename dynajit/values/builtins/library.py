@@ -2,6 +2,7 @@
 
 In: arguments as values. Out: the result's model, or a polyfill traced in the real function's stead.
 """
+
 from __future__ import annotations
 
 import collections
@@ -35,13 +36,14 @@ from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
 from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
 from dynajit.values.mapping import DictVal
-from dynajit.values.objects import ClassVal, ObjVal
+from dynajit.values.objects import ClassVal, ObjVal, lookup_type
 from dynajit.values.sequence import ListVal, TupleVal
 
 pure(typing.get_origin, typing.get_args)
 
 
 # ---------------------------------------------------------------------------------------------------------- functools
+
 
 @constructor(functools.partial)
 def partial(tx: Tracer, fn: Value, *args: Value, **kwargs: Value) -> Value:
@@ -79,6 +81,7 @@ def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
 
 # ---------------------------------------------------------------------------------------------------------- itertools
 
+
 def _polyfill(real: Any, traced: Any) -> None:
     @constructor(real)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
@@ -86,9 +89,15 @@ def _polyfill(real: Any, traced: Any) -> None:
 
 
 for _real, _traced in (
-    (itertools.chain, polyfills.chain), (itertools.starmap, polyfills.starmap), (itertools.takewhile, polyfills.takewhile),
-    (itertools.dropwhile, polyfills.dropwhile), (itertools.cycle, polyfills.cycle), (itertools.compress, polyfills.compress),
-    (itertools.pairwise, polyfills.pairwise), (itertools.zip_longest, polyfills.zip_longest), (itertools.groupby, polyfills.groupby),
+    (itertools.chain, polyfills.chain),
+    (itertools.starmap, polyfills.starmap),
+    (itertools.takewhile, polyfills.takewhile),
+    (itertools.dropwhile, polyfills.dropwhile),
+    (itertools.cycle, polyfills.cycle),
+    (itertools.compress, polyfills.compress),
+    (itertools.pairwise, polyfills.pairwise),
+    (itertools.zip_longest, polyfills.zip_longest),
+    (itertools.groupby, polyfills.groupby),
 ):
     _polyfill(_real, _traced)
 
@@ -105,7 +114,9 @@ def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Va
 
 @constructor(itertools.accumulate)
 def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
-    return tx.run_python(polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)})
+    return tx.run_python(
+        polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)}
+    )
 
 
 @constructor(itertools.islice)
@@ -128,6 +139,7 @@ def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> 
 
 def _combine(real: Any) -> None:
     """product, permutations, combinations: computed on positions, so items may be tensors."""
+
     @constructor(real)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if real is itertools.product:
@@ -139,11 +151,18 @@ def _combine(real: Any) -> None:
         return SequenceIterator([TupleVal(row) for row in rows], real)
 
 
-for _real in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
-    _combine(_real)
+_combiner: Any
+for _combiner in (
+    itertools.product,
+    itertools.permutations,
+    itertools.combinations,
+    itertools.combinations_with_replacement,
+):
+    _combine(_combiner)
 
 
 # -------------------------------------------------------------------------------------------------------- collections
+
 
 @constructor(collections.defaultdict)
 def default_dict(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
@@ -171,6 +190,7 @@ def ordered_dict(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Val
 
 # ----------------------------------------------------------------------------------------------------------- operator
 
+
 def _operator(name: str, symbol: str) -> None:
     @builtin(getattr(operator, name))
     def model(tx: Tracer, left: Value, right: Value) -> Value:
@@ -188,8 +208,9 @@ def _getter(kind: Any) -> None:
         return GetterVal(kind, args, kwargs)
 
 
-for _real in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    _getter(_real)
+_getter_kind: Any
+for _getter_kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_getter_kind)
 
 
 @constructor(types.MethodType)
@@ -260,6 +281,7 @@ def invert(tx: Tracer, value: Value) -> Value:
 
 # -------------------------------------------------------------------------------------------- dataclasses and classes
 
+
 @builtin(dataclasses.fields)
 def fields(tx: Tracer, obj: Value) -> Value:
     kind = obj.real() if isinstance(obj, ClassVal) else obj.py_type()
@@ -318,16 +340,22 @@ def cast(tx: Tracer, kind: Value, value: Value) -> Value:
 
 # ------------------------------------------------------------------------------------------------------- copy, context
 
+
 @builtin(copy.copy)
 def shallow_copy(tx: Tracer, obj: Value) -> Value:
-    if isinstance(obj, ConstVal) or isinstance(obj, (FunctionVal, ClassVal)):
+    if isinstance(obj, (ConstVal, FunctionVal, ClassVal)):
         return obj
     if isinstance(obj, TupleVal):
         return obj
     if isinstance(obj, (ListVal, DictVal)):
         return obj.call_method(tx, "copy", [], {})
-    if isinstance(obj, ObjVal) and obj.payload is None and not hasattr(obj.cls, "__copy__") and \
-            obj.cls.__reduce_ex__ is object.__reduce_ex__ and not hasattr(obj.cls, "__slots__"):
+    if (
+        isinstance(obj, ObjVal)
+        and obj.payload is None
+        and not hasattr(obj.cls, "__copy__")
+        and lookup_type(obj.cls, "__reduce_ex__")[1] is object
+        and not hasattr(obj.cls, "__slots__")
+    ):
         made = ObjVal(obj.cls)
         for key, value in obj.instance_dict(tx).items(tx):
             made.instance_dict(tx).setitem(tx, key, value)

@@ -44,7 +44,7 @@ def _special(name: str) -> Callable[[Model], Model]:
     """The special method of all containers that have it."""
 
     def register(model: Model) -> Model:
-        for cls in (
+        kinds: tuple[type, ...] = (
             list,
             tuple,
             dict,
@@ -55,7 +55,8 @@ def _special(name: str) -> Callable[[Model], Model]:
             type({}.keys()),
             type({}.values()),
             type({}.items()),
-        ):
+        )
+        for cls in kinds:
             descriptor = cls.__dict__.get(name)
             if descriptor is not None:
                 BUILTINS[descriptor] = _on_payload(model)

@@ -3,6 +3,7 @@
 In: a function. Out: `is_operation` (becomes one node, not traced into) and `is_tensor_method`. The set is read once
 from torch's own namespaces; functions in `_NOT_OPERATIONS` have models of their own or are traced.
 """
+
 from __future__ import annotations
 
 import functools
@@ -20,29 +21,63 @@ from dynajit.values.functions import BoundBuiltin
 from dynajit.values.objects import ObjVal
 from dynajit.values.tensor import CONSTANT_METHODS, TensorVal
 
+_TORCH_C: Any = torch._C
 _NAMESPACES: tuple[Any, ...] = (
-    torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special, torch.functional,
+    _TORCH_C._VariableFunctions,
+    _TORCH_C._nn,
+    _TORCH_C._linalg,
+    _TORCH_C._fft,
+    _TORCH_C._special,
+    torch.functional,
     torch.nn.functional,
 )
-_NOT_OPERATIONS = frozenset({
-    "is_grad_enabled", "set_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "set_default_dtype",
-    "manual_seed", "seed", "from_numpy", "frombuffer", "from_file", "_assert_async", "_C", "has_torch_function",
-    "has_torch_function_unary", "has_torch_function_variadic", "handle_torch_function", "boolean_dispatch", "Tensor",
-    "is_vulkan_available", "result_type", "can_cast", "promote_types", "_has_compatible_shallow_copy_type", "nonzero_static_",
-    "set_", "resize_as_", "as_strided_copy_", "multi_head_attention_forward_",
-})
+_NOT_OPERATIONS = frozenset(
+    {
+        "is_grad_enabled",
+        "set_grad_enabled",
+        "is_inference_mode_enabled",
+        "get_default_dtype",
+        "set_default_dtype",
+        "manual_seed",
+        "seed",
+        "from_numpy",
+        "frombuffer",
+        "from_file",
+        "_assert_async",
+        "_C",
+        "has_torch_function",
+        "has_torch_function_unary",
+        "has_torch_function_variadic",
+        "handle_torch_function",
+        "boolean_dispatch",
+        "Tensor",
+        "is_vulkan_available",
+        "result_type",
+        "can_cast",
+        "promote_types",
+        "_has_compatible_shallow_copy_type",
+        "nonzero_static_",
+        "set_",
+        "resize_as_",
+        "as_strided_copy_",
+        "multi_head_attention_forward_",
+    }
+)
+
 
 @functools.cache
 def operations() -> frozenset[Any]:
     """All functions that become graph nodes."""
-    found = set()
+    found: set[Any] = set()
     for namespace in _NAMESPACES:
         for name in dir(namespace):
             if name.startswith("__") or name in _NOT_OPERATIONS:
                 continue
             value = getattr(namespace, name)
             if isinstance(value, types.FunctionType):
-                if (value.__module__ or "").startswith(("torch.nn.functional", "torch.functional", "torch._jit_internal")):
+                if (value.__module__ or "").startswith(
+                    ("torch.nn.functional", "torch.functional", "torch._jit_internal")
+                ):
                     found.add(value)
             elif isinstance(value, types.BuiltinFunctionType):
                 found.add(value)
@@ -66,10 +101,13 @@ def is_operation(fn: Any) -> bool:
 
 @functools.cache
 def _tensor_methods() -> frozenset[Any]:
-    found = set()
+    found: set[Any] = set()
     for cls in (torch.Tensor, torch._C.TensorBase):
-        found.update(value for value in vars(cls).values() if isinstance(value, (types.MethodDescriptorType,
-                                                                                types.WrapperDescriptorType)))
+        found.update(
+            value
+            for value in vars(cls).values()
+            if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType))
+        )
     return frozenset(found)
 
 
@@ -115,8 +153,10 @@ def result_type(tx: Tracer, left: Value, right: Value) -> Value:
     return ConstVal(torch.result_type(*reals))
 
 
-_HAS_TORCH_FUNCTION = [getattr(torch.overrides, name) for name in
-                       ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")]
+_HAS_TORCH_FUNCTION = [
+    getattr(torch.overrides, name)
+    for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+]
 
 
 @builtin(*_HAS_TORCH_FUNCTION)
@@ -140,16 +180,28 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
     """`module(x)` without hooks is `module.forward(x)`; with hooks torch's own code is traced."""
     assert isinstance(self, ObjVal)
     real = self.real_object
-    if real is not None and self.source is not None and not has_hooks(real) and "_compiled_call_impl" not in real.__dict__ \
-            and not _written(self):
+    if (
+        real is not None
+        and self.source is not None
+        and not has_hooks(real)
+        and "_compiled_call_impl" not in real.__dict__
+        and not _written(self)
+    ):
         tx.guard(self.source, "NO_HOOKS")
         return tx.call(self.getattr(tx, "forward"), args, kwargs, tx.take_direct())
     return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = [torch.nn.modules.module.__dict__[name] for name in (
-    "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")]
+_GLOBAL_HOOKS = [
+    torch.nn.modules.module.__dict__[name]
+    for name in (
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+    )
+]
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

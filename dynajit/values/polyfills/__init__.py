@@ -26,7 +26,7 @@ def iter_until(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
 
 
 def map_(fn: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
-    for items in zip(*iterables):  # noqa: B905 - map stops at the shortest
+    for items in zip(*iterables):
         yield fn(*items)
 
 
@@ -142,12 +142,12 @@ def cycle(iterable: Iterable[Any]) -> Iterator[Any]:
         yield item
         saved.append(item)
     while saved:
-        for item in saved:  # noqa: UP028
+        for item in saved:
             yield item
 
 
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    for item, chosen in zip(data, selectors):  # noqa: B905 - compress stops at the shortest
+    for item, chosen in zip(data, selectors):
         if chosen:
             yield item
 
@@ -174,7 +174,7 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
     current = _MISSING
     for item in iterable:
         found = item if key is None else key(item)
-        if current is not _MISSING and not (found == current):
+        if current is not _MISSING and not (found == current):  # noqa: SIM201 - as groupby compares
             yield current, iter(group)
             group = []
         current = found
