@@ -82,6 +82,8 @@ def _capture(
             _C.mark_skip(code)
             touched.add(code)
         return None
+    if not session.is_root(code) and rules.runs_for_another() is not None:
+        return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
     why = _recompile_reason(own, reasons, values, function.__globals__)
     if len(own) >= config.recompile_limit:
@@ -96,7 +98,7 @@ def _capture(
             (code.co_filename, code.co_firstlineno),
         )
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
-    with collect() as phases:
+    with collect() as phases, rules.no_saved_tensor_hooks():
         record.phases = phases
         try:
             variant: _C.Variant | None = with_deep_recursion(

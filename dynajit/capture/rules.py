@@ -6,9 +6,11 @@ when called from a traced frame are in `interp/policy.py`; frames of the same mo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -52,3 +54,33 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     if not code.co_flags & 0x01:
         return "a class body"
     return None
+
+
+def runs_for_another() -> str | None:
+    """Why frames reached right now run eagerly: something records each of their operations, and may run them again.
+
+    Activation checkpointing runs a function a second time in backward, where nothing is captured, and
+    compares what it saved; inside a torch.func transform no tensor is plain.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "inside of a torch.func transform"
+    if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "hooks on saved tensors are active"
+    return None
+
+
+@contextlib.contextmanager
+def no_saved_tensor_hooks() -> Iterator[None]:
+    """The program's hooks on saved tensors don't see the operations that run while tracing."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    torch._C._autograd._push_saved_tensors_default_hooks(_same, _same)
+    try:
+        yield
+    finally:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -111,11 +111,14 @@ _FRAMES = frozenset(
 )
 
 
+_TRACED_THOUGH_DISABLED = ("torch.optim", "torch.utils.checkpoint")
+
+
 def undisabled(function: types.FunctionType) -> types.FunctionType | None:
-    """What torch hides from its own compiler in its optimizers, which is traced here."""
+    """What torch hides from its own compiler in its optimizers, which is traced here; elsewhere it meets its table."""
     if function.__globals__.get("__name__") == "torch._compile" and "__wrapped__" in function.__dict__:
         original = function.__wrapped__  # type: ignore[attr-defined]
-        if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith("torch.optim"):
+        if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
             return original
     return None
 

@@ -22,7 +22,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
-from dynajit.values.base import Tracer, Value
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
@@ -268,7 +268,11 @@ def _wrap_c_callable(tx: Tracer, obj: Any, source: Source) -> Value:
         tx.guard(source, "TYPE", type(obj))
         bound = wrap(tx, owner, AttrSource(source, "__self__"))
         tx.guard(AttrSource(source, "__name__"), "EQUALS", obj.__name__)
-        return bound.getattr(tx, obj.__name__)
+        try:
+            return bound.getattr(tx, obj.__name__)
+        except GraphBreak as stop:
+            # the owner has no model: it is the call that breaks, not the read
+            return _opaque(tx, obj, source, stop.kind, stop.detail)
     tx.guard(source, "ID", obj)
     return BuiltinVal(obj, source)
 

@@ -7,13 +7,14 @@ takes the interpreter and the arguments as values, and returns a value. To add o
 
 from __future__ import annotations
 
-from dynajit.values.builtins import library, methods, python, torch_functions, torch_state
+from dynajit.values.builtins import autograd, library, methods, python, torch_functions, torch_state
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
 
 __all__ = [
     "BUILTINS",
     "CONSTRUCTORS",
     "TAIL_CALLS",
+    "autograd",
     "builtin",
     "constructor",
     "is_pure",

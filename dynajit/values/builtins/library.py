@@ -11,6 +11,7 @@ import contextvars
 import copy
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import inspect
 import itertools
@@ -19,6 +20,7 @@ import os
 import sys
 import types
 import typing
+import weakref
 from typing import Any
 
 import torch
@@ -40,6 +42,32 @@ from dynajit.values.objects import ClassVal, ObjVal, lookup_type
 from dynajit.values.sequence import ListVal, TupleVal
 
 pure(typing.get_origin, typing.get_args)
+
+
+@builtin(importlib.metadata.version)
+def package_version(tx: Tracer, name: Value) -> Value:
+    """Which packages are installed does not change while a process runs."""
+    return tx.fold(importlib.metadata.version, [name])
+
+
+# ------------------------------------------------------------------------------------------------------------ weakref
+
+def _refers_to(expected: Any, found: Any) -> bool:
+    return isinstance(found, weakref.ref) and found() is expected()
+
+
+@builtin(weakref.ref.__call__)
+def referent(tx: Tracer, reference: Value) -> Value:
+    """What a weak reference from outside refers to, where the trace knows another way to it."""
+    real = getattr(reference, "real_object", None)
+    if type(real) is not weakref.ref or reference.source is None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"calling {reference.describe()}")
+    target = real()
+    known = tx.known_object(target, ConstSource(real, "<weak reference>")) if target is not None else ConstVal(None)
+    if known is None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
+    tx.guard(reference.source, "PREDICATE", functools.partial(_refers_to, real), "refers to the same object")
+    return known
 
 
 # ---------------------------------------------------------------------------------------------------------- functools

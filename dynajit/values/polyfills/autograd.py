@@ -1,0 +1,55 @@
+"""What `autograd.Function.apply` and the backward pass call, in plain Python, so that what they rely on can be traced.
+
+In: the user's static methods and the arguments. Out: nothing that is used: the real `apply` computes the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Context:
+    """Stands for the `ctx` of forward and backward."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+def autograd_function(
+    forward: Callable[..., Any],
+    setup_context: Callable[..., Any] | None,
+    backward: Callable[..., Any] | None,
+    needs_input_grad: tuple[bool, ...],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """One forward, and the backward with gradients of ones."""
+    context = Context(needs_input_grad)
+    with torch.no_grad():
+        if setup_context is None:
+            result = forward(context, *args, **kwargs)
+        else:
+            result = forward(*args, **kwargs)
+            setup_context(context, args, result)
+        if backward is not None:
+            results = result if isinstance(result, tuple) else (result,)
+            backward(context, *[torch.ones_like(part) if isinstance(part, torch.Tensor) else None for part in results])
