@@ -90,7 +90,7 @@ def compile(
             "dynajit.compile takes a function, a method, an nn.Module or another callable, "
             f"not {type(model).__name__}: {model!r}"
         )
-    if disable:
+    if disable or getattr(model, "_dynajit_disable", False):
         return model
     return _compiled(model, _session(fullgraph, dynamic, backend, mode, options))
 

@@ -9,11 +9,14 @@ import gc
 import inspect
 import io
 import logging
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ from torch import Tensor, nn
 
 import dynajit
 from dynajit import exc
-from dynajit.testing import CompileCounter, assert_same
+from dynajit.testing import CompileCounter, assert_same, compare
 
 
 def double(x: Tensor, /, y: int = 2, *rest: Any, scale: float = 1.0, **named: Any) -> Tensor:
@@ -305,6 +308,7 @@ def test_disabled_modules_and_compiled_functions() -> None:
     assert (report.graph_count, report.break_reasons[0].kind) == (2, "disabled")
     assert torch.equal(dynajit.compile(parent, backend="eager")(x), parent(x))
     assert torch.equal(copy.deepcopy(disabled)(x), module(x))
+    assert dynajit.compile(alone) is alone
     same = dynajit.compile(double, disable=True)
     assert same is double
 
@@ -581,3 +585,45 @@ def test_logs(name: str, expected: list[str], caplog: pytest.LogCaptureFixture) 
     text = stream.getvalue()
     for part in expected:
         assert part in text, text
+
+
+def test_logs_of_generated_code() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logger = logging.getLogger("dynajit.output_code")
+    dynajit.set_logs("output_code")
+    logger.addHandler(handler)
+    try:
+        compare(dynajit.compile(lambda x: x.sin() + 1)(torch.ones(8)), torch.ones(8).sin() + 1, exact=False)
+    finally:
+        logger.removeHandler(handler)
+        dynajit.set_logs("")
+    assert "for (" in stream.getvalue()
+
+
+def test_logs_from_the_environment(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    environment = {
+        **os.environ,
+        "DYNAJIT_LOGS": "graph_breaks,recompiles",
+        "PYTHONPATH": str(Path(dynajit.__file__).parents[1]),
+    }
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "break\nbreak\n"
+    assert "[0/0]" in done.stderr and "program.py:6" in done.stderr and "compiled again" in done.stderr
+    assert "program.py" in done.stderr and "^^^^" in done.stderr
+
+
+PROGRAM = """import torch
+import dynajit
+
+def noisy(x):
+    y = x.sin()
+    print("break")
+    return y.cos()
+
+compiled = dynajit.compile(noisy, backend="eager")
+compiled(torch.ones(3))
+compiled(torch.ones(4))
+"""
