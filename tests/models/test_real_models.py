@@ -15,7 +15,7 @@ from dynajit.report import records
 
 pytest.importorskip("transformers", reason="the models are transformers'")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from models import PROGRAMS, tensors_in  # noqa: E402
+from models import PROGRAMS, tensors_in
 
 NETWORKS = [name for name in PROGRAMS if "layers" in name or "ResNet" in name or "MLP" in name]
 BACKENDS = ("eager", "codegen")
@@ -78,9 +78,9 @@ def test_training(name: str, backend: str) -> None:
     for (key, mine), theirs in zip(ours.named_parameters(), model.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), key
         if mine.grad is not None:
-            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: key + text)
     for (key, mine), theirs in zip(ours.named_buffers(), model.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: key + text)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
