@@ -232,7 +232,7 @@ class Interpreter(Calls):
             frame.cells[name] = self.wrap_cell(cell, source)
         for name in frame.code.cellvars:
             if name not in frame.cells:
-                frame.cells[name] = CellVal(frame.locals[name] if name in boxes else None)
+                frame.cells[name] = CellVal(frame.locals.pop(name) if name in boxes else None)
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:
         written = self.globals_written.get((id(frame.globals), name))

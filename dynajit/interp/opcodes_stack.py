@@ -1,6 +1,9 @@
 """Opcodes that move values: constants, locals, cells, globals, the stack.
 
 In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
+
+A variable and its cell share one slot in CPython, and an inlined comprehension puts its own variable there for a while
+(PEP 709). Here a slot's plain value is in `frame.locals`, its cell in `frame.cells`; one of the two.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.values.base import NULL, GraphBreak, Value
 from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.functions import CellVal
 
 
-@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", simple=True)
+@opcode("NOP", "RESUME", "COPY_FREE_VARS", "RETURN_GENERATOR", simple=True)
 def nothing(tx: Any, frame: SymFrame, instr: Instr) -> None:
     pass
 
@@ -51,6 +55,8 @@ def load_const(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def load_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
     value = frame.locals.get(instr.arg)
     if value is None:
+        value = frame.cells.get(instr.arg)
+    if value is None:
         value = tx.load_local(frame, instr.arg)
     frame.stack.append(value)
 
@@ -70,16 +76,20 @@ def load_fast_and_clear(tx: Any, frame: SymFrame, instr: Instr) -> None:
         load_fast(tx, frame, instr)
         frame.locals.pop(instr.arg, None)
     else:
-        frame.stack.append(NULL)
+        frame.stack.append(frame.cells.pop(instr.arg, NULL))
 
 
 @opcode("STORE_FAST", simple=True)
 def store_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    value = frame.stack.pop()
+    value, name = frame.stack.pop(), instr.arg
     if value is NULL:
-        frame.locals.pop(instr.arg, None)
+        frame.locals.pop(name, None)
+        frame.cells.pop(name, None)
+    elif isinstance(value, CellVal) and (name in frame.code.cellvars or name in frame.code.freevars):
+        frame.locals.pop(name, None)
+        frame.cells[name] = value
     else:
-        frame.locals[instr.arg] = value
+        frame.locals[name] = value
 
 
 @opcode("DELETE_FAST")
@@ -91,9 +101,17 @@ def delete_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.locals.pop(instr.arg, None)
 
 
+@opcode("MAKE_CELL", simple=True)
+def make_cell(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """Of an inlined comprehension: those of the function itself are there before its first instruction."""
+    frame.cells[instr.arg] = CellVal(frame.locals.pop(instr.arg, None))
+
+
 @opcode("LOAD_CLOSURE", simple=True)
 def load_closure(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.stack.append(frame.cells[instr.arg])
+    """The slot, which holds a cell where the compiler means to capture it."""
+    value = frame.locals.get(instr.arg)
+    frame.stack.append(frame.cells[instr.arg] if value is None else value)
 
 
 @opcode("LOAD_DEREF")

@@ -236,6 +236,15 @@ def comprehension_names_do_not_leak(x: Tensor) -> Any:
 
 
 @cases(x)
+def comprehension_variables_beside_cells(x: Tensor) -> Any:
+    i = 100
+    read = lambda: i  # noqa: E731
+    captured = [f() for f in [lambda: i for i in range(3)]]
+    cells = [i for i in read.__closure__ or ()]
+    return i, read(), captured, len(cells), [i for i in range(4)], x + i
+
+
+@cases(x)
 def growing_while_iterating(x: Tensor) -> Any:
     items = [1, 2]
     for item in items:
