@@ -249,9 +249,16 @@ def list_to_tuple(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(TupleVal(tx.unpack(frame.pop())))
 
 
+def _unpackable(tx: Any, value: Value) -> list[Value]:
+    kind = value.py_type()
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise tx.raised(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
+    return tx.unpack(value)  # type: ignore[no-any-return]
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    items = tx.unpack(frame.pop())
+    items = _unpackable(tx, frame.pop())
     if len(items) < instr.arg:
         raise tx.raised(ValueError, f"not enough values to unpack (expected {instr.arg}, got {len(items)})")
     if len(items) > instr.arg:
@@ -262,7 +269,7 @@ def unpack_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     before, after = instr.arg
-    items = tx.unpack(frame.pop())
+    items = _unpackable(tx, frame.pop())
     if len(items) < before + after:
         raise tx.raised(
             ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -26,8 +26,13 @@ class DictVal(Value):
     """
 
     def __init__(
-        self, kind: type = dict, source: Source | None = None, real_dict: dict[Any, Any] | None = None
+        self,
+        kind: type = dict,
+        source: Source | None = None,
+        real_dict: dict[Any, Any] | None = None,
+        raw: bool = False,
     ) -> None:
+        self.raw = raw  # the real dict is of a subclass, whose own __getitem__ must not run
         self.kind = kind
         self.source = source
         self.real_dict = real_dict
@@ -58,7 +63,7 @@ class DictVal(Value):
         if not dict.__contains__(self.real_dict, real_key[0]):
             tx.guard(self.source, "DICT_MISSING", real_key[0])
             return None
-        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), ItemSource(self.source, real_key[0]))
+        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), ItemSource(self.source, real_key[0], self.raw))
         self._set_entry(tx, hashed, (key, value))
         return value
 
@@ -93,7 +98,7 @@ class DictVal(Value):
         for position, (real_key, real_value) in enumerate(dict.items(real)):
             key = self._wrap_key(tx, real_key, position)
             hashed = key.hash_key()
-            entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key)))
+            entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key, self.raw)))
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
 

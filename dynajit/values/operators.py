@@ -89,7 +89,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return _user_binary(tx, symbol, inplace, left, right)
     if inplace and isinstance(left, (ListVal, DictVal, SetVal)) and _container_inplace(tx, symbol, left, right):
         return left
-    result = _container_binary(tx, symbol, left, right)
+    own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
+    result = tx.call(own, [right], {}) if own is not None else _container_binary(tx, symbol, left, right)
     if result is not None:
         return result
     return tx.fold(BINARY[symbol][0], [left, right])
@@ -185,6 +186,13 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
     return None
 
 
+def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
+    """The method in Python of a named tuple's class that takes the place of tuple's."""
+    if isinstance(value, TupleVal) and isinstance(getattr(value.kind, method, None), types.FunctionType):
+        return tx.class_attribute(value, value.kind, method)
+    return None
+
+
 def _sum_kind(left: type, right: type) -> type:
     """torch.Size says itself when a sum is one; it differs from release to release."""
     if torch.Size not in (left, right):
@@ -208,6 +216,8 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
             return False
         if left.real_object is right.real_object:
             return True
+    if isinstance(left, TupleVal) and isinstance(right, TupleVal) and not left.items and not right.items:
+        return left.kind is tuple and right.kind is tuple
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
         return left.value is right.value or (
             type(left.value) is type(right.value)
@@ -234,6 +244,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return _user_compare(tx, symbol, left, right, method, reflected)
+    own = _own_operator(tx, left, method)
+    if own is not None:
+        return tx.call(own, [right], {})
     if left.is_const() and right.is_const():
         return tx.fold(function, [left, right])
     if symbol in ("==", "!="):

@@ -28,6 +28,10 @@ from dynajit.values.mapping import DictVal, DictViewVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.tensor import TensorVal, is_constant_result
 
+# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+_TENSOR_TYPE: type = type(torch.FloatTensor)
+
 
 class Lowered:
     """An argument in two forms: for the fx node and for running on fake tensors."""
@@ -61,7 +65,19 @@ class Lowered:
             raise GraphBreak(
                 breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation"
             ) from None
+        real = printable(real)
         return real, real
+
+
+def printable(real: Any) -> Any:
+    """A class as torch takes it, in a form that the code of an fx graph can hold."""
+    if not isinstance(real, type):
+        return real
+    if real in _DTYPES:
+        return _DTYPES[real]
+    if type(real) is _TENSOR_TYPE:
+        return f"{real.__module__}.{real.__name__}"
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the class {real.__qualname__} as an argument of a torch operation")
 
 
 def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -77,6 +93,9 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
+    rewritten = _with_tensor_as_scalar(tx, _name_of(target), args, kwargs)
+    if rewritten is not None:
+        return rewritten
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
@@ -92,6 +111,35 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         tx.graph.impure = True
         return ConstVal(None)
     return model_result(tx, result, node)
+
+
+def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Operations with a factor that has to be a number, given as a tensor, in terms of those that take tensors.
+
+    torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler.
+    """
+    factor = kwargs.get("value", kwargs.get("alpha"))
+    if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
+        return None
+    add, combine = _FACTORED[name]
+    if len(args) != (2 if combine is None else 3):
+        return None
+    part = args[1] if combine is None else torch_op(tx, "call_function", combine, args[1:], {})
+    scaled = torch_op(tx, "call_function", torch.mul, [part, factor], {})
+    return torch_op(tx, "call_method", add, [args[0], scaled], {})
+
+
+# name → method that adds, how the arguments after the first are combined
+_FACTORED: dict[str, tuple[str, Any]] = {
+    "add": ("add", None),
+    "add_": ("add_", None),
+    "sub": ("sub", None),
+    "sub_": ("sub_", None),
+    "addcmul": ("add", torch.mul),
+    "addcmul_": ("add_", torch.mul),
+    "addcdiv": ("add", torch.div),
+    "addcdiv_": ("add_", torch.div),
+}
 
 
 def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

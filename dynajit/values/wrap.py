@@ -239,16 +239,18 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     payload: Value | None = None
     if issubclass(kind, dict):
         base = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
-        payload = DictVal(base, source, obj)
+        payload = DictVal(base, source, obj, raw=True)
     elif issubclass(kind, list):
         tx.guard(source, "LEN", list.__len__(obj))
         payload = ListVal(
-            [Lazy(item, ItemSource(source, index)) for index, item in enumerate(list.__iter__(obj))], source
+            [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(list.__iter__(obj))], source
         )
     elif issubclass(kind, tuple):
         tx.guard(source, "LEN", tuple.__len__(obj))
         payload = TupleVal(
-            [Lazy(item, ItemSource(source, index)) for index, item in enumerate(tuple.__iter__(obj))], tuple, source
+            [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(tuple.__iter__(obj))],
+            tuple,
+            source,
         )
     elif issubclass(kind, (set, frozenset, str, int, float, bytes)):
         return _opaque(
