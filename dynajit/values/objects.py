@@ -24,6 +24,7 @@ from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal, SuperVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import TupleVal
+from dynajit.values.wording import no_place_for_attribute
 
 MISSING: Any = object()
 _TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
@@ -386,7 +387,7 @@ class ObjVal(Value):
         if found is not MISSING and _is_data_descriptor(found):
             self._set_through_descriptor(tx, name, found, where, value)
         elif not self._has_dict():
-            raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise tx.raised(AttributeError, no_place_for_attribute(self.cls, name))
         elif value is not None:
             self.instance_dict(tx).setitem(tx, ConstVal(name), value)
         elif self.instance_dict(tx).lookup(tx, ConstVal(name)) is None:

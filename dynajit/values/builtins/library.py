@@ -431,6 +431,14 @@ def exc_info(tx: Tracer) -> Value:
     raise GraphBreak(breaks.FRAME_INTROSPECTION, "sys.exc_info")
 
 
+@builtin(sys.exception)
+def exception(tx: Tracer) -> Value:
+    """Likewise; contextlib asks with this one since 3.13."""
+    if tx.caller_module() == "contextlib":
+        return tx.handled if tx.handled is not None else ConstVal(None)
+    raise GraphBreak(breaks.FRAME_INTROSPECTION, "sys.exception")
+
+
 @builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)
 def context_variable(tx: Tracer, *args: Value) -> Value:
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable")

@@ -1,0 +1,30 @@
+"""Texts of exceptions that CPython's releases word differently.
+
+In: what the text is about. Out: the text of the running Python, learnt by making it raise once. One more: a function
+that provokes the exception with names of ours and puts the caller's in.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def _no_place(changed_hooks: bool) -> str:
+    probe = type("dynajit_class", (), {"__slots__": (), **({"__setattr__": _plainly} if changed_hooks else {})})()
+    try:
+        probe.dynajit_name = None
+    except AttributeError as error:
+        return str(error)
+    raise AssertionError("an attribute that has no place was set")
+
+
+def _plainly(self: object, name: str, value: object) -> None:
+    object.__setattr__(self, name, value)
+
+
+def no_place_for_attribute(cls: type, name: str) -> str:
+    """What AttributeError says where an object has neither a slot nor a dict for `name`."""
+    # since 3.13 more is said of classes that leave setting and deleting to object
+    changed_hooks = (cls.__setattr__, cls.__delattr__) != (object.__setattr__, object.__delattr__)
+    return _no_place(changed_hooks).replace("dynajit_class", cls.__name__).replace("dynajit_name", name)
