@@ -490,6 +490,17 @@ def test_beside_torch_compile() -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.filterwarnings("error")
+def test_torch_compile_called_after_a_break_is_left_to_itself() -> None:
+    """Neither compiler looks at the other: torch's would warn about what it meets in ours."""
+    theirs = torch.compile(lambda x: x.sin() * 2, backend="eager")
+    report = dynajit.explain(lambda x: theirs(x + 1) + 1)(torch.ones(3))
+    assert torch.equal(report.result, torch.ones(3).add(1).sin() * 2 + 1)
+    assert {frame.filename for frame in report.frames} == {__file__}
+    assert (report.graph_count, report.break_reasons[0].kind) == (2, "compiled-by-another")
+    torch.compiler.reset()
+
+
 # ------------------------------------------------------------------------------------------------ pickling, memory
 
 

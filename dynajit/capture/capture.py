@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from dynajit import _C
-from dynajit.bytecode import build_copy, decode, pretty
+from dynajit.bytecode import Emitter, build_copy, decode, pretty
 from dynajit.capture import rules
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
@@ -77,6 +77,8 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
 def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
+    if rules.belongs_to_torch_compile(code, function.__globals__):
+        return _detached(session, code, function)
     if not session.is_root(code) and rules.skip_frame(code, function.__globals__) is not None:
         if code not in roots:
             _C.mark_skip(code)
@@ -106,6 +108,31 @@ def _capture(
             )
         finally:
             records.publish(record)
+    session.touch(code)
+    return variant
+
+
+def _detached(session: Session, code: types.CodeType, function: types.FunctionType) -> _C.Variant:
+    """The frame is torch.compile's: run it with capture off, though not hidden from torch's own frame hook."""
+    decoded = decode(code)
+    copy = types.FunctionType(build_copy(decoded), function.__globals__, code.co_name)
+    _C.mark_ours(copy.__code__)
+    names = [*decoded.params, *decoded.freevars]
+    emit = Emitter()
+    emit.begin_call(lambda: emit.load_const(_C.call_eager))
+    emit.load_const(copy)
+    for name in names:
+        emit.load_fast(name)
+    emit.build_tuple(len(names))
+    emit.end_call(2)
+    emit.return_value()
+    made = types.FunctionType(emit.assemble(code.co_name, names, (), code), function.__globals__, code.co_name)
+    _C.mark_ours(made.__code__)
+    guards = GuardSet()
+    data = VariantData(guards, "", True)
+    program = guards.build(len(names), function.__globals__)
+    variant = _C.Variant(program, made, True, function.__globals__, data, session)
+    _C.add_variant(code, variant)
     session.touch(code)
     return variant
 

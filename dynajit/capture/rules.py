@@ -56,6 +56,11 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     return None
 
 
+def belongs_to_torch_compile(code: types.CodeType, globals_: dict[str, Any]) -> bool:
+    """Whether the frame is the entry of a function that torch.compile made: all that it calls is torch's to compile."""
+    return code.co_name == "compile_wrapper" and globals_.get("__name__") == "torch._dynamo.eval_frame"
+
+
 def runs_for_another() -> str | None:
     """Why frames reached right now run eagerly: something records each of their operations, and may run them again.
 
