@@ -165,6 +165,23 @@ def has_torch_function(tx: Tracer, *args: Value) -> Value:
     return ConstVal(False)
 
 
+@builtin(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(tx: Tracer, lists: Value, with_indices: Value) -> Value:
+    """Equal positions of all lists together, by device and dtype of the first list's tensor; for foreach functions."""
+    rows = [tx.unpack(part) for part in tx.unpack(lists)]
+    positions: dict[tuple[Any, ...], list[int]] = {}
+    for position, first in enumerate(rows[0] if rows else []):
+        if not isinstance(first, TensorVal):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"grouping {first.describe()}")
+        positions.setdefault((first.fake.device, first.fake.dtype), []).append(position)
+    made = tx.new_dict()
+    for key, members in positions.items():
+        parts = [tx.new_list([row[position] for position in members] if row else []) for row in rows]
+        indices = [ConstVal(position) for position in members] if with_indices.truth(tx) else []
+        made.setitem(tx, tx.from_real(key), tx.new_tuple([tx.new_list(parts), tx.new_list(indices)]))
+    return made
+
+
 @builtin(torch._assert)
 def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
     if isinstance(condition, TensorVal):
