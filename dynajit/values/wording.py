@@ -7,6 +7,9 @@ that provokes the exception with names of ours and puts the caller's in.
 from __future__ import annotations
 
 import functools
+from typing import Any, Final
+
+_PLAIN: Final[Any] = object
 
 
 @functools.cache
@@ -26,5 +29,5 @@ def _plainly(self: object, name: str, value: object) -> None:
 def no_place_for_attribute(cls: type, name: str) -> str:
     """What AttributeError says where an object has neither a slot nor a dict for `name`."""
     # since 3.13 more is said of classes that leave setting and deleting to object
-    changed_hooks = (cls.__setattr__, cls.__delattr__) != (object.__setattr__, object.__delattr__)
+    changed_hooks = (cls.__setattr__, cls.__delattr__) != (_PLAIN.__setattr__, _PLAIN.__delattr__)
     return _no_place(changed_hooks).replace("dynajit_class", cls.__name__).replace("dynajit_name", name)
