@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dynajit.testing import assert_same
+from dynajit.values.builtins.torch_state import autocast_nesting
 
 
 def inner(x: Tensor) -> Tensor:
@@ -172,6 +173,7 @@ def in_autocast(x: Tensor) -> Any:
 def test_torch_contexts(fn: Callable[..., Any]) -> None:
     assert_same(fn, torch.randn(3, requires_grad=True), recompiles=0)
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    assert autocast_nesting() == 0
 
 
 @contextlib.contextmanager

@@ -17,6 +17,12 @@ from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
 
 
+def autocast_nesting() -> int:
+    """How many autocast contexts this thread is in. At the outermost's end torch forgets the weights it has cast."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
 class EntryState:
     """The state at the start of a capture."""
 
@@ -27,6 +33,7 @@ class EntryState:
             kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in self.devices
         }
         self.cache = torch.is_autocast_cache_enabled()
+        self.nesting = autocast_nesting()
 
     def restore(self) -> None:
         """Put everything back, whatever was traced."""
@@ -35,6 +42,13 @@ class EntryState:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
         torch.set_autocast_cache_enabled(self.cache)
+        if autocast_nesting() != self.nesting:
+            for _ in range(autocast_nesting(), self.nesting):
+                torch.autocast_increment_nesting()
+            for _ in range(self.nesting, autocast_nesting()):
+                torch.autocast_decrement_nesting()
+            if self.nesting == 0:
+                torch.clear_autocast_cache()
 
 
 def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int) -> None:
