@@ -6,6 +6,7 @@ In: calls `call_function` / `call_method` with fx nodes and constants as argumen
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,15 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from dynajit.guards.source import Source
+
+
+_FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _silent(record: logging.LogRecord) -> bool:
+    return False
 
 
 class GraphInput:
@@ -35,7 +42,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=False)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=False)
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.impure = False
@@ -109,16 +116,13 @@ class GraphBuilder:
 
     @contextmanager
     def running_fake(self) -> Iterator[None]:
-        """Operations in the body run on fake tensors."""
-        with self.mode:
-            yield
-
-    def drop_unbacked_symbols(self) -> bool:
-        """Whether the last operation read a tensor's value as a number; forgets that number."""
-        pending = self.mode.shape_env.pending_fresh_unbacked_symbols if self.mode.shape_env is not None else []
-        found = bool(pending)
-        pending.clear()
-        return found
+        """Operations in the body run on fake tensors; what they raise is the program's, and torch need not log it."""
+        _FAKE_LOG.addFilter(_silent)
+        try:
+            with self.mode:
+                yield
+        finally:
+            _FAKE_LOG.removeFilter(_silent)
 
     # -- finishing
 

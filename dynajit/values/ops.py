@@ -146,10 +146,7 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
     """Run an operation on fake tensors; failures become graph breaks."""
     try:
         with graph.running_fake():
-            result = run_target(op, target, args, kwargs)
-        if graph.drop_unbacked_symbols():
-            raise GraphBreak(breaks.DATA_DEPENDENT, f"{_name_of(target)} takes a number out of a tensor")
-        return result
+            return run_target(op, target, args, kwargs)
     except DataDependentOutputException as error:
         raise GraphBreak(breaks.DATA_DEPENDENT, _name_of(target), error) from None
     except DynamicOutputShapeException as error:
