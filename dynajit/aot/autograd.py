@@ -6,8 +6,9 @@ Out: a callable; forward and backward are what `compile_fn` made of the partitio
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +50,7 @@ def compile_with_autograd(
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
-    with functorch_config.patch(torch_compat.aot_options()), tracing(context):
+    with functorch_config.patch(torch_compat.aot_options()), tracing(context), _lstm_with_backward(gm):
         compiled = aot_module_simplified(
             traced,
             [_as_fake(value, fake_mode) for value in example_inputs],
@@ -66,6 +67,22 @@ def compile_with_autograd(
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
     return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+
+
+@contextlib.contextmanager
+def _lstm_with_backward(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """While an LSTM is traced, keep torch from rewriting it to oneDNN's: that it does for inference, which it takes any
+    call for whose input needs no gradient, whatever its weights need."""
+    if not torch._C._get_mkldnn_enabled() or not any(
+        getattr(node.target, "__name__", "") == "lstm" for node in gm.graph.nodes
+    ):
+        yield
+        return
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:

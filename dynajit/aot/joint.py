@@ -65,7 +65,8 @@ def _try_short_road(
     inputs = [_as_fake(value, fake_mode) for value in example_inputs]
     try:
         return trace_functional(gm, inputs, fake_mode, decompositions)
-    except NotSimple as reason:
+    except (NotSimple, RuntimeError) as reason:
+        # The graph ran on fake tensors when it was captured: a RuntimeError is functionalisation's own.
         logs.emit("aot_graphs", f"through AOTAutograd: {str(reason).splitlines()[0]}")
         return None
 

@@ -260,10 +260,13 @@ def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value
         policy.signature_of(handler).bind(tx, *args, **kwargs)
     except TypeError as error:
         raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
-    if handler in TAIL_CALLS:
-        return handler(tx, *args, **kwargs)
-    with tx.indirect():
-        return handler(tx, *args, **kwargs)
+    try:
+        if handler in TAIL_CALLS:
+            return handler(tx, *args, **kwargs)
+        with tx.indirect():
+            return handler(tx, *args, **kwargs)
+    except NotReal as missing:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{handler.__name__} of {missing}") from None
 
 
 def bind_arguments(

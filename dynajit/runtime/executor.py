@@ -193,7 +193,9 @@ class _Writer:
         if buffer is not None:
             name = self._name(output)
             expected = self._bind("buffer", buffer)
-            self.lines.append(f"if {name}.stride() != {buffer.stride!r}: {name} = _fix({name}, {expected})")
+            # an operation may leave out a result that this machine's implementation does not need
+            wrong = f"{name} is not None and {name}.stride() != {buffer.stride!r}"
+            self.lines.append(f"if {wrong}: {name} = _fix({name}, {expected})")
 
     def _view(self, step: ViewStep) -> None:
         buffer = self.plan.buffers[step.output]

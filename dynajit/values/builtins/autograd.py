@@ -57,9 +57,7 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     try:
         with tx.indirect():
-            tx.run_python(
-                autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs
-            )
+            tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
         effects = [value for key, value in tx.journal.dirty.items() if key not in dirty]
         if effects:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__} changes {effects[0].describe()}")
@@ -96,7 +94,7 @@ def checkpoint(
     **kwargs: Value,
 ) -> Value:
     """The function itself: what backward keeps or computes again is the backend's choice."""
-    if context_fn is not None and context_fn.real() is not _NOOP_CONTEXT:
+    if context_fn is not None and getattr(context_fn, "real_function", None) is not _NOOP_CONTEXT:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with a context_fn")
     if use_reentrant is None:
         raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")

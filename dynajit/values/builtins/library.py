@@ -52,6 +52,7 @@ def package_version(tx: Tracer, name: Value) -> Value:
 
 # ------------------------------------------------------------------------------------------------------------ weakref
 
+
 def _refers_to(expected: Any, found: Any) -> bool:
     return isinstance(found, weakref.ref) and found() is expected()
 
