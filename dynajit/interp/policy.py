@@ -115,11 +115,19 @@ _TRACED_THOUGH_DISABLED = ("torch.optim", "torch.utils.checkpoint")
 
 
 def undisabled(function: types.FunctionType) -> types.FunctionType | None:
-    """What torch hides from its own compiler in its optimizers, which is traced here; elsewhere it meets its table."""
-    if function.__globals__.get("__name__") == "torch._compile" and "__wrapped__" in function.__dict__:
-        original = function.__wrapped__  # type: ignore[attr-defined]
-        if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
-            return original
+    """What torch's own compiler wraps or hides from itself, and is traced here: its optimizers, `Module.__init__`."""
+    where = function.__globals__.get("__name__")
+    original: Any = None
+    if where == "torch._compile":
+        original = function.__dict__.get("__wrapped__")
+    elif where == "torch._dynamo.eval_frame":
+        original = function.__dict__.get("_torchdynamo_orig_callable")
+    elif where == "torch._dynamo.mutation_guard":
+        # it numbers modules for torch.compile, which does not see those made while tracing
+        parts = [cell.cell_contents for cell in function.__closure__ or ()]
+        return next((part for part in parts if isinstance(part, types.FunctionType)), None)
+    if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
+        return original
     return None
 
 
