@@ -94,3 +94,31 @@ def test_sgd_step(backend: str) -> None:
         assert {brk.kind for record in found for brk in record.breaks} <= {"backward"}, step
         torch.testing.assert_close(ours.state(), theirs.state(), rtol=1e-4, atol=1e-5)
     assert found == []
+
+
+def test_after_torch_compile() -> None:
+    """torch.compile patches modules and optimizers when it is first used; that must not break graphs here."""
+    linear = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    torch.compile(optimizer.zero_grad, backend="eager")()
+
+    class Slices(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers[:2]:
+                x = layer(x)
+            return x
+
+    module, x = Slices(), torch.randn(2, 4)
+    result, found = captured(lambda: dynajit.compile(module, backend="eager")(x))
+    assert_one_graph(found)
+    torch.testing.assert_close(result, module(x))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        optimizer.step()
+    _, found = captured(dynajit.compile(step, backend="eager"))
+    assert [brk.reason for record in found for brk in record.breaks] == []
