@@ -1,7 +1,7 @@
 """dynajit: a just-in-time compiler for PyTorch programs.
 
-`dynajit.compile(fn)` makes a function or module faster without changing what it does; `dynajit.explain(fn)(*args)` tells
-what was compiled; `DYNAJIT_LOGS` shows it while it happens. docs/tour.md follows one call through the code.
+`dynajit.compile(fn)` makes a function or module faster without changing what it does; `dynajit.explain(fn)(*args)`
+tells what was compiled; `DYNAJIT_LOGS` shows it while it happens. docs/tour.md follows one call through the code.
 """
 from dynajit.bytecode.target import check as check_python
 
@@ -20,6 +20,18 @@ from dynajit.report.logs import set_logs  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
-    "compile", "config", "counters", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend",
-    "register_backend", "reset", "set_logs", "testing",
+    "compile",
+    "config",
+    "counters",
+    "disable",
+    "exc",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "lookup_backend",
+    "register_backend",
+    "reset",
+    "set_logs",
+    "testing",
 ]

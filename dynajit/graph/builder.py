@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynajit.guards.source import Source
 
-
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
