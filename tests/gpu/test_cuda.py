@@ -63,7 +63,8 @@ def test_break_and_branch(backend: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("autocast", [False, True])
 def test_training(backend: str, autocast: bool) -> None:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda()
+    layers = [torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.Linear(64, 8)]
+    model = torch.nn.Sequential(*layers).cuda()
     other = copy.deepcopy(model)
     compiled = dynajit.compile(other, backend=backend)
     x = torch.randn(16, 32, device="cuda")

@@ -50,6 +50,10 @@ def test_inference(name: str, backend: str) -> None:
         torch.testing.assert_close(tensors_in(again), expected, rtol=1e-4, atol=1e-5)
 
 
+def close(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, msg=lambda text: f"{name}: {text}")
+
+
 def loss_of(output: Any) -> torch.Tensor:
     loss = getattr(output, "loss", None)
     return loss if loss is not None else tensors_in(output)[0].float().pow(2).mean()
@@ -78,9 +82,9 @@ def test_training(name: str, backend: str) -> None:
     for (key, mine), theirs in zip(ours.named_parameters(), model.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), key
         if mine.grad is not None:
-            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: key + text)
+            close(mine.grad, theirs.grad, key)
     for (key, mine), theirs in zip(ours.named_buffers(), model.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: key + text)
+        close(mine, theirs, key)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
