@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import weakref
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -94,3 +95,17 @@ def test_versions_of_packages_are_known() -> None:
         return x + len(importlib.metadata.version("torch"))
 
     assert_same(f, torch.randn(3), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_associative_scan_is_traced(reverse: bool) -> None:
+    def combine(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scan = torch._higher_order_ops.associative_scan
+        return scan(combine, (a, b), dim=-2, reverse=reverse, combine_mode="generic")[1]  # type: ignore[no-any-return]
+
+    a, b = torch.rand(2, 5, 3), torch.randn(2, 5, 3)
+    compiled = dynajit.compile(f, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(a, b), f(a, b))

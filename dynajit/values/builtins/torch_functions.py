@@ -19,6 +19,7 @@ from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import BoundBuiltin
 from dynajit.values.objects import ObjVal
+from dynajit.values.polyfills import higher_order
 from dynajit.values.tensor import CONSTANT_METHODS, TensorVal
 
 _TORCH_C: Any = torch._C
@@ -170,6 +171,11 @@ _HAS_TORCH_FUNCTION = [
 def has_torch_function(tx: Tracer, *args: Value) -> Value:
     """Tensor subclasses never become models, so no argument overrides."""
     return ConstVal(False)
+
+
+@builtin(torch._higher_order_ops.associative_scan)
+def associative_scan(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return tx.run_python(higher_order.associative_scan, args, kwargs)
 
 
 @builtin(torch._C._group_tensors_by_device_and_dtype)
