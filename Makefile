@@ -1,6 +1,7 @@
 # make demo    set everything up, then real models side by side: eager, dynajit, torch.compile
 # make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
 # make lint    ruff, mypy, and the extension with warnings as errors
+# make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
 #
@@ -14,6 +15,7 @@ TORCH     ?= torch==2.13.0
 PIP_FLAGS ?=
 TESTS     ?= tests
 DEMO      ?=
+FUZZ      ?= --seeds 0 2000
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.packages
@@ -21,7 +23,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint bench build setup clean distclean
+.PHONY: demo test lint fuzz bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -33,6 +35,9 @@ test: build
 lint: build
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy dynajit
+
+fuzz: build
+	$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
 bench: build
 	-$(BIN)/python benchmarks/overhead.py --save

@@ -1,0 +1,194 @@
+"""Is the compiled program the program? In: a source, the calls to make, a backend. Out: the first `Finding`, or None.
+
+What is compared for each call: the result and the arguments after it, as one graph of objects (so identity and
+shared storage count), tensors' values, dtypes, shapes, strides and autograd state, the exception's type, message, cause and
+context, printed text, the module's globals, grad mode, random state, and gradients of the floating results. `describe` turns all that
+into plain data; a new thing to compare is a line there or in `observe`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import linecache
+import math
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fuzz_world import Call, Oops, Scope, Thing, joined, make_arguments, opaque, powers, said
+
+import dynajit
+
+# bfloat16 keeps 8 bits; a fused kernel rounds once where eager rounds after each operation.
+TOLERANCE = {torch.bfloat16: 6e-2, torch.float32: 2e-4, torch.float64: 2e-4}
+
+
+@dataclass
+class Finding:
+    """A difference: `kind` is what differs (or "internal"), `call` the index of the call, `detail` both sides."""
+
+    kind: str
+    call: int
+    detail: str
+
+
+class Describer:
+    """Plain data for a graph of objects: each object is numbered when first met, tensors also by their storage."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.storages: dict[int, int] = {}
+        self.kept: list[Any] = []  # ids stay valid while their objects live
+        self.tensors: list[torch.Tensor] = []
+
+    def describe(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str, torch.dtype, type)):
+            return value
+        if id(value) in self.numbers:
+            return ("seen", self.numbers[id(value)])
+        number = self.numbers[id(value)] = len(self.numbers)
+        self.kept.append(value)
+        if isinstance(value, torch.Tensor):
+            return ("tensor", number, *self._tensor(value))
+        if isinstance(value, dict):
+            return ("dict", number, [(self.describe(key), self.describe(item)) for key, item in value.items()])
+        if isinstance(value, (list, tuple)):
+            return (type(value).__name__, number, [self.describe(item) for item in value])
+        if isinstance(value, Thing):
+            return ("Thing", number, [(name, self.describe(item)) for name, item in sorted(vars(value).items())])
+        if callable(value) and hasattr(value, "__code__"):
+            return ("function", number, value.__name__, self.describe(value(torch.ones(()))))
+        return (type(value).__name__, number)
+
+    def _tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        self.tensors.append(tensor)
+        storage = tensor.untyped_storage()._cdata
+        number = self.storages.setdefault(storage, len(self.storages))
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, number)
+        # A copy: the numbers as they are now, whatever happens to the tensor later.
+        values = tensor.detach().clone()
+        try:
+            history = (tensor.is_leaf, vars(tensor).get("note"))
+        except RuntimeError as error:  # a view whose history can't be told any more
+            history = (str(error), None)
+        return (*layout, tensor.requires_grad, *history, values)
+
+
+@dataclass
+class Observed:
+    """All that can be seen of one call, by the name of what is compared."""
+
+    parts: dict[str, Any]
+
+
+def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
+    """Make the arguments, call, and note everything that can be seen afterwards."""
+    arguments = make_arguments(call)
+    text = io.StringIO()
+    parts: dict[str, Any] = {"exception": None}
+    result: Any = None
+    torch.manual_seed(call.seed)
+    with contextlib.redirect_stdout(text), torch.set_grad_enabled(call.grad_mode):
+        try:
+            result = function(*arguments)
+        except dynajit.exc.DynajitError:
+            raise
+        except Exception as error:
+            parts["exception"] = _exception(error)
+        parts["grad mode"] = torch.is_grad_enabled()
+    parts["random state"] = torch.get_rng_state()
+    describer = Describer()
+    with contextlib.redirect_stdout(text):
+        parts["result"] = describer.describe([result, list(arguments), namespace.get("SEEN"), namespace.get("COUNT")])
+    parts["printed"] = text.getvalue()
+    parts["gradients"] = _gradients(describer.tensors)
+    return Observed(parts)
+
+
+def _exception(error: BaseException) -> tuple[Any, ...]:
+    cause = error.__cause__ and _exception(error.__cause__)
+    context = error.__context__ and _exception(error.__context__)
+    return (type(error).__name__, str(error), cause, context)
+
+
+def _gradients(tensors: list[torch.Tensor]) -> Any:
+    """Gradients of every leaf after backward from all that can be differentiated; or why that failed."""
+    outputs = [tensor for tensor in tensors if tensor.requires_grad and tensor.dtype.is_floating_point]
+    if not outputs:
+        return None
+    try:
+        torch.autograd.backward([output.double().sum() * 0.5 for output in outputs])
+    except RuntimeError as error:
+        return ("failed", str(error).split(":")[0])
+    return [tensor.grad if tensor.is_leaf else None for tensor in tensors]
+
+
+def difference(wanted: Any, got: Any, path: str = "") -> str | None:
+    """Where two descriptions differ, in words; None if they agree up to rounding."""
+    if isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor):
+        if wanted.dtype != got.dtype or wanted.shape != got.shape:
+            return f"{path}: {wanted.dtype} {tuple(wanted.shape)}, not {got.dtype} {tuple(got.shape)}"
+        tolerance = TOLERANCE.get(wanted.dtype, 0.0)
+        if torch.allclose(wanted.double(), got.double(), atol=tolerance, rtol=tolerance, equal_nan=True):
+            return None
+        return f"{path}: values {wanted.flatten()[:6].tolist()}, not {got.flatten()[:6].tolist()}"
+    if type(wanted) is not type(got):
+        return f"{path}: {wanted!r:.300}, not {got!r:.300}"
+    if isinstance(wanted, (list, tuple)):
+        if len(wanted) != len(got):
+            return f"{path}: {wanted!r:.300}, not {got!r:.300}"
+        found = (difference(a, b, f"{path}[{index}]") for index, (a, b) in enumerate(zip(wanted, got)))
+        return next((text for text in found if text), None)
+    if isinstance(wanted, float) and math.isclose(wanted, got, rel_tol=2e-4, abs_tol=2e-4):
+        return None
+    if isinstance(wanted, str) and _same_text(wanted, got):
+        return None
+    return None if wanted == got else f"{path}: {wanted!r:.300}, not {got!r:.300}"
+
+
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+def _same_text(wanted: str, got: str) -> bool:
+    """Texts are equal; numbers with a fraction in them, up to rounding."""
+    if NUMBER.sub("#", wanted) != NUMBER.sub("#", got):
+        return False
+    pairs = zip(NUMBER.findall(wanted), NUMBER.findall(got))
+    return all(math.isclose(float(a), float(b), rel_tol=1e-2, abs_tol=1e-3) for a, b in pairs)
+
+
+def load(source: str, name: str) -> dict[str, Any]:
+    """The program's module, as a dict; its source can be found by tracebacks and reports."""
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    world = (torch, dynajit, functools, contextlib, Thing, Scope, Oops, opaque, said, powers, joined)
+    namespace: dict[str, Any] = {thing.__name__: thing for thing in world}
+    namespace["__name__"] = "fuzzed"
+    exec(compile(source, name, "exec"), namespace)
+    return namespace
+
+
+def check(source: str, calls: list[Call], backend: str, name: str = "<fuzz>") -> Finding | None:
+    """Make the calls with the program as it is and with it compiled; the first difference."""
+    eager, compiled = load(source, name), load(source, name)
+    dynajit.reset()
+    function = dynajit.compile(compiled["main"], backend=backend)
+    dynajit.counters["internal_errors"].clear()
+    for index, call in enumerate(calls):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wanted = observe(eager["main"], call, eager)
+            try:
+                got = observe(function, call, compiled)
+            except Exception as error:
+                return Finding("internal", index, f"{type(error).__name__}: {error}"[-1500:])
+        if dynajit.counters["internal_errors"]:
+            return Finding("internal", index, str(dict(dynajit.counters["internal_errors"]))[:1500])
+        for kind in wanted.parts:
+            found = difference(wanted.parts[kind], got.parts[kind])
+            if found:
+                return Finding(kind, index, found)
+    return None

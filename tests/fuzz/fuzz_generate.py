@@ -1,0 +1,415 @@
+"""Random programs as text. In: a seed. Out: the source of a module whose `main` is the function under test.
+
+Expressions and simple statements are templates in the tables below, separated by `|`; `<tensor>`, `<int>`,
+`<condition>`, ... stand for a random variable or expression of that kind, `<tensor!>` for a variable only. To cover one more
+thing, add it to a table; for a new compound statement, write a method with `@compound`. Tensors have shapes that broadcast with
+each other (n x n, n, n x 1, 2 x n x n, scalar), so that most operations succeed; those that don't are programs about exceptions.
+Comparisons of floats use odd thresholds, so that rounding doesn't decide them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+# Not here: an `alpha` that is a bool, and `clamp` of integers to a float. Torch's fake tensors accept or type them otherwise
+# than its real ones, so that no tracer sees the error.
+TENSOR = """
+<tensor> + <tensor>|<tensor> * <int>|<tensor> - <tensor> * 0.5|<tensor> / (<tensor>.abs() + 1)|-<tensor>
+<int> - <tensor>|0.3 * <tensor>|<tensor>.sin()|torch.relu(<tensor>)|torch.tanh(<tensor>)
+torch.sigmoid(<tensor> * 0.7)|<tensor>.abs().sqrt()|torch.exp(-<tensor>.abs())
+torch.where(<tensor> > 0.137, <tensor>, <tensor>)|torch.where(<tensor> < <tensor> + 0.013, <tensor>, 0.25)
+<tensor>.clamp(min=-1, max=int(<int>))|torch.maximum(<tensor>, <tensor>)|torch.minimum(<tensor>, <tensor>)
+torch.lerp(<tensor>.float(), <tensor>.float(), 0.25)|<tensor>.sum()|<tensor>.sum(-1, keepdim=True)
+<tensor>.float().mean(0)|<tensor>.amax(-1)|<tensor>.float().softmax(-1)|<tensor>.max()|<tensor>.cumsum(0)
+<tensor>.float().var()|<tensor>.float().norm()|<tensor>.argmax()|(<tensor> > 0.137).sum()|(<tensor> > 0.137).any()
+<tensor>.float() @ <tensor>.float()|torch.nn.functional.layer_norm(<tensor>.float(), <tensor>.shape[-1:])
+torch.nn.functional.gelu(<tensor>.float())|<tensor>.t()|<tensor>.transpose(0, -1)|<tensor>[0]|<tensor>[..., 0]
+<tensor>[..., :1]|<tensor>[None, 0]|<tensor>.view(-1)[0]|<tensor>.flatten()[-1]|<tensor>.unsqueeze(0)
+<tensor>.reshape(<tensor>.shape)|<tensor>.contiguous()|<tensor>.clone()|<tensor>.detach()
+<tensor>.expand_as(<tensor>)|<tensor>[<int> % 3 - 1]|<tensor>[::2][:1]|<tensor>.flip(0)
+torch.cat([<tensor>, <tensor>])[:1]|torch.stack([<tensor!>, <tensor!> + 1]).sum(0)|<tensor>.to(torch.float64)
+<tensor>.to(torch.bfloat16)|<tensor>.long()|<tensor>.bool()|<tensor>.to(<tensor>.dtype)|<tensor>.type_as(<tensor>)
+torch.zeros_like(<tensor>)|torch.ones(<tensor>.shape)|torch.arange(3)[<int> % 3]|torch.tensor(<int>)
+torch.full((), <float>)|torch.eye(1) * <float>|<tensor> + <float>|<tensor> * <float>|<tensor> ** 2
+<tensor> if <condition> else <tensor>|(<tensor> > 0.137)|<tensor> + torch.rand(())|<list>[<int> % len(<list>)]
+<list>[-1]|sum(<list>)|<list>[0] + <tensor>|<dict>['a']|<dict>.get('z', <tensor>)|next(iter(<dict>.values()))
+<obj>.weight|<obj>.doubled|<obj>(<tensor>)|<obj>(<tensor>, <tensor>, scale=<float>)|<obj>.method(<tensor>)
+<obj> + <tensor>|<tensor> + <obj>|<obj> * <float>|<obj>[<int> % 3]|Thing.halved(<tensor>)
+Thing.built(<tensor>).doubled|getattr(<obj>, 'weight')|getattr(<obj>, 'missing', <tensor>)|opaque(<tensor>)
+said(<tensor>)|said(<tensor>, text='n%d' % <int>)|joined(<tensor>, <int>)|joined(*<list>, sep=<float>)
+joined(<tensor>, **<dict>)|sum(powers(<tensor>, <int>))|list(powers(<tensor>, 2))[-1]
+(lambda q, m=<int>: q * m + <tensor>)(<tensor>)|<helper>(<tensor>, <tensor>, <int>)
+<helper>(<tensor>, b=<tensor>, k=<int>)|<closure>(<tensor>)
+max([<tensor!>, <tensor!>], key=lambda q: q.sum().item())|<tensor>.add(<tensor>, alpha=int(<int>))
+[q * <int> for q in <list>][-1]|sum(q.sum() for q in <list>)|[<tensor> + i for i in range(3) if i != <int>][0]
+sum({k: v * 2 for k, v in <dict>.items()}.values())|torch.add(<tensor>, <tensor>, alpha=2)
+functools.reduce(lambda p, q: p * 0.5 + q, <list>)|list(map(torch.sin, <list>))[0]
+<tensor>.masked_fill(<tensor> > 0.137, <float>)
+"""
+
+INT = """
+<int> + <int>|<int> * 2 % 7|len(<list>)|len(<dict>)|<tensor>.dim()|<tensor>.numel() % 7|<obj>.count|<obj>.level
+<obj>.auto_one|len(<obj>)|max(<int>, <int>)|sum([<int>, <int>, 1]) % 5|int(<int> / 2)|abs(<int>)|divmod(<int>, 3)[1]
+<int> if <condition> else <int>|int(<condition>)|<int> // 2|-<int>|COUNT|SEEN[-1]|int(<tensor>.sum().item() > 0.137)
+len([q for q in <list> if q.dim() == 2])|len(str(<int>))|(<int> & 3) ^ 1|len(set([<int>, <int>]))
+<list>.index(<list>[-1]) if False else 1|sorted([<int>, <int>, 2])[0]|min(3, <int>, key=lambda k: -k)
+int('%d' % <int>)|hash(<int>) % 5|isinstance(<tensor>, torch.Tensor) + 0|<int> or 2|<tensor>.size(-1) % 3
+(walrus := <int>) + walrus|dict(p=<int>, q=2)['p']|list(<dict>).index('a')
+next((i for i in range(5) if i > <int>), 4)|any(i == <int> for i in range(3)) + 1
+"""
+
+CONDITION = """
+<int> > 2|<int> == <int>|<int> % 2|<tensor>.sum() > 0.137|<tensor>.float().mean() < <tensor>.float().mean() + 0.013
+len(<list>) % 2 == 0|<obj>|<obj>.ready|flag|not flag|flag is None|isinstance(flag, bool)|flag == 'yes'|'b' in <dict>
+'z' not in <dict>|<tensor>.dim() == 2|<tensor>.dtype == torch.float32|<tensor!> is <tensor!>|<tensor>.requires_grad
+<tensor>.is_contiguous()|<int> > 1 and <tensor>.sum() > 0.137|flag or <int> < 2|<int> in <obj>|0 < <int> < 4
+torch.is_grad_enabled()|hasattr(<obj>, 'missing')|<obj> == <obj>|(<tensor> > 0.137).all()|<list>[0] is <tensor!>
+<tensor>.shape == <tensor>.shape|torch.is_tensor(<int>)|callable(<obj>)|<tensor>.is_floating_point()
+<tensor>.shape[-1:] == (3,)|all(q.dim() > 0 for q in <list>)|bool(<dict>) and <int> != 3
+"""
+
+SIMPLE = """
+<tensor!>.mul_(0.9)|<tensor!>.add_(<tensor>)|<tensor!> += <float>|<tensor!> *= <tensor>|<tensor!>[0] = <float>
+<tensor!>[..., 0].add_(1)|<tensor!>.view(-1)[:2].mul_(2)|<tensor!>.t().add_(<float>)|<tensor!>.zero_()
+<tensor!>.copy_(<tensor>)|<tensor!>[<tensor!> > 0.137] = 0.5|<tensor!>.clamp_(min=-1)|torch.relu_(<tensor!>)
+<tensor!>.detach().add_(1)|<tensor!>[:1] = <tensor>|<tensor!>.fill_(<int>)|<list>[0].add_(1)|<dict>['a'].mul_(0.5)
+<obj>.weight.add_(<float>)|<list>.append(<tensor>)|<list>[0] = <tensor>|<list>.insert(0, <tensor>)
+<list>.extend([<tensor>, <tensor>])|<list>.reverse()|<list>[1:] = [<tensor>]|<list> += [<tensor>]
+if len(<list>) > 1: <list>.pop()|del <list>[1:]|<dict>['<key>'] = <tensor>|<dict>.setdefault('<key>', <tensor>)
+<dict>.update(<key>=<tensor>)|<dict>.pop('<key>', None)|<dict>['a'] = <dict>.pop('a')|<obj>.weight = <tensor>
+<obj>.count += 1|<obj>.level = <int>|<obj>.log.append(<int>)|<obj>.extra = <int>|setattr(<obj>, 'weight', <tensor>)
+obj += <tensor>|<obj>.child = Thing.built(<tensor>)|<obj>.log = [*<obj>.log, <int>]|del <obj>.extra
+<obj>.ready = not <obj>.ready|del <dict>['<key>']|print('p', <int>)|print('sum', <tensor>.sum().item())
+print('{} {!r:>5}'.format(<int>, <condition>), f'{n:>3}{flag!r}')|print(<tensor>.dtype, <tensor>.requires_grad)
+print(sorted(<dict>), len(<list>))|SEEN.append(<int> % 9)|dynajit.graph_break()|torch.manual_seed(<int> % 9 + 9)
+assert <condition>, 'assert %d' % <int>|x, y = y, x|x, (n, *_) = <tensor>, (<int>, 1, 2)
+first, *others = <list>; x = first + len(others)|n = <int> % 6|n += 1|flag = not flag|x = <tensor>|y = <tensor>
+z = <tensor>|<list>.sort(key=lambda q: q.dim())|x = y = <tensor>|a, b = <tensor>, <tensor>; x = a + b
+<tensor!>.requires_grad_() if False else None|x = <obj>.weight = <tensor>|table = {**<dict>, '<key>': <tensor>}
+items = [*<list>, <tensor>][:3]|items = <list>[::-1]|obj.log.append(obj.count); obj.count = 0|exec('print(1)')
+torch.set_grad_enabled(<condition>)|x.note = <int>|print(getattr(x, 'note', None))|<tensor!>.data.add_(1)
+x = torch.sin(<tensor>, out=torch.empty(0))
+"""
+
+USES = (
+    "x = sum(<gen>)",
+    "x = next(<gen>)",
+    "for q in <gen>: x = x + q.sum()",
+    "first, *_ = <gen>; x = first",
+    "items.extend(<gen>)",
+)
+RAISE = (
+    "ValueError('value %s' % <int>)",
+    "KeyError('<key>')",
+    "Oops(<int>)",
+    "IndexError",
+    "RuntimeError('run', <int>)",
+    "StopIteration(<int>)",
+)
+CATCH = ("ValueError", "(ValueError, KeyError)", "Exception", "LookupError", "Oops", "RuntimeError")
+MANAGERS = (
+    "torch.no_grad()",
+    "torch.enable_grad()",
+    "Scope(<obj>)",
+    "Scope(<obj>, swallow=True)",
+    "Scope(<obj>) as held, torch.no_grad()",
+    "contextlib.suppress(ValueError)",
+    "contextlib.nullcontext(<tensor>) as held",
+    "torch.set_grad_enabled(<condition>)",
+)
+LOOPS = (
+    "i in range(<int> % 4)",
+    "i, q in enumerate(<list>)",
+    "q in <list>",
+    "k, q in <dict>.items()",
+    "q in powers(<tensor>, <int>)",
+    "i, q in zip(range(3), <list>)",
+    "q in <tensor!>",
+    "q in [<tensor>, <tensor>]",
+    "i in [<int>, 2, <int>]",
+    "q in reversed(<list>)",
+    "k in sorted(<dict>)",
+    "q in map(torch.cos, <list>)",
+    "i, (p, q) in enumerate(zip(<list>, <list>))",
+    "q in <obj>",
+)
+
+
+def _table(text: str) -> list[str]:
+    return [part for line in text.strip().splitlines() for part in line.split("|") if part]
+
+
+TABLES = {"tensor": _table(TENSOR), "int": _table(INT), "condition": _table(CONDITION)}
+STATEMENTS = _table(SIMPLE)
+PLACEHOLDER = re.compile(r"<(tensor!?|int|condition|list|dict|obj|float|key|helper|closure)>")
+
+Compound = Callable[["Generator", int], None]
+COMPOUNDS: list[tuple[Compound, int]] = []
+
+
+def compound(weight: int) -> Callable[[Compound], Compound]:
+    """Register a compound statement; it is chosen `weight` times as often as one of weight 1."""
+
+    def register(method: Compound) -> Compound:
+        COMPOUNDS.append((method, weight))
+        return method
+
+    return register
+
+
+class Generator:
+    """Writes one function's lines; `names` holds the variables in scope by kind."""
+
+    def __init__(self, rng: random.Random, names: dict[str, list[str]]) -> None:
+        self.rng = rng
+        self.names = names
+        self.lines: list[str] = []
+        self.depth = 1
+        self.loops = 0
+        self.serial = 0
+
+    # --- expressions
+
+    def fill(self, template: str, depth: int = 0) -> str:
+        return PLACEHOLDER.sub(lambda found: self._one(found[1], depth), template)
+
+    def _one(self, kind: str, depth: int) -> str:
+        rng = self.rng
+        if kind == "float":
+            return rng.choice(("0.5", "1.25", "-0.75", "2.0"))
+        if kind == "key":
+            return rng.choice("abcd")
+        if kind in TABLES and (kind == "condition" or rng.random() < 0.3) and depth < 3:
+            return f"({self.expression(kind, depth + 1)})"
+        names = self.names.get(kind.rstrip("!"), [])
+        return rng.choice(names) if names else {"condition": "flag", "int": "2"}[kind]
+
+    def expression(self, kind: str, depth: int = 0) -> str:
+        return self.fill(self.possible(TABLES[kind]), depth)
+
+    def possible(self, templates: list[str] | tuple[str, ...]) -> str:
+        """A random template whose kinds of variables all exist here."""
+        while True:
+            template = self.rng.choice(templates)
+            kinds = {kind.rstrip("!") for kind in PLACEHOLDER.findall(template)} - {"float", "key", "condition", "int"}
+            if all(self.names.get(kind) for kind in kinds) and ("obj" not in template or self.names.get("obj")):
+                return template
+
+    # --- statements
+
+    def emit(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        self.serial += 1
+        return f"{prefix}{self.serial}"
+
+    def statement(self, budget: int) -> None:
+        chance = self.rng.random()
+        if chance < 0.3:
+            self.assign("tensor")
+        elif chance < 0.38:
+            self.assign("int")
+        elif chance < 0.68 or budget <= 1 or self.depth > 4:
+            self.simple()
+        else:
+            methods, weights = zip(*COMPOUNDS)
+            self.rng.choices(methods, weights)[0](self, budget)
+
+    def assign(self, kind: str) -> None:
+        name = self.rng.choice(self.names[kind]) if self.rng.random() < 0.4 else self.fresh(kind[0])
+        self.emit(f"{name} = {self.expression(kind)}")
+        if name not in self.names[kind]:
+            self.names[kind].append(name)
+
+    def simple(self) -> None:
+        text = self.fill(self.possible(STATEMENTS))
+        if self.rng.random() < 0.35 and not text.startswith("if "):
+            self.emit("try:")
+            self.emit(f"    {text}")
+            self.emit("except (RuntimeError, LookupError, TypeError) as error:")
+            self.emit("    print(type(error).__name__)")
+        else:
+            self.emit(text)
+
+    def block(self, budget: int, **extra: list[str]) -> None:
+        """An indented block; the names it binds are forgotten after it, mostly."""
+        before = {kind: list(names) for kind, names in self.names.items()}
+        for kind, names in extra.items():
+            self.names[kind] = self.names[kind] + names
+        self.depth += 1
+        for _ in range(self.rng.randint(1, max(1, budget))):
+            self.statement(budget - 1)
+        self.depth -= 1
+        if self.rng.random() > 0.03:
+            self.names = before
+
+    @compound(4)
+    def if_(self, budget: int) -> None:
+        self.emit(f"if {self.expression('condition')}:")
+        self.block(budget // 2)
+        if self.rng.random() < 0.2:
+            self.emit(f"elif {self.expression('condition')}:")
+            self.block(budget // 2)
+        if self.rng.random() < 0.5:
+            self.emit("else:")
+            self.block(budget // 2)
+
+    def loop_body(self, budget: int, **extra: list[str]) -> None:
+        self.loops += 1
+        self.block(budget // 2, **extra)
+        self.loops -= 1
+        if self.rng.random() < 0.3:
+            self.emit(f"    if {self.expression('condition')}: {self.rng.choice(('break', 'continue'))}")
+            self.emit(f"    {self.fill(self.possible(STATEMENTS))}")
+        if self.rng.random() < 0.2:
+            self.emit("else:")
+            self.block(1)
+
+    @compound(3)
+    def for_(self, budget: int) -> None:
+        header = self.fill(self.possible(LOOPS))
+        # Of a copy: bodies may make the list or the dict longer.
+        targets, source = header.split(" in ", 1)
+        source = f"list({source})" if "<" not in source and source in ("items", "table.items()", "table") else source
+        self.emit(f"for {targets} in {source}:" if "items" not in source else f"for {targets} in list({source})[:4]:")
+        words = re.findall(r"\w+", targets)
+        self.loop_body(budget, tensor=[w for w in words if w in "qp"], int=[w for w in words if w == "i"])
+
+    @compound(2)
+    def while_(self, budget: int) -> None:
+        counter = self.fresh("w")
+        self.emit(f"{counter} = 0")
+        extra = f" and {self.expression('condition')}" if self.rng.random() < 0.4 else ""
+        self.emit(f"while {counter} < {self.rng.randint(1, 4)}{extra}:")
+        self.emit(f"    {counter} += 1")
+        self.loop_body(budget, int=[counter])
+
+    @compound(2)
+    def try_(self, budget: int) -> None:
+        self.emit("try:")
+        if self.rng.random() < 0.7:
+            self.emit(f"    if {self.expression('condition')}: raise {self.fill(self.rng.choice(RAISE))}")
+        self.block(budget // 2)
+        caught = self.rng.random() < 0.8
+        if caught:
+            self.emit(f"except {self.rng.choice(CATCH)} as error:")
+            self.emit("    print('caught', type(error).__name__, getattr(error, 'code', None))")
+            self.block(1)
+            if self.rng.random() < 0.2:
+                again = f"raise {self.fill(self.rng.choice(RAISE))} from error"
+                self.emit(f"    {self.rng.choice(('raise', again))}")
+            if self.rng.random() < 0.2:
+                self.emit("else:")
+                self.block(1)
+        if not caught or self.rng.random() < 0.3:
+            self.emit("finally:")
+            self.block(1)
+
+    @compound(2)
+    def with_(self, budget: int) -> None:
+        self.emit(f"with {self.fill(self.possible(MANAGERS))}:")
+        self.block(budget // 2)
+
+    @compound(2)
+    def closure(self, budget: int) -> None:
+        """A nested function that reads and may write the variables around it."""
+        name = self.fresh("inner")
+        self.emit(f"def {name}(q, scale={self.rng.choice(('2', 'n', '0.5'))}):")
+        if self.rng.random() < 0.5:
+            self.emit("    nonlocal n, x")
+            self.emit("    n = (n + 1) % 6")
+            if self.rng.random() < 0.5:
+                self.emit(f"    x = {self.expression('tensor')}")
+        if self.rng.random() < 0.4:
+            self.emit(f"    if {self.expression('condition')}: return {self.expression('tensor')}")
+        if self.rng.random() < 0.3:
+            self.emit("    print('inner', scale)")
+        self.emit(f"    return q * scale + {self.expression('tensor')}")
+        self.names.setdefault("closure", []).append(name)
+        self.emit(f"x = {name}({self.expression('tensor')})")
+
+    @compound(1)
+    def generator(self, budget: int) -> None:
+        name = self.fresh("gen")
+        self.emit(f"def {name}(q):")
+        self.emit(f"    yield q + {self.expression('tensor')}")
+        self.emit(f"    if {self.expression('condition')}: return")
+        self.emit(f"    yield from ({self.expression('tensor')} for _ in range(2))")
+        call = f"{name}({self.expression('tensor')})"
+        self.emit(self.rng.choice(USES).replace("<gen>", call))
+
+    @compound(1)
+    def match_(self, budget: int) -> None:
+        self.emit(f"match {self.expression('int')}:")
+        self.depth += 1
+        for case in self.rng.sample(("0", "1 | 2", "int(k) if k > 3", "-1"), 2) + ["_"]:
+            self.emit(f"case {case}:")
+            self.block(1)
+        self.depth -= 1
+
+    @compound(1)
+    def leave(self, budget: int) -> None:
+        self.emit(f"if {self.expression('condition')}:")
+        self.emit(f"    return {self.expression('tensor')}, n")
+
+    @compound(1)
+    def count(self, budget: int) -> None:
+        self.emit("COUNT = (COUNT + 1) % 5")
+
+
+HEADER = "global COUNT"
+RESULTS = (
+    "items",
+    "table",
+    "obj",
+    "None",
+    "[y, y]",
+    "{1: x}",
+    "x.t()",
+    "lambda q: q + x",
+    "(x, items)",
+    "obj.weight",
+    "flag",
+    "locals().get('t1')",
+    "SEEN",
+    "x[0]",
+)
+
+
+def program(seed: int) -> str:
+    """The source of a random module: some helpers, and `main(x, y, z, n, flag, items, table, obj)`."""
+    rng = random.Random(f"program {seed}")
+    parts = ["COUNT = 1\nSEEN = [2]\n"]
+    helpers: list[str] = []
+    for index in range(rng.randint(0, 2)):
+        names = {"tensor": ["a", "b", "x"], "int": ["k"], "helper": list(helpers)}
+        inner = Generator(rng, names)
+        for text in ("global COUNT", "x = y = z = a", "n = k; flag = n > 1"):
+            inner.emit(text)
+        for _ in range(rng.randint(1, 3)):
+            inner.statement(3)
+        inner.emit(f"return {inner.expression('tensor')}")
+        text = "\n".join(inner.lines)
+        if not re.search(r"\b(items|table|obj)\b", text):
+            helpers.append(f"helper{index}")
+            parts.append(f"def helper{index}(a, b, k=2):\n{text}\n")
+    names = {
+        "tensor": ["x", "y", "z", "x"],
+        "int": ["n"],
+        "list": ["items"],
+        "dict": ["table"],
+        "obj": ["obj"],
+        "helper": helpers,
+    }
+    main = Generator(rng, names)
+    main.emit(HEADER)
+    for _ in range(rng.randint(3, 9)):
+        main.statement(6)
+    main.emit(
+        f"return x, {main.rng.choice(main.names['tensor'])}, {rng.choice(main.names['int'])}, {rng.choice(RESULTS)}"
+    )
+    parts.append("def main(x, y, z, n, flag, items, table, obj):\n" + "\n".join(main.lines) + "\n")
+    return "\n\n".join(parts)

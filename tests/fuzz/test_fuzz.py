@@ -1,0 +1,68 @@
+"""A bounded part of the fuzzer: `python tests/fuzz/run.py` runs for as long as one likes."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz_compare import check
+from fuzz_generate import program
+from fuzz_shrink import shrink
+from fuzz_world import Call, random_calls
+
+
+@pytest.mark.parametrize(
+    "backend, seeds", [("eager", range(first, first + 10)) for first in range(0, 60, 10)] + [("codegen", range(12))]
+)
+def test_random_programs_do_what_eager_does(backend: str, seeds: range) -> None:
+    for seed in seeds:
+        finding = check(program(seed), random_calls(seed), backend, f"<fuzz {seed}>")
+        assert finding is None, f"python tests/fuzz/run.py --backend {backend} --seeds {seed} {seed + 1}\n{finding}"
+
+
+# Programs that differ from themselves when not compiled at the same place: the comparison must see each.
+DIFFERENCES = {
+    "result": "return x + (0 if eager() else 1)",
+    "result: mutation": "x.add_(0 if eager() else 1)",
+    "result: aliasing": "return x.view(-1) if eager() else x.clone().view(-1)",
+    "result: identity": "return items if eager() else list(items)",
+    "result: global": "SEEN.append(eager())",
+    "exception": "raise ValueError('eager' if eager() else 'compiled')",
+    "printed": "print(eager())",
+    "grad mode": "torch.set_grad_enabled(eager())",
+    "random state": "eager() and torch.rand(1)",
+    "gradients": "return torch.sin(x) if eager() else torch.sin(x) + (x - x.detach()) * 2",
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENCES)
+def test_the_comparison_sees(kind: str) -> None:
+    source = f"""
+COUNT, SEEN = 1, []
+def eager():
+    return not dynajit.is_compiling()
+def main(x, y, z, n, flag, items, table, obj):
+    {DIFFERENCES[kind]}
+"""
+    finding = check(source, [Call(seed=1, grad="mutation" not in kind)], "eager")
+    assert finding is not None and finding.kind == kind.split(":")[0]
+
+
+def test_shrinking_keeps_what_fails() -> None:
+    source = """
+def main():
+    a = 1
+    for i in range(3):
+        if i:
+            wrong()
+        else:
+            b = 2
+    return a
+"""
+    small, calls = shrink(source, [Call(seed=1), Call(seed=2)], lambda text, calls: "wrong()" in text)
+    assert small == "def main():\n    wrong()\n"
+    assert len(calls) == 1
+
+
+def test_programs_are_python_and_reproducible() -> None:
+    for seed in range(200):
+        compile(program(seed), "<fuzz>", "exec")
+        assert program(seed) == program(seed) and random_calls(seed) == random_calls(seed)
