@@ -117,6 +117,11 @@ class Code:
             self.memo["unknown"] = sorted({i.arg[0] for i in self.instrs if i.op == "UNKNOWN"})
         if self.memo["unknown"]:
             return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
+        if "names locals" not in self.memo:
+            self.memo["names locals"] = _names_locals(self.instrs)
+        if self.memo["names locals"]:
+            # Made code keeps other names, and only those still needed.
+            return f"{self.name!r} calls {self.memo['names locals']}(), which sees its local names"
         return None
 
     @property
@@ -210,6 +215,17 @@ def _drop_truth_tests(instrs: list[Instr]) -> None:
     for instr, following in pairwise(instrs):
         if instr.op == "TO_BOOL" and following.op in _TEST_TRUTH:
             instr.op = "NOP"
+
+
+def _names_locals(instrs: list[Instr]) -> str | None:
+    """The builtin by which a function looks at its own locals by name, if it does."""
+    for instr, following in pairwise(instr for instr in instrs if instr.op != "NOP"):
+        if instr.op == "LOAD_GLOBAL":
+            name: str = instr.arg[0]
+            bare = following.op == "CALL" and following.arg[0] == 0
+            if name in ("locals", "eval", "exec") or (name in ("vars", "dir") and bare):
+                return name
+    return None
 
 
 class _Same:

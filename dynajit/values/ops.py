@@ -7,6 +7,7 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if result is None:
         tx.graph.impure = True
         return ConstVal(None)
+    if _draws_random(_name_of(target)):
+        tx.graph.impure = True  # the generator moves on, whatever becomes of the result
     return model_result(tx, result, node)
 
 
@@ -165,6 +168,15 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
         ArithmeticError,
     ) as error:
         raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _draws_random(name: str) -> bool:
+    """Does torch's operation of this name draw from a generator?"""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return False
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in packet.overloads())
 
 
 def _name_of(target: Any) -> str:

@@ -205,7 +205,8 @@ def bare_instance(tx: Tracer, cls: type) -> Value:
 def exception_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
     if isinstance(self, ClassVal):
         return ExceptionVal(self.obj, args)
-    assert isinstance(self, ExceptionVal)
+    if not isinstance(self, ExceptionVal):  # the user's class's `__init__` is called from eager code
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"initialising {self.describe()}, made outside of compiled code")
     tx.journal.set_attr(self, "args", TupleVal(args))
     return ConstVal(None)
 
