@@ -1,9 +1,9 @@
 """Is the compiled program the program? In: a source, the calls to make, a backend. Out: the first `Finding`, or None.
 
-What is compared for each call: the result and the arguments after it, as one graph of objects (so identity and
-shared storage count), tensors' values, dtypes, shapes, strides and autograd state, the exception's type, message, cause and
-context, printed text, the module's globals, grad mode, random state, and gradients of the floating results. `describe` turns all that
-into plain data; a new thing to compare is a line there or in `observe`.
+What is compared for each call: the result and the arguments after it, as one graph of objects (so identity and shared
+storage count), with tensors' values, dtypes, shapes, strides and autograd state; the exception's type, message, cause
+and context; printed text, the module's globals, grad mode, random state, and gradients of the floating results.
+`Describer` turns that into plain data; a new thing to compare is a line there or in `observe`.
 """
 
 from __future__ import annotations

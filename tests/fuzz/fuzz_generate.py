@@ -1,10 +1,10 @@
 """Random programs as text. In: a seed. Out: the source of a module whose `main` is the function under test.
 
 Expressions and simple statements are templates in the tables below, separated by `|`; `<tensor>`, `<int>`,
-`<condition>`, ... stand for a random variable or expression of that kind, `<tensor!>` for a variable only. To cover one more
-thing, add it to a table; for a new compound statement, write a method with `@compound`. Tensors have shapes that broadcast with
-each other (n x n, n, n x 1, 2 x n x n, scalar), so that most operations succeed; those that don't are programs about exceptions.
-Comparisons of floats use odd thresholds, so that rounding doesn't decide them.
+`<condition>`, ... stand for a random variable or expression of that kind, `<tensor!>` for a variable only. To cover one
+more thing, add it to a table; for a new compound statement, write a method with `@compound`. Tensors have shapes that
+broadcast with each other (n x n, n, n x 1, 2 x n x n, scalar), so that most operations succeed; those that don't are
+programs about exceptions. Comparisons of floats use odd thresholds, so that rounding doesn't decide them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import random
 import re
 from collections.abc import Callable
 
-# Not here: an `alpha` that is a bool, and `clamp` of integers to a float. Torch's fake tensors accept or type them otherwise
-# than its real ones, so that no tracer sees the error.
+# Not here: an `alpha` that is a bool, and `clamp` of integers to a float. Torch's fake tensors accept or type
+# them otherwise than its real ones, so that no tracer sees the error.
 TENSOR = """
 <tensor> + <tensor>|<tensor> * <int>|<tensor> - <tensor> * 0.5|<tensor> / (<tensor>.abs() + 1)|-<tensor>
 <int> - <tensor>|0.3 * <tensor>|<tensor>.sin()|torch.relu(<tensor>)|torch.tanh(<tensor>)
@@ -219,7 +219,8 @@ class Generator:
             self.rng.choices(methods, weights)[0](self, budget)
 
     def assign(self, kind: str) -> None:
-        name = self.rng.choice(self.names[kind]) if self.rng.random() < 0.4 else self.fresh(kind[0])
+        known = [name for name in self.names[kind] if not name.startswith("w")]  # loops' counters: they have to end
+        name = self.rng.choice(known) if known and self.rng.random() < 0.4 else self.fresh(kind[0])
         self.emit(f"{name} = {self.expression(kind)}")
         if name not in self.names[kind]:
             self.names[kind].append(name)
