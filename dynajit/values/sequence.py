@@ -14,7 +14,7 @@ import torch
 
 from dynajit.guards.source import Source
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
 from dynajit.values.iterators import SequenceIterator
 
@@ -312,8 +312,16 @@ def append(tx: Tracer, self: ListVal, item: Value) -> Value:
 
 @list_method
 def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
-    self.replace(tx, [*self.values(tx), *tx.unpack(other)])
-    return ConstVal(None)
+    if isinstance(other, SequenceVal):
+        self.replace(tx, [*self.values(tx), *other.values(tx)])
+        return ConstVal(None)
+    iterator = other.iterate(tx)
+    while True:  # one at a time: a generator sees the list grow
+        try:
+            item = tx.next(iterator)
+        except Exhausted:
+            return ConstVal(None)
+        append(tx, self, item)
 
 
 @list_method
