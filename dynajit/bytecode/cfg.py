@@ -197,9 +197,28 @@ def _protected(code: Code) -> list[Found]:
             members.setdefault(handler, set()).add(i)
     found: list[Found] = []
     for handler, inside in members.items():
+        _bridge(code, inside)
         is_with = handler + 1 < len(instrs) and instrs[handler + 1].op == "WITH_EXCEPT_START"
         found.append(("with" if is_with else "try", min(inside), frozenset(inside)))
     return found
+
+
+_CANNOT_RAISE: Final = frozenset({"NOP", "JUMP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"})
+
+
+def _bridge(code: Code, inside: set[int]) -> None:
+    """Add what the compiler left unprotected because it can't raise, if control comes from inside and stays inside."""
+    instrs = code.instrs
+    between = {i for i in reachable_from(code, 0) if i not in inside and instrs[i].op in _CANNOT_RAISE}
+    while between:
+        leaving = {i for i in between if any(s not in inside and s not in between for s in successors(instrs[i]))}
+        for i in reachable_from(code, 0):
+            if i not in inside and i not in between:
+                leaving.update(between.intersection(successors(instrs[i])))
+        if not leaving:
+            break
+        between -= leaving
+    inside |= between
 
 
 def _handlers(code: Code) -> list[Found]:

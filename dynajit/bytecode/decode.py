@@ -201,9 +201,9 @@ def _decode_instrs(code: CodeType) -> list[Instr]:
         instrs.append(instr)
         if kind >= Kind.FORWARD:
             jumps.append((instr, after + 2 * raw.arg if kind == Kind.FORWARD else after - 2 * raw.arg))
-    _drop_truth_tests(instrs)
     _resolve_jumps(instrs, jumps, index_at)
     _attach_handlers(code, instrs, index_at)
+    _drop_truth_tests(instrs)
     return instrs
 
 
@@ -215,6 +215,9 @@ def _drop_truth_tests(instrs: list[Instr]) -> None:
     for instr, following in pairwise(instrs):
         if instr.op == "TO_BOOL" and following.op in _TEST_TRUTH:
             instr.op = "NOP"
+            # what tests a bool can't raise, so the compiler may not protect it
+            following.handler, following.handler_depth = instr.handler, instr.handler_depth
+            following.handler_lasti = instr.handler_lasti
 
 
 def _names_locals(instrs: list[Instr]) -> str | None:

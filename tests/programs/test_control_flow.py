@@ -579,6 +579,21 @@ def deleting_parameters(x: Tensor, n: int) -> Any:
         return y, str(error)
 
 
+class NoTruth:
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+@cases(x, NoTruth())
+def truth_that_raises(x: Tensor, flag: Any) -> Any:
+    try:
+        if flag:
+            return x
+    except ValueError as error:
+        return x + 1, str(error)
+    return x + 2
+
+
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_control_flow(case: Case) -> None:
     case.check()
