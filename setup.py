@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KNOWN_PYTHONS = {(3, 11): "compat_311.c", (3, 12): "compat_312.c", (3, 13): "compat_313.c"}
+KNOWN_PYTHONS = {(3, 11): "compat_311.c", (3, 12): "compat_312.c", (3, 13): "compat_313.c", (3, 14): "compat_314.c"}
 OLDEST_TORCH = (2, 11)
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]

@@ -8,8 +8,8 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
-#error "dynajit knows the insides of CPython 3.11 to 3.13; see compat.h for what another one needs"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
+#error "dynajit knows the insides of CPython 3.11 to 3.14; see compat.h for what another one needs"
 #endif
 
 #ifdef __cplusplus
@@ -26,7 +26,8 @@ bool dj_frame_is_fresh_call(Frame *frame);
 PyCodeObject *dj_frame_code(Frame *frame);         /* borrowed */
 PyFunctionObject *dj_frame_function(Frame *frame); /* borrowed */
 PyObject *dj_frame_globals(Frame *frame);          /* borrowed */
-PyObject **dj_frame_locals(Frame *frame);
+/* The first n locals, borrowed: the frame's own array where it holds plain pointers, else copies in `room`. */
+PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n);
 
 /* Turns a frame that has not started into a call of `function` with the frame's first n_params locals and the given
  * cells as arguments. False, and nothing changed, when the thread's stack has no room for the function's frame. */

@@ -59,8 +59,10 @@ PyObject *dj_frame_globals(Frame *frame)
     return frame->f_globals;
 }
 
-PyObject **dj_frame_locals(Frame *frame)
+PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n)
 {
+    (void)room;
+    (void)n;
     return frame->localsplus;
 }
 

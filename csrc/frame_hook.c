@@ -268,7 +268,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
 
 enum { INLINE_LOCALS = 32 };
 
-static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *state, PyObject **locals,
+static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *state, PyObject *const *locals,
                                Py_ssize_t n_params, Py_ssize_t n)
 {
     MissList misses = {.count = 0};
@@ -314,23 +314,26 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     PyObject *closure = dj_frame_function(frame)->func_closure;
     Py_ssize_t n_params = dj_code_n_params(code);
     Py_ssize_t n_free = closure != NULL ? PyTuple_GET_SIZE(closure) : 0;
-    if (n_free == 0) {
-        return eval_captured(tstate, frame, state, dj_frame_locals(frame), n_params, n_params);
-    }
-    PyObject *inline_locals[INLINE_LOCALS];
-    PyObject **locals = inline_locals;
+    PyObject *inline_room[INLINE_LOCALS];
+    PyObject **room = inline_room;
     if (n_params + n_free > INLINE_LOCALS) {
-        locals = PyMem_New(PyObject *, n_params + n_free);
-        if (locals == NULL) {
+        room = PyMem_New(PyObject *, n_params + n_free);
+        if (room == NULL) {
             PyErr_NoMemory();
             return dj_frame_finish(tstate, frame, NULL);
         }
     }
-    memcpy(locals, dj_frame_locals(frame), (size_t)n_params * sizeof(PyObject *));
-    memcpy(locals + n_params, &PyTuple_GET_ITEM(closure, 0), (size_t)n_free * sizeof(PyObject *));
+    PyObject *const *locals = dj_frame_params(frame, room, n_params);
+    if (n_free > 0) {
+        if (locals != room) {
+            memcpy(room, locals, (size_t)n_params * sizeof(PyObject *));
+        }
+        memcpy(room + n_params, &PyTuple_GET_ITEM(closure, 0), (size_t)n_free * sizeof(PyObject *));
+        locals = room;
+    }
     PyObject *result = eval_captured(tstate, frame, state, locals, n_params, n_params + n_free);
-    if (locals != inline_locals) {
-        PyMem_Free(locals);
+    if (room != inline_room) {
+        PyMem_Free(room);
     }
     return result;
 }

@@ -8,13 +8,16 @@ canonical.py and mapped in each py3NN.py; nothing outside this folder knows whic
 
 from __future__ import annotations
 
-from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds
-from dynajit.bytecode.canonical import stack_effect, stack_shape
-from dynajit.bytecode.cfg import Block, Region, blocks, reachable_from, regions, successors
-from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty
-from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode
-from dynajit.bytecode.liveness import cells_live, live_before
 from dynajit.bytecode.target import target
+
+target()  # an unknown Python is refused here, before anything that would stumble over it is imported
+
+from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds  # noqa: E402
+from dynajit.bytecode.canonical import stack_effect, stack_shape  # noqa: E402
+from dynajit.bytecode.cfg import Block, Region, blocks, reachable_from, regions, successors  # noqa: E402
+from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty  # noqa: E402
+from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
+from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
 
 __all__ = [
     "Block",

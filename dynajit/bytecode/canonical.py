@@ -133,6 +133,9 @@ EFFECTS: Final[dict[str, Effect]] = {
     "SET_ADD": _of(lambda n, jump: (n + 1, n)),
     "MAP_ADD": _of(lambda n, jump: (n + 2, n)),
     "LIST_TO_TUPLE": Effect(1, 1),
+    # strings, interpolations → template; value, its text and (bit 0) format → interpolation (3.14+)
+    "BUILD_TEMPLATE": Effect(2, 1),
+    "BUILD_INTERPOLATION": _of(lambda arg, jump: (2 + (arg & 1), 1)),
     "CONVERT_VALUE": Effect(1, 1),
     "FORMAT_VALUE": _of(_format_value),
     "UNPACK_SEQUENCE": _of(lambda n, jump: (1, n)),
@@ -178,7 +181,10 @@ EFFECTS: Final[dict[str, Effect]] = {
     "CHECK_EG_MATCH": Effect(2, 2),
     "PREP_RERAISE_STAR": Effect(2, 1),
     "BEFORE_WITH": Effect(1, 2),
-    "WITH_EXCEPT_START": Effect(4, 5),
+    # with arg (3.14+) __exit__ takes two slots: function and self or NULL
+    "WITH_EXCEPT_START": _of(lambda arg, jump: (5, 6) if arg else (4, 5)),
+    # object → special method named by arg, and self or NULL (3.14+)
+    "LOAD_SPECIAL": Effect(1, 2),
     "CLEANUP_THROW": Effect(3, 2),
     "RETURN_GENERATOR": Effect(0, 1),
     "YIELD_VALUE": Effect(1, 1),

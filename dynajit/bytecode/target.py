@@ -19,6 +19,7 @@ KNOWN: Final[dict[tuple[int, int], str]] = {
     (3, 11): "dynajit.bytecode.py311",
     (3, 12): "dynajit.bytecode.py312",
     (3, 13): "dynajit.bytecode.py313",
+    (3, 14): "dynajit.bytecode.py314",
 }
 
 
@@ -31,11 +32,6 @@ def target() -> Target:
         name, (major, minor) = sys.implementation.name, version
         raise ImportError(f"dynajit knows the bytecode of CPython {known}; this is {name} {major}.{minor}")
     return cast(Target, importlib.import_module(KNOWN[version]))
-
-
-def check() -> None:
-    """Refuse a Python that dynajit does not know, at import. ImportError."""
-    target()
 
 
 @functools.cache

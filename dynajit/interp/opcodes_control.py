@@ -12,7 +12,7 @@ from dynajit.bytecode import Instr
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
-from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import CellVal, FunctionVal
@@ -89,8 +89,9 @@ def _call(tx: Any, frame: SymFrame, argc: int, names: tuple[str, ...]) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     kwargs: dict[str, Value] = {}
-    if instr.arg:
-        for key, value in pairs_of(tx, frame.pop()):
+    named = frame.pop() if instr.arg else NULL
+    if named is not NULL:
+        for key, value in pairs_of(tx, named):
             kwargs[key.const()] = value
     args = tx.unpack(frame.pop())
     fn, owner = frame.pop_callable()
@@ -119,7 +120,8 @@ def set_function_attribute(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == 8:
         function.closure = list(value.items) if isinstance(value, TupleVal) else []
     else:
-        setattr(function, {1: "defaults", 2: "kwdefaults", 4: "annotations"}[instr.arg], value)
+        part = {1: "defaults", 2: "kwdefaults", 4: "annotations", 16: "annotations"}[instr.arg]
+        setattr(function, part, value)
 
 
 @opcode("CALL_INTRINSIC_1")
@@ -214,8 +216,14 @@ def before_with(tx: Any, frame: SymFrame, instr: Instr) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    error, leave = frame.stack[-1], frame.stack[-4]
+    error, leave = frame.stack[-1], frame.stack[-5 if instr.arg else -4]
     frame.push(tx.call(leave, [tx.from_real(error.py_type()), error, ConstVal(None)], {}))
+
+
+@opcode("LOAD_SPECIAL")
+def load_special(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """A method of `with`, bound, so that the slot of its object stays empty."""
+    frame.push_callable(tx.special(frame.pop(), instr.arg))
 
 
 # ------------------------------------------------------------------------------------------------------ generators

@@ -22,6 +22,7 @@ from dynajit.values.modules import ModuleVal
 from dynajit.values.objects import is_trusted
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.slices import make_slice
+from dynajit.values.wording import too_many_to_unpack
 
 
 @opcode("LOAD_ATTR")
@@ -258,11 +259,12 @@ def _unpackable(tx: Any, value: Value) -> list[Value]:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    items = _unpackable(tx, frame.pop())
+    value = frame.pop()
+    items = _unpackable(tx, value)
     if len(items) < instr.arg:
         raise tx.raised(ValueError, f"not enough values to unpack (expected {instr.arg}, got {len(items)})")
     if len(items) > instr.arg:
-        raise tx.raised(ValueError, f"too many values to unpack (expected {instr.arg})")
+        raise tx.raised(ValueError, too_many_to_unpack(value.py_type(), instr.arg, len(items)))
     frame.stack.extend(reversed(items))
 
 

@@ -196,6 +196,8 @@ def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
     "CLEANUP_THROW",
     "CHECK_EG_MATCH",
     "PREP_RERAISE_STAR",
+    "BUILD_TEMPLATE",
+    "BUILD_INTERPOLATION",
 )
 def unknown(tx: Any, frame: SymFrame, instr: Instr) -> None:
     name = instr.arg[0] if instr.op == "UNKNOWN" else instr.op

@@ -44,6 +44,7 @@ _NEVER_RERUN = frozenset(
         "PUSH_EXC_INFO",
         "POP_EXCEPT",
         "WITH_EXCEPT_START",
+        "LOAD_SPECIAL",
         "CHECK_EXC_MATCH",
         "BEFORE_WITH",
         "UNKNOWN",

@@ -31,3 +31,19 @@ def no_place_for_attribute(cls: type, name: str) -> str:
     # since 3.13 more is said of classes that leave setting and deleting to object
     changed_hooks = (cls.__setattr__, cls.__delattr__) != (_PLAIN.__setattr__, _PLAIN.__delattr__)
     return _no_place(changed_hooks).replace("dynajit_class", cls.__name__).replace("dynajit_name", name)
+
+
+@functools.cache
+def _too_many(kind: type) -> str:
+    try:
+        one, two, three, four, five = kind((0,) * 7)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("seven values were unpacked into five names", one, two, three, four, five)
+
+
+def too_many_to_unpack(kind: type, expected: int, found: int) -> str:
+    """What ValueError says where an object of class `kind` with `found` items is unpacked into `expected` names."""
+    # since 3.14 the number found is told where it is known without iterating
+    text = _too_many(kind if kind in (list, tuple) else iter)
+    return text.replace("5", "{expected}").replace("7", "{found}").format(expected=expected, found=found)

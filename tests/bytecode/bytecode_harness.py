@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from dynajit.bytecode import (
     Code,
@@ -26,6 +26,8 @@ from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.target import target
 
 INTO_CONTAINER = ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
+#: what lies on the stack: besides what continuations take, where an exception was raised, for handlers with `lasti`
+Slot = Literal["value", "null", "lasti"]
 #: what a function that is to be called looks like on the stack
 CALLABLE: list[SlotKind] = ["value", "null"] if target().NULL_AFTER_CALLABLE else ["null", "value"]
 
@@ -67,26 +69,39 @@ def rebuilt(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def stack_kinds(code: Code) -> dict[int, tuple[SlotKind, ...]]:
+def stack_kinds(code: Code) -> dict[int, tuple[Slot, ...]]:
     """What lies on the stack before each reachable instruction. LOAD_METHOD is taken to find a method (no NULL),
     except on what super() returned: true of the samples, not of programs."""
-    kinds: dict[int, tuple[SlotKind, ...]] = {}
-    pending: list[tuple[int, tuple[SlotKind, ...]]] = [(code.entry, ())]
+    kinds: dict[int, tuple[Slot, ...]] = {}
+    pending: list[tuple[int, tuple[Slot, ...]]] = [(code.entry, ())]
     while pending:
         i, stack = pending.pop()
         if i in kinds:
-            assert kinds[i] == stack, (code.instrs[i], kinds[i], stack)
-            continue
+            stack = tuple(_either(*pair) for pair in zip(kinds[i], stack, strict=True))
+            if stack == kinds[i]:
+                continue
         kinds[i] = stack
         instr = code.instrs[i]
         if instr.handler is not None:
-            pending.append((instr.handler, (*stack[: instr.handler_depth], *["value"] * (1 + instr.handler_lasti))))
+            pushed = ("lasti", "value") if instr.handler_lasti else ("value",)
+            pending.append((instr.handler, (*stack[: instr.handler_depth], *pushed)))
         for following in successors(instr):
             after = _after(instr.op, instr.arg, stack, following == instr.target)
             if (instr.op == "LOAD_METHOD" and _on_super(code, i)) or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
                 after = (*after[:-2], *CALLABLE)
             pending.append((following, after))
     return kinds
+
+
+def _either(one: Slot, other: Slot) -> Slot:
+    """A handler that several share finds a value here on one way, a lasti on another: nobody can use it."""
+    assert one == other or "null" not in (one, other)
+    return one if one == other else "lasti"
+
+
+def storable(kinds: tuple[Slot, ...]) -> list[SlotKind]:
+    """The kinds as a continuation takes them: instead of a lasti it gets some number."""
+    return ["null" if kind == "null" else "value" for kind in kinds]
 
 
 def _on_super(code: Code, index: int) -> bool:
@@ -97,7 +112,7 @@ def _on_super(code: Code, index: int) -> bool:
     return loads[-1].lineno == called[-1].lineno
 
 
-def _after(op: str, arg: Any, stack: tuple[SlotKind, ...], jump: bool) -> tuple[SlotKind, ...]:
+def _after(op: str, arg: Any, stack: tuple[Slot, ...], jump: bool) -> tuple[Slot, ...]:
     slots = list(stack)
     if op == "SWAP":
         slots[-1], slots[-arg] = slots[-arg], slots[-1]
@@ -105,6 +120,8 @@ def _after(op: str, arg: Any, stack: tuple[SlotKind, ...], jump: bool) -> tuple[
         slots.append(slots[-arg])
     elif op == "PUSH_NULL":
         slots.append("null")
+    elif op == "WITH_EXCEPT_START":  # calls what lies deep down, and leaves it
+        slots.append("value")
     elif op == "LOAD_GLOBAL" and arg[1]:
         slots += CALLABLE
     else:
@@ -138,7 +155,7 @@ def definitely_bound(code: Code) -> dict[int, frozenset[str]]:
     return bound
 
 
-def broken_at(function: Callable[..., Any], index: int, kinds: tuple[SlotKind, ...]) -> Callable[..., Any]:
+def broken_at(function: Callable[..., Any], index: int, kinds: tuple[Slot, ...]) -> Callable[..., Any]:
     """`function` with a break before instruction `index`: the original up to there, then a call of the continuation
     whose result is returned."""
     inner = plain(function)
@@ -146,7 +163,7 @@ def broken_at(function: Callable[..., Any], index: int, kinds: tuple[SlotKind, .
     cellvars = frozenset(code.cellvars)
     locals_ = sorted((live_before(code)[index] - cellvars) & definitely_bound(code)[index])
     cells = sorted(cells_live(code, index))
-    rest = types.FunctionType(build_continuation(code, index, kinds, locals_, cells), inner.__globals__)
+    rest = types.FunctionType(build_continuation(code, index, storable(kinds), locals_, cells), inner.__globals__)
     emitter = Emitter()
     _emit_prefix(emitter, code, index, lambda: _call_rest(emitter, rest, kinds, locals_, cells))
     built = emitter.assemble(code.name, [*code.params, *code.freevars], frozenset(code.freevars), inner.__code__)
@@ -160,7 +177,7 @@ def broken_at(function: Callable[..., Any], index: int, kinds: tuple[SlotKind, .
 
 
 def _call_rest(
-    emitter: Emitter, rest: types.FunctionType, kinds: tuple[SlotKind, ...], locals_: list[str], cells: list[str]
+    emitter: Emitter, rest: types.FunctionType, kinds: tuple[Slot, ...], locals_: list[str], cells: list[str]
 ) -> None:
     """Take the values off the stack (NULLs stay: nothing may pop them), call, return."""
     nulls, names = 0, []
@@ -170,6 +187,9 @@ def _call_rest(
             continue
         if nulls:
             emitter.swap(nulls + 1)
+        if kind == "lasti":  # no object since 3.14, and of no use in other code
+            emitter.pop_top()
+            emitter.load_const(0)
         names.append(f"_slot{len(names)}")
         emitter.store_fast(names[-1])
     emitter.begin_call(lambda: emitter.load_const(rest))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bytecode_harness import broken_at, plain, rebuilt, stack_kinds
+from bytecode_harness import broken_at, plain, rebuilt, stack_kinds, storable
 from bytecode_samples import SAMPLES, Derived, make_adder
 
 from dynajit.bytecode import build_continuation, cells_live, decode, live_before, pretty, regions
@@ -203,7 +203,7 @@ def test_stdlib_functions_have_continuations_that_decode(folder: str) -> None:
             kinds = stack_kinds(code)
             for index in sorted(kinds)[:: max(1, len(kinds) // 3)]:
                 values = sorted(live_before(code)[index] - set(code.cellvars))
-                built = build_continuation(code, index, kinds[index], values, sorted(cells_live(code, index)))
+                built = build_continuation(code, index, storable(kinds[index]), values, sorted(cells_live(code, index)))
                 again = decode(built)
                 assert again.refusal is None and len(regions(again)) == len(again) == len(live_before(again))
                 stack_kinds(again)
@@ -245,7 +245,7 @@ def test_operands_are_let_go() -> None:
 
     code = decode(user.__code__)
     call = next(i.index for i in code.instrs if i.op == "CALL")
-    body = types.FunctionType(build_continuation(code, call, stack_kinds(code)[call], ["alive"], []), {})
+    body = types.FunctionType(build_continuation(code, call, storable(stack_kinds(code)[call]), ["alive"], []), {})
     frames: list[dict[str, Any]] = []
 
     def alive() -> bool:

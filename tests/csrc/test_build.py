@@ -8,6 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from dynajit.bytecode.target import KNOWN
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,7 +25,7 @@ def setup_py() -> ModuleType:
 
 def test_unknown_python_is_refused(setup_py, monkeypatch):
     monkeypatch.setattr(setup_py, "sys", SimpleNamespace(version_info=(3, 10, 4)))
-    with pytest.raises(SystemExit, match=r"knows the insides of CPython 3.11, 3.12, 3.13; this is 3.10"):
+    with pytest.raises(SystemExit, match=r"knows the insides of CPython 3.11, 3.12, 3.13, 3.14; this is 3.10"):
         setup_py.python_compat()
 
 
@@ -46,3 +48,14 @@ def test_every_known_python_has_its_file(setup_py):
 @pytest.mark.parametrize("order", ["import torch, dynajit._C", "import dynajit._C, torch"])
 def test_imports_in_either_order(order):
     subprocess.run([sys.executable, "-c", order], check=True, cwd=ROOT)
+
+
+def test_an_unknown_python_is_refused_at_import_before_the_extension():
+    program = "import sys, torch; sys.version_info = (3, 10, 4); sys.modules['dynajit._C'] = None; import dynajit"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    known = "3.11, 3.12, 3.13, 3.14"
+    assert f"ImportError: dynajit knows the bytecode of CPython {known}; this is cpython 3.10" in done.stderr
+
+
+def test_build_and_import_know_the_same_pythons(setup_py):
+    assert setup_py.KNOWN_PYTHONS.keys() == KNOWN.keys()

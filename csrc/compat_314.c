@@ -1,0 +1,228 @@
+/* CPython 3.14.
+ *
+ * Against 3.13: what a frame holds are tagged references (pycore_stackref.h), of which those to immortal objects are
+ * not counted; an empty slot is PyStackRef_NULL, which is not 0. */
+#define Py_BUILD_CORE 1
+#include "compat.h"
+
+#if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
+
+#ifdef Py_GIL_DISABLED
+#error "dynajit needs CPython with its global interpreter lock; this one is built without (free-threaded)"
+#endif
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* CPython's headers' own */
+#include <internal/pycore_frame.h>
+
+#include <internal/pycore_code.h>
+#include <internal/pycore_dict.h>
+#include <internal/pycore_instruments.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_interpframe.h>
+#include <internal/pycore_object.h>
+#include <internal/pycore_setobject.h>
+#include <internal/pycore_stackref.h>
+#include <opcode.h>
+#pragma GCC diagnostic pop
+
+/* A single RETURN_VALUE. Without a RESUME a frame of it never counts as started, so that neither tracebacks, nor
+ * sys._getframe, nor monitoring see it. */
+static PyCodeObject *return_stub;
+
+int dj_compat_init(void)
+{
+    const char instructions[] = {RETURN_VALUE, 0};
+    PyObject *code = PyBytes_FromStringAndSize(instructions, sizeof instructions);
+    PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *no_names = PyTuple_New(0);
+    PyObject *name = PyUnicode_FromString("dynajit");
+    if (code != NULL && nothing != NULL && no_names != NULL && name != NULL) {
+        return_stub = PyUnstable_Code_NewWithPosOnlyArgs(0, 0, 0, 0, 1, CO_OPTIMIZED | CO_NEWLOCALS, code, no_names,
+                                                         no_names, no_names, no_names, no_names, name, name, name, 1,
+                                                         nothing, nothing);
+    }
+    Py_XDECREF(code);
+    Py_XDECREF(nothing);
+    Py_XDECREF(no_names);
+    Py_XDECREF(name);
+    return return_stub != NULL ? 0 : -1;
+}
+
+bool dj_frame_is_fresh_call(Frame *frame)
+{
+    const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
+    const int generators = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+    if (frame->owner != FRAME_OWNED_BY_THREAD || frame->f_locals != NULL
+        || !PyFunction_Check(PyStackRef_AsPyObjectBorrow(frame->f_funcobj))) {
+        return false;
+    }
+    PyCodeObject *code = _PyFrame_GetCode(frame);
+    return (code->co_flags & (wanted | generators)) == wanted && frame->instr_ptr == _PyCode_CODE(code);
+}
+
+PyCodeObject *dj_frame_code(Frame *frame)
+{
+    return _PyFrame_GetCode(frame);
+}
+
+PyFunctionObject *dj_frame_function(Frame *frame)
+{
+    return _PyFrame_GetFunction(frame);
+}
+
+PyObject *dj_frame_globals(Frame *frame)
+{
+    return frame->f_globals;
+}
+
+PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        _PyStackRef local = frame->localsplus[i];
+        room[i] = PyStackRef_IsNull(local) ? NULL : PyStackRef_AsPyObjectBorrow(local);
+    }
+    return room;
+}
+
+/* The frame is the last one on the thread's data stack, so making room is moving the stack's top. */
+static bool resize_top_frame(PyThreadState *tstate, Frame *frame, int old_size, int new_size)
+{
+    PyObject **base = (PyObject **)frame;
+    if (tstate->datastack_top != base + old_size || new_size >= tstate->datastack_limit - base) {
+        return false;
+    }
+    tstate->datastack_top = base + new_size;
+    return true;
+}
+
+bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
+                     PyObject *const *cells, Py_ssize_t n_cells)
+{
+    PyCodeObject *old_code = _PyFrame_GetCode(frame);
+    PyCodeObject *new_code = (PyCodeObject *)function->func_code;
+    if (!resize_top_frame(tstate, frame, old_code->co_framesize, new_code->co_framesize)) {
+        return false;
+    }
+    Py_ssize_t n = n_params;
+    for (Py_ssize_t i = 0; i < n_cells; i++) {
+        frame->localsplus[n++] = PyStackRef_FromPyObjectNew(cells[i]);
+    }
+    for (; n < new_code->co_nlocalsplus; n++) {
+        frame->localsplus[n] = PyStackRef_NULL;
+    }
+    _PyStackRef old_executable = frame->f_executable;
+    _PyStackRef old_function = frame->f_funcobj;
+    frame->f_funcobj = PyStackRef_FromPyObjectNew(function);
+    frame->f_executable = PyStackRef_FromPyObjectNew(new_code);
+    frame->f_globals = function->func_globals;
+    frame->f_builtins = function->func_builtins;
+    frame->instr_ptr = _PyCode_CODE(new_code);
+    frame->stackpointer = frame->localsplus + new_code->co_nlocalsplus;
+    PyStackRef_CLOSE(old_executable);
+    PyStackRef_CLOSE(old_function);
+    return true;
+}
+
+/* The evaluator clears a frame with functions that 3.14 does not export. So it is given a frame that has nothing left
+ * to do but to return what is on its stack. */
+PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
+{
+    PyObject *error = result == NULL ? PyErr_GetRaisedException() : NULL;
+    _PyStackRef old_executable = frame->f_executable;
+    int n_locals = _PyFrame_GetCode(frame)->co_nlocalsplus;
+    for (int i = 0; i < n_locals; i++) {
+        _PyStackRef local = frame->localsplus[i];
+        frame->localsplus[i] = PyStackRef_NULL;
+        PyStackRef_XCLOSE(local);
+    }
+    frame->f_executable = PyStackRef_FromPyObjectNew(return_stub);
+    frame->instr_ptr = _PyCode_CODE(return_stub);
+    frame->localsplus[0] = PyStackRef_FromPyObjectSteal(result != NULL ? result : Py_NewRef(Py_None));
+    frame->stackpointer = frame->localsplus + 1;
+    PyStackRef_CLOSE(old_executable);
+    result = _PyEval_EvalFrameDefault(tstate, frame, 0);
+    if (error != NULL) {
+        /* returned first and raised after, so that no one sees the stub unwind */
+        Py_CLEAR(result);
+        PyErr_SetRaisedException(error);
+    }
+    return result;
+}
+
+bool dj_thread_is_traced(PyThreadState *tstate)
+{
+    if (tstate->c_tracefunc != NULL) {
+        return true;
+    }
+    /* sys.settrace and sys.setprofile have tools of their own, for all threads at once */
+    const int own_tools = (1 << PY_MONITORING_SYS_TRACE_ID) | (1 << PY_MONITORING_SYS_PROFILE_ID);
+    const int watchers = (1 << PY_MONITORING_DEBUGGER_ID) | (1 << PY_MONITORING_COVERAGE_ID);
+    const uint8_t *tools = tstate->interp->monitors.tools;
+    return ((tools[PY_MONITORING_EVENT_LINE] | tools[PY_MONITORING_EVENT_INSTRUCTION]) & ~own_tools) != 0
+        || (tools[PY_MONITORING_EVENT_PY_START] & watchers) != 0;
+}
+
+/* Attributes kept inside the object, not yet in a dict: at most 30, so a scan. */
+static PyObject *inline_value(PyTypeObject *type, PyDictValues *values, PyObject *name)
+{
+    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
+    if (!values->valid || !DK_IS_UNICODE(keys)) {
+        return NULL;
+    }
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
+    for (Py_ssize_t i = 0; i < keys->dk_nentries && i < values->capacity; i++) {
+        if (entries[i].me_key == name
+            || (entries[i].me_key != NULL && PyUnicode_GET_LENGTH(entries[i].me_key) == PyUnicode_GET_LENGTH(name)
+                && PyUnicode_Compare(entries[i].me_key, name) == 0)) {
+            return values->values[i];
+        }
+    }
+    return NULL;
+}
+
+PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject *dict;
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        dict = (PyObject *)_PyObject_GetManagedDict(object);
+        if (dict == NULL && type->tp_flags & Py_TPFLAGS_INLINE_VALUES) {
+            return inline_value(type, _PyObject_InlineValues(object), name);
+        }
+    }
+    else {
+        PyObject **pointer = _PyObject_GetDictPtr(object);
+        dict = pointer != NULL ? *pointer : NULL;
+    }
+    if (dict == NULL) {
+        return NULL;
+    }
+    PyObject *value = PyDict_GetItemWithError(dict, name);
+    if (value == NULL) {
+        PyErr_Clear();
+    }
+    return value;
+}
+
+int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
+{
+    return _PySet_NextEntry(set, position, item, hash);
+}
+
+Py_ssize_t dj_code_extra_index(freefunc free_state)
+{
+    return PyUnstable_Eval_RequestCodeExtraIndex(free_state);
+}
+
+int dj_code_extra_get(PyCodeObject *code, Py_ssize_t index, void **extra)
+{
+    return PyUnstable_Code_GetExtra((PyObject *)code, index, extra);
+}
+
+int dj_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra)
+{
+    return PyUnstable_Code_SetExtra((PyObject *)code, index, extra);
+}
+
+#endif
