@@ -209,6 +209,10 @@ class FrameCapture:
             raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
         except (Unsupported, RecompileLimitExceeded):
             raise
+        except RecursionError:
+            # the program is about to get its own; what it called less deeply may still be compiled another time
+            self.record.skipped = "the thread's stack has no room left to compile in"
+            return None
         except Exception as error:
             self._internal_error(error)
             return self._eager(GuardSet())
