@@ -19,7 +19,7 @@ static bool binds_quietly(PyObject *descriptor)
     PyTypeObject *type = Py_TYPE(descriptor);
     return type == &PyFunction_Type || type == &PyMethodDescr_Type || type == &PyMemberDescr_Type
         || type == &PyGetSetDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type
-        || type == &PyStaticMethod_Type;
+        || type == &PyStaticMethod_Type || type == &PyMethod_Type;
 }
 
 static PyObject *bind_descriptor(PyObject *descriptor, PyObject *instance, PyTypeObject *owner)

@@ -562,8 +562,8 @@ def test_a_thousand_compiled_functions_do_not_pile_up() -> None:
     for _ in range(400):
         make()
     gc.collect()
-    # torch.fx keeps three objects for the text of each graph; nothing else may stay
-    assert len(gc.get_objects()) - before < 400 * 3 + 200
+    # linecache keeps three to five objects (by Python) for the text of each of torch.fx's graphs; nothing else may stay
+    assert len(gc.get_objects()) - before < 400 * 5 + 200
 
 
 # ------------------------------------------------------------------------------------------------ logs

@@ -101,7 +101,8 @@ def bind(
         function = class_value(tx, type(found), getter_class, "__get__", getter)
         return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {})
     if getter is not MISSING and not isinstance(
-        found, (type, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType)
+        found,
+        (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
     ):
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
     return class_value(tx, kind, where, name, found)
