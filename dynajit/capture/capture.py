@@ -19,7 +19,7 @@ from torch import fx
 
 from dynajit import _C
 from dynajit.bytecode import Emitter, build_copy, decode, pretty
-from dynajit.capture import rules
+from dynajit.capture import collector, rules
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, RecompileLimitExceeded, Unsupported
@@ -100,7 +100,7 @@ def _capture(
             (code.co_filename, code.co_firstlineno),
         )
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
-    with collect() as phases, rules.no_saved_tensor_hooks():
+    with collect() as phases, rules.no_saved_tensor_hooks(), collector.relaxed():
         record.phases = phases
         try:
             variant: _C.Variant | None = with_deep_recursion(

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from dynajit.graph.fake import FakeMode, fake_of
 from dynajit.guards.source import Source
 
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -41,7 +41,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self.mode = FakeMode(allow_non_fake_inputs=False)
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.impure = False
@@ -83,7 +83,7 @@ class GraphBuilder:
 
     def fakeify(self, real: torch.Tensor, source: Source) -> torch.Tensor:
         """A fake tensor with the real one's metadata; shapes are static."""
-        return self.mode.from_tensor(real, static_shapes=True)
+        return fake_of(self.mode, real)
 
     def _input_name(self, source: Source) -> str:
         """A parameter's name that tells where it comes from, and is unique."""

@@ -86,16 +86,18 @@ class Guard:
     identity: Hashable
 
     def __init__(self, source: Source | None, kind: str, *params: Any, user_loc: FrameLoc | None = None) -> None:
-        if kind not in kinds:
+        model = kinds.get(kind)
+        if model is None:
             raise ValueError(f"no guard kind is called {kind!r}; the kinds are {', '.join(sorted(kinds))}")
-        if (source is None) == kinds[kind].reads_source:
+        if (source is None) == model.reads_source:
             raise ValueError(f"a {kind} guard {'needs a' if source is None else 'has no'} source")
-        kept = kinds[kind].normalize(*params)
-        identity = (kind, source, kinds[kind].key(kept))
-        for field, value in zip(
-            ("source", "kind", "params", "user_loc", "identity"), (source, kind, kept, user_loc, identity), strict=True
-        ):
-            object.__setattr__(self, field, value)
+        kept = model.normalize(*params)
+        put = object.__setattr__
+        put(self, "source", source)
+        put(self, "kind", kind)
+        put(self, "params", kept)
+        put(self, "user_loc", user_loc)
+        put(self, "identity", (kind, source, model.key(kept)))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"guards are frozen; {name} can't be set")

@@ -256,10 +256,12 @@ class Calls(Tracer):
 
 def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """Call a model of a builtin; arguments that don't fit make the real call raise."""
-    try:
-        policy.signature_of(handler).bind(tx, *args, **kwargs)
-    except TypeError as error:
-        raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
+    fewest, most = policy.positions_of(handler)
+    if kwargs or not fewest <= len(args) < most:
+        try:
+            policy.signature_of(handler).bind(tx, *args, **kwargs)
+        except TypeError as error:
+            raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
     try:
         if handler in TAIL_CALLS:
             return handler(tx, *args, **kwargs)

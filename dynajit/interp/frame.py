@@ -55,6 +55,7 @@ class SymFrame:
         self.current: Instr = code.instrs[min(code.entry, len(code.instrs) - 1)]
         self.checkpoint: Checkpoint | None = None
         self.is_generator = code.is_generator
+        self._location: tuple[Instr, FrameLoc] | None = None
 
     def push(self, value: Value) -> None:
         self.stack.append(value)
@@ -83,8 +84,10 @@ class SymFrame:
 
     def location(self) -> FrameLoc:
         """Where the frame stands, in the user's file."""
+        if self._location is not None and self._location[0] is self.current:
+            return self._location[1]
         lineno, end_lineno, col, end_col = self.current.positions
-        return FrameLoc(
+        found = FrameLoc(
             self.code_object.co_filename,
             lineno or self.code_object.co_firstlineno,
             end_lineno,
@@ -92,6 +95,8 @@ class SymFrame:
             end_col,
             self.code_object.co_name,
         )
+        self._location = (self.current, found)
+        return found
 
 
 class Yielded:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -199,3 +200,19 @@ def name_of(fn: Any) -> str:
 @functools.cache
 def signature_of(handler: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(handler)
+
+
+@functools.cache
+def positions_of(handler: Callable[..., Any]) -> tuple[int, float]:
+    """How many arguments given by position fit a model, behind the interpreter: at least, and fewer than."""
+    fewest, most = -1, 0.0
+    for parameter in signature_of(handler).parameters.values():
+        needed = parameter.default is parameter.empty
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            most = math.inf
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            fewest += 1_000_000 if needed else 0
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            fewest += needed
+            most += 1
+    return fewest, most

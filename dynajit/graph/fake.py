@@ -1,0 +1,72 @@
+"""Fake tensors: metadata without memory, on which operations are run while tracing.
+
+In: a real tensor. Out: its fake, of a `FakeMode`. torch's own `FakeTensorMode` does the work; what is here is the short
+way in for ordinary tensors, and for operations, which needn't be hidden from torch's own compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class FakeMode(FakeTensorMode):
+    """torch's mode. One lives as long as one capture."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each operation goes through a wrapper of __torch_dispatch__ that hides it
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
+    ) -> object:
+        return self.dispatch(func, types, args, kwargs or {})
+
+
+def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+    """A fake tensor with the real one's metadata, sizes static; tensors that share memory get fakes that do."""
+    if not _is_ordinary(real):
+        return mode.from_tensor(real, static_shapes=True)
+    converter = mode.fake_tensor_converter.meta_converter
+    key = converter.describer.get_tensor_id(real)
+    known = converter.tensor_memo.get(key)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    storage_key = converter.describer.get_storage_id(real.untyped_storage())
+    storage = converter.storage_memo.get(storage_key)
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        if storage is None:
+            bytes_ = real.untyped_storage().nbytes()
+            storage = torch.UntypedStorage(bytes_, device="meta")
+            converter.storage_memo[storage_key] = storage
+        meta = torch.empty(0, dtype=real.dtype, device="meta")
+        meta.set_(storage, real.storage_offset(), real.size(), real.stride())
+        fake = FakeTensor(mode, meta, real.device)
+    if real.requires_grad:
+        fake.requires_grad_(True)
+    if type(real) is torch.nn.Parameter:
+        fake._is_param = True  # type: ignore[attr-defined]
+    converter.tensor_memo[key] = fake
+    return fake
+
+
+def _is_ordinary(real: torch.Tensor) -> bool:
+    """A leaf with memory of its own, of no special kind."""
+    return (
+        type(real) in _PLAIN
+        and real.layout is torch.strided
+        and real.device.type in ("cpu", "cuda")
+        and real.is_leaf
+        and not real._is_view()
+        and not real.is_inference()
+        and not (real.is_conj() or real.is_neg() or real.is_quantized or real.is_nested or real.is_mkldnn)
+        and not torch._is_functional_tensor(real)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(real)
+        and not torch._C._len_torch_dispatch_stack()
+        and (not real.requires_grad or getattr(real, "grad_dtype", real.dtype) == real.dtype)
+    )

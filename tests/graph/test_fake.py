@@ -1,0 +1,75 @@
+"""Fakes of ordinary tensors are what torch's own converter makes, memory shared alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from dynajit.graph.fake import FakeMode, fake_of
+
+MAKERS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.randn(3, 4),
+    "transposed": lambda: torch.empty_strided((3, 4), (1, 3)),
+    "expanded": lambda: torch.empty_strided((3, 4), (0, 1)),
+    "empty": lambda: torch.empty(0, 5),
+    "number": lambda: torch.tensor(3),
+    "parameter": lambda: nn.Parameter(torch.randn(2)),
+    "frozen parameter": lambda: nn.Parameter(torch.randn(2), requires_grad=False),
+    "buffer": lambda: nn.Buffer(torch.randn(2)),
+    "leaf": lambda: torch.randn(2, dtype=torch.float64, requires_grad=True),
+    "view": lambda: torch.randn(3, 4)[1:],
+    "view of a leaf": lambda: torch.randn(3, 4, requires_grad=True)[1:],
+    "detached": lambda: torch.randn(3, 4)[1:].detach(),
+    "result": lambda: torch.randn(2, requires_grad=True) * 2,
+    "conjugate": lambda: torch.randn(2, dtype=torch.complex64).conj(),
+    "inference": lambda: torch.inference_mode()(torch.ones)(3),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_fake_is_torchs_own(name: str) -> None:
+    real = MAKERS[name]()
+    made = fake_of(FakeMode(allow_non_fake_inputs=False), real)
+    expected = FakeTensorMode(allow_non_fake_inputs=False).from_tensor(real, static_shapes=True)
+    assert type(made) is FakeTensor
+    for attribute in ("shape", "dtype", "device", "requires_grad", "is_leaf", "layout"):
+        assert getattr(made, attribute) == getattr(expected, attribute)
+    assert made.stride() == expected.stride()
+    assert made.storage_offset() == expected.storage_offset()
+    assert isinstance(made, nn.Parameter) == isinstance(expected, nn.Parameter)
+    assert made._is_view() == expected._is_view()
+    assert made.is_conj() == expected.is_conj()
+    assert made.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
+    assert made.grad_fn is None or made.grad_fn.name() != ""
+
+
+@pytest.mark.parametrize("relation", [lambda x: x[1:], lambda x: x.detach(), lambda x: x.data, lambda x: x.view(-1)])
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_tensors_that_share_memory_have_fakes_that_do(
+    relation: Callable[[torch.Tensor], torch.Tensor], whole_first: bool
+) -> None:
+    whole = torch.randn(3, 4)
+    part = relation(whole)
+    mode = FakeMode(allow_non_fake_inputs=False)
+    fakes = [fake_of(mode, each) for each in ((whole, part) if whole_first else (part, whole))]
+    assert fakes[0].untyped_storage()._cdata == fakes[1].untyped_storage()._cdata
+    other = fake_of(mode, torch.randn(3, 4))
+    assert other.untyped_storage()._cdata != fakes[0].untyped_storage()._cdata
+
+
+def test_one_tensor_has_one_fake() -> None:
+    mode, real = FakeMode(allow_non_fake_inputs=False), torch.randn(2)
+    assert fake_of(mode, real) is fake_of(mode, real)
+
+
+def test_operations_on_fakes_stay_fake() -> None:
+    mode = FakeMode(allow_non_fake_inputs=False)
+    x = fake_of(mode, torch.randn(3, 4))
+    with mode:
+        y = torch.softmax(x @ x.t(), -1)
+    assert isinstance(y, FakeTensor)
+    assert y.shape == (3, 3)
