@@ -63,7 +63,7 @@ def _is_ordinary(real: torch.Tensor) -> bool:
         and real.device.type in ("cpu", "cuda")
         and real.is_leaf
         and not real._is_view()
-        and not real.is_inference()
+        and not (real.is_inference() or torch.is_inference_mode_enabled())
         and not (real.is_conj() or real.is_neg() or real.is_quantized or real.is_nested or real.is_mkldnn)
         and not torch._is_functional_tensor(real)
         and not torch._C._functorch.is_functorch_wrapped_tensor(real)

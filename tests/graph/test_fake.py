@@ -73,3 +73,9 @@ def test_operations_on_fakes_stay_fake() -> None:
         y = torch.softmax(x @ x.t(), -1)
     assert isinstance(y, FakeTensor)
     assert y.shape == (3, 3)
+
+
+def test_a_fake_made_in_inference_mode_is_no_inference_tensor() -> None:
+    real, mode = torch.randn(2), FakeMode(allow_non_fake_inputs=False)
+    with torch.inference_mode():
+        assert not fake_of(mode, real).is_inference()
