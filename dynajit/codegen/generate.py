@@ -7,7 +7,7 @@ Out: `Plan`. A kernel that equals an earlier one of the graph, but for the tenso
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,20 +20,29 @@ from dynajit.codegen.plan import (
     Buffer,
     BufferRef,
     ExternStep,
+    GpuKernel,
     KernelInfo,
     KernelStep,
     Plan,
     Step,
     ViewStep,
 )
+from dynajit.codegen.triton import tiling
+from dynajit.codegen.triton.functions import POINTERS, Unprintable
+from dynajit.codegen.triton.generate import Launches, launches
+from dynajit.codegen.triton.printer import Printed as PrintedTriton
+from dynajit.codegen.triton.printer import rename
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import NameRef, Program, Source, Tensor, Value
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse
 from dynajit.schedule.loops import Kernel, build_kernel
+from dynajit.schedule.target import for_device
 
 _CPU = torch.device("cpu")
+# Which of several ways to launch a kernel is taken.
+Choose = Callable[[list[Launches]], int]
 # The loop IR interns its nodes in tables of the process: one graph at a time.
 _lock = threading.Lock()
 
@@ -42,20 +51,43 @@ class CannotGenerate(Exception):
     """This graph can't be planned (its shapes are symbolic): run it as it is."""
 
 
-def generate(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph") -> Plan:
-    """Plan the graph. `example_inputs` are the fake inputs, in the order of the placeholders."""
+def generate(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    name: str = "graph",
+    device: torch.device = _CPU,
+    choose: Choose | None = None,
+) -> Plan:
+    """Plan the graph; kernels run on `device`. `example_inputs` are the fake inputs, in the order of the placeholders.
+    `choose` decides between ways to print a kernel for a GPU (without it the first is taken)."""
     _fill_placeholders(gm, example_inputs)
+    left: set[str] = set()
     with _lock:
-        try:
-            with timer("lowering"):
-                program = lower(gm, name)
-                schedule = fuse(program)
-            with timer("codegen"):
-                return _Planner(program, schedule).plan()
-        except SymbolicShapes as error:
-            raise CannotGenerate(f"symbolic shape: {error}") from error
-        finally:
-            forget()
+        while True:
+            try:
+                with timer("lowering"):
+                    program = lower(gm, name, device, left)
+                    schedule = fuse(program, for_device(device))
+                with timer("codegen"):
+                    if device.type == "cpu":
+                        return _Planner(program, schedule).plan()
+                    return _TritonPlanner(program, schedule, choose).plan()
+            except SymbolicShapes as error:
+                raise CannotGenerate(f"symbolic shape: {error}") from error
+            except _Unprintable as error:
+                if error.ops <= left:
+                    raise CannotGenerate(str(error)) from error
+                left |= error.ops
+            finally:
+                forget()
+
+
+class _Unprintable(Exception):
+    """A kernel that the target's printer can't print: its ops are left to torch."""
+
+    def __init__(self, what: str, ops: set[str]) -> None:
+        super().__init__(what)
+        self.ops = ops
 
 
 def _fill_placeholders(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -73,7 +105,7 @@ class _Planner:
         self.steps: list[Step] = []
         self.buffers: dict[str, Buffer] = {}
         self.views: dict[tuple[Tensor, Any, Any], str] = {}
-        self.kernels: dict[str, KernelInfo] = {}
+        self.kernels: dict[str, Any] = {}
         self.texts: list[str] = []
         self.helpers: dict[str, None] = {}
         self.read_by_kernels: set[str] = set()
@@ -97,6 +129,7 @@ class _Planner:
             program.constants,
             tuple(self.steps),
             outputs,
+            device=program.device,
         )
         return plan_memory(plan)
 
@@ -123,10 +156,7 @@ class _Planner:
         found = self.kernels.get(printed.text)
         if found is not None:
             return found.name
-        members = kernel.fused
-        ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
-        lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
-        short = "_".join(op.split(".")[0].strip("_") for op in ops[:4])
+        ops, lines, short = _short_name(kernel)
         info = KernelInfo(f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes), ops, lines)
         self.kernels[printed.text] = info
         self.helpers.update(dict.fromkeys(printed.helpers))
@@ -177,7 +207,7 @@ class _Planner:
         found = self.views.get(key)
         if found is None:
             found = self.views[key] = f"{root.name}_view{len(self.views)}"
-            device = root.device if isinstance(root, Source) else _CPU
+            device = root.device if isinstance(root, Source) else self.program.device
             self.buffers[found] = Buffer(found, value.shape, stride, root.dtype, device)
             self.steps.append(ViewStep(found, root.name, offset))
         return found
@@ -186,3 +216,60 @@ class _Planner:
         if isinstance(value, Value):
             return BufferRef(self._name(value))
         return BufferRef(value.name) if isinstance(value, NameRef) else value
+
+
+def _short_name(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """The ops a kernel fuses, the user's lines, and a name of the first ops."""
+    members = kernel.fused
+    ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
+    lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
+    return ops, lines, "_".join(op.split(".")[0].strip("_") for op in ops[:4])
+
+
+class _TritonPlanner(_Planner):
+    """The plan of a graph whose kernels run on a GPU."""
+
+    def __init__(self, program: Program, schedule: Schedule, choose: Choose | None) -> None:
+        super().__init__(program, schedule)
+        self.choose = choose
+
+    def _kernel(self, group: Group) -> None:
+        if not group.stored:
+            return
+        target = for_device(self.program.device)
+        kernel = build_kernel(group, self.schedule.inlined, target)
+        try:
+            chosen = self._launches(kernel)
+        except Unprintable as error:
+            ops = {member.origin.op for member in kernel.fused}
+            raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
+        for tensor in (*kernel.writes, *chosen.between):
+            self._add_buffer(tensor, self.program.device)
+            self.steps.append(AllocStep(tensor.name))
+        for printed in chosen.printed:
+            name = self._triton_function(kernel, printed)
+            arguments = tuple(tensor.name for tensor in printed.arguments)
+            written = tuple(tensor.name for tensor in printed.written)
+            self.read_by_kernels.update(arguments)
+            self.steps.append(KernelStep(name, arguments, written, printed.programs))
+
+    def _launches(self, kernel: Kernel) -> Launches:
+        device = self.program.device
+        if self.choose is None:
+            return launches(kernel, tiling.tile(kernel), device)
+        ways = [launches(kernel, cut, device) for cut in tiling.candidates(kernel)]
+        return ways[self.choose(ways)]
+
+    def _triton_function(self, kernel: Kernel, printed: PrintedTriton) -> str:
+        pointers = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments)
+        key = f"{printed.text}{pointers}{printed.warps}"
+        found = self.kernels.get(key)
+        if found is None:
+            ops, lines, short = _short_name(kernel)
+            name = f"k{len(self.kernels)}_{short}"
+            found = GpuKernel(name, rename(printed.text, name), pointers, printed.warps, ops, lines)
+            self.kernels[key] = found
+        return found.name
+
+    def _source(self) -> str:
+        return "\n".join(kernel.text for kernel in self.kernels.values())

@@ -42,6 +42,9 @@ REQUIRED_CFLAGS = (
 TUNING_CFLAGS = ("-O3", "-march=native")
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A tensor of the plan: an input, a constant, an allocation, a view or a result of an extern call."""
@@ -79,11 +82,13 @@ class AllocStep:
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """Call C function `kernel` with the addresses of the tensors `args`; those in `outputs` are written."""
+    """Call function `kernel` with the addresses of the tensors `args`; those in `outputs` are written. On a GPU
+    `programs` blocks run it."""
 
     kernel: str
     args: tuple[str, ...]
     outputs: tuple[str, ...]
+    programs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +140,33 @@ class KernelInfo:
     errors: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """One Triton function: its text, the dtypes it takes pointers to, and how many warps run a block of it."""
+
+    name: str
+    text: str
+    pointers: tuple[str, ...]
+    warps: int
+    ops: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Plan:
-    """A compiled graph. `source` is one C translation unit ("" if there are no kernels)."""
+    """A compiled graph. `source` is one C translation unit ("" if there are no kernels), or, where `device` is a GPU,
+    the Triton text of all kernels."""
 
     name: str
     source: str
-    kernels: tuple[KernelInfo, ...]
+    kernels: tuple[KernelInfo | GpuKernel, ...]
     buffers: dict[str, Buffer]
     inputs: tuple[str, ...]  # in the order of the graph's placeholders; those that are no tensors have no Buffer
     constants: dict[str, Any]  # tensors (and submodules) held by the graph, by name
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]  # BufferRef, or the constant itself (None, int, ...)
     ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder
+    device: torch.device = CPU  # where kernels run
 
     def __str__(self) -> str:
         lines = [f"plan {self.name}({', '.join(self.inputs)})"]

@@ -2,14 +2,14 @@
 
 In:  `lower(gm, name)`: an fx GraphModule whose nodes carry fake tensors of static shape in `meta["val"]`.
 Out: `Program`. A node whose op has no lowering, or whose lowering says `NotLowered`, or that is on another device
-     than the CPU, becomes an extern call. `SymbolicShapes` where a shape is not known.
+     than the program's, or whose op is in `left`, becomes an extern call. `SymbolicShapes` where a shape is not known.
 To lower one more op: see `registry.py`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from dynajit.loopir import index, lower_pointwise, lower_reduction, lower_view, nodes
 from dynajit.loopir.build import convert
 from dynajit.loopir.builder import Builder, affine, whole
-from dynajit.loopir.nodes import Extern, NameRef, Origin, Program, Source, Value
+from dynajit.loopir.nodes import CPU, Extern, NameRef, Origin, Program, Source, Value
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 
@@ -37,17 +37,21 @@ def forget() -> None:
     nodes.clear()
 
 
-def lower(gm: torch.fx.GraphModule, name: str) -> Program:
-    """The graph as a program."""
-    return _Lowering(gm, name).run()
+def lower(
+    gm: torch.fx.GraphModule, name: str, device: torch.device = CPU, left: Collection[str] = ()
+) -> Program:
+    """The graph as a program that computes on `device`; the ops named in `left` are left to the dispatcher."""
+    return _Lowering(gm, name, device, left).run()
 
 
 class _Lowering:
     """One graph: what each fx node became, and the builder."""
 
-    def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, name: str, device: torch.device, left: Collection[str]) -> None:
         self.gm = gm
-        self.program = Program(name, ())
+        self.left = left
+        self.device = device
+        self.program = Program(name, (), device)
         self.build = Builder(self.program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
@@ -109,7 +113,7 @@ class _Lowering:
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]  # type: ignore[index]
         function = LOWERINGS.get(node.target)
-        if function is not None:
+        if function is not None and str(node.target) not in self.left:
             lowered = self._lowered(node, function, args, kwargs)
             if lowered is not None:
                 return lowered
@@ -118,7 +122,9 @@ class _Lowering:
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
         out = node.meta.get("val")
-        if not _on_cpu(out) or not all(_lowerable(arg) for arg in (*args, *kwargs.values())):
+        if not _computed_on(out, self.device) or not all(
+            _lowerable(arg, self.device) for arg in (*args, *kwargs.values())
+        ):
             return None
         build.out = out
         made = len(self.program.items)
@@ -195,25 +201,25 @@ def _same_strides(shape: Any, one: Any, other: Any) -> bool:
     return 0 in shape or all(a == b for size, a, b in zip(shape, one, other, strict=True) if size != 1)
 
 
-def _on_cpu(out: Any) -> bool:
-    """Are all results plain CPU tensors with at least one element? The dispatcher sees to the others."""
+def _computed_on(out: Any, device: torch.device) -> bool:
+    """Are all results plain tensors of that device with at least one element? The dispatcher sees to the others."""
     if isinstance(out, (tuple, list)):
-        return all(_on_cpu(fake) for fake in out)
+        return all(_computed_on(fake, device) for fake in out)
     if not isinstance(out, torch.Tensor):
         return False
     if not all(type(size) is int for size in out.shape):
         raise SymbolicShapes(str(out.shape))
-    return 0 not in out.shape and out.device.type == "cpu" and out.layout is torch.strided
+    return 0 not in out.shape and out.device == device and out.layout is torch.strided
 
 
-def _lowerable(arg: Any) -> bool:
+def _lowerable(arg: Any, device: torch.device) -> bool:
     if isinstance(arg, Value):
         root = arg.root
         if 0 in arg.shape:
             return False
-        return not isinstance(root, Source) or (root.device.type == "cpu" and root.dtype in SUPPORTED)
+        return not isinstance(root, Source) or (root.device == device and root.dtype in SUPPORTED)
     if isinstance(arg, (tuple, list)):
-        return all(_lowerable(item) for item in arg)
+        return all(_lowerable(item, device) for item in arg)
     return not isinstance(arg, (NameRef, complex))
 
 

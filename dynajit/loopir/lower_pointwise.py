@@ -416,7 +416,7 @@ def _clone(build: Builder, x: Value, memory_format: Any = None) -> Value:
 
 @lowering(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 def _to_copy(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
-    if build.out.device.type != "cpu" or kwargs.get("pin_memory"):
+    if kwargs.get("pin_memory"):
         raise NotLowered
     return build.result(lambda axes: build.element(x, axes))
 

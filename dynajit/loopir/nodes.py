@@ -24,6 +24,7 @@ import torch
 from dynajit.loopir.index import Axis, Index, axis
 
 Shape = tuple[int, ...]
+CPU = torch.device("cpu")
 
 
 class Tensor:
@@ -183,6 +184,7 @@ class Program:
 
     name: str
     inputs: tuple[str, ...]
+    device: torch.device = CPU  # of every computed tensor
     sources: dict[str, Source] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     items: list[Tensor | Extern] = field(default_factory=list)

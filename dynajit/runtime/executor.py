@@ -51,7 +51,8 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     scope = writer.scope
     if plan.kernels:
         library = load.load_source(plan.source)
-        scope.update(library.functions({kernel.name: _prototype(kernel) for kernel in plan.kernels}), _library=library)
+        prototypes = {name: _prototype(kernel) for name, kernel in writer.kernels.items()}
+        scope.update(library.functions(prototypes), _library=library)
     filename = f"<dynajit plan {plan.name} {next(_serial)}>"
     exec(compile(text, filename, "exec"), scope)
     call = scope.pop("call")
@@ -87,7 +88,7 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library"}
-        self._kernels = {kernel.name: kernel for kernel in plan.kernels}
+        self.kernels = {kernel.name: kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
         self._bound: dict[tuple[str, int], str] = {}
         self._fresh: set[str] = set()  # tensors allocated here: they start at offset 0 of their memory
         self._dtypes: dict[str, torch.dtype] = {}  # what the tensor behind an allocated buffer really holds
@@ -150,7 +151,7 @@ class _Writer:
 
     def _kernel(self, step: KernelStep) -> None:
         call = f"{step.kernel}({', '.join(self._pointer(arg) for arg in step.args)})"
-        info = self._kernels[step.kernel]
+        info = self.kernels[step.kernel]
         if not info.checked:
             self.lines.append(call)
             return

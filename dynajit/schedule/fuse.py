@@ -28,6 +28,7 @@ from dynajit.loopir.nodes import (
     axis_of,
 )
 from dynajit.loopir.ops import OPS
+from dynajit.schedule.target import CPU, Target
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
 CHEAP = 3
@@ -97,9 +98,9 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def fuse(program: Program) -> Schedule:
+def fuse(program: Program, target: Target = CPU) -> Schedule:
     """Group the program's tensors."""
-    return _Fusion(program).run()
+    return _Fusion(program, target).run()
 
 
 def collapsed(shape: Shape, outer: Sequence[bool]) -> tuple[Shape, tuple[bool, ...]]:
@@ -154,8 +155,9 @@ def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
 class _Fusion:
     """The state while grouping."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, target: Target) -> None:
         self.program = program
+        self.target = target
         self.readers: dict[Tensor, list[Tensor]] = {}
         self.forced: set[Tensor] = set()
         self.inlined: set[Tensor] = set()
@@ -336,11 +338,27 @@ class _Fusion:
             if not group.reduces or item.numel != group.row_numel:
                 return None
             as_row = "item"
-        if not self._aligned(group, item, shape, outer, as_row):
+        if not self._aligned(group, item, shape, outer, as_row) or self._needs_whole_rows(group, item, as_row):
             return None
         if any(unit is not group and _depends(unit, group) for unit in before):
             return None
         return shape, outer, as_row
+
+    def _needs_whole_rows(self, group: Group, item: Tensor, as_row: str) -> bool:
+        """Does `item` loop over rows again that the target cuts in pieces?"""
+        rows, length = group.row_numel, group.numel // max(group.row_numel, 1)
+        if not group.reduces or as_row == "item" or not self.target.splits(rows, length):
+            return False
+        todo = [tensor for tensor, _ in self.reads[item]]
+        seen = set(todo)
+        while todo:
+            tensor = todo.pop()
+            if tensor in group.rows:
+                return True
+            fresh = {read for read, _ in self.reads.get(tensor, ()) if self.unit_of.get(read) is group} - seen
+            seen |= fresh
+            todo.extend(fresh)
+        return False
 
     def _aligned(self, group: Group, item: Tensor, shape: Shape, outer: tuple[bool, ...], as_row: str) -> bool:
         """Does `item` read the group's members only at the point at hand?"""

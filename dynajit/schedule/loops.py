@@ -31,6 +31,7 @@ from dynajit.loopir.index import (
 from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
 from dynajit.loopir.ops import OPS
 from dynajit.schedule.fuse import Group, row_of, scalars_in
+from dynajit.schedule.target import CPU, Target
 
 # A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this
 # short.
@@ -120,11 +121,11 @@ class Kernel:
             yield from (value for _, value in section.kept)
 
 
-def build_kernel(group: Group, inlined: set[Tensor]) -> Kernel:
-    """The kernel that computes the group."""
+def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Kernel:
+    """The kernel that computes the group on that target."""
     sizes, kinds = _common_axes(group)
     for attempt in itertools.count():
-        draft = _Draft(group, inlined, sizes, kinds)
+        draft = _Draft(group, inlined, sizes, kinds, target)
         kernel = draft.kernel()
         better = (draft.split_axes() or draft.merge_axes()) if attempt < MAX_ATTEMPTS else None
         if better is None:
@@ -168,8 +169,11 @@ def _kind_at(group: Group, stride: int) -> bool:
 class _Draft:
     """One attempt at the kernel, with given axes in the order of the domain."""
 
-    def __init__(self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...]) -> None:
+    def __init__(
+        self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...], target: Target
+    ) -> None:
         self.group = group
+        self.target = target
         self.inlined = inlined
         self.sizes = sizes
         self.kinds = kinds
@@ -245,7 +249,7 @@ class _Draft:
         length = 1
         for size, outer in zip(self.sizes, self.kinds, strict=True):
             length *= 1 if outer else size
-        scratch = mode == "row" and length <= KEEP_ELEMENTS and self.group.row_numel > 1
+        scratch = self.target.keeps_rows and mode == "row" and length <= KEEP_ELEMENTS and self.group.row_numel > 1
         stored = set(self.group.stored)
         for member in reversed(self.group.members):
             row = member in self.group.rows
@@ -258,7 +262,7 @@ class _Draft:
                 loops.add(self.level[member])
             if len(loops) > 1 and not row:
                 dear = self._own_cost(member) >= KEEP_COST
-                if member in stored or (dear and scratch):
+                if (member in stored and self.target.keeps_rows) or (dear and scratch):
                     self.kept.add(member)
                     loops = {min(loops)}
             for tensor in self._member_reads(member):
@@ -338,12 +342,12 @@ class _Draft:
             return self._resolve(tensor.body, _replacement(tensor.axes, position), (tensor, position))
         if tensor not in self.members:
             self.loaded[tensor] = None
-            return _load(tensor, self._address(tensor, position))
+            return load(tensor, self._address(tensor, position))
         if tensor in self.group.rows:
             return _local(tensor)
         if tensor in self.kept and self.loop > min(self.loops[tensor]):
             if tensor in self.group.stored:
-                return _load(tensor, self._address(tensor, position))
+                return load(tensor, self._address(tensor, position))
             return _scratch(tensor)
         return self._body(tensor)
 
@@ -427,7 +431,7 @@ def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom,
     return replace
 
 
-def _load(tensor: Tensor, address: Index) -> Load:
+def load(tensor: Tensor, address: Index) -> Load:
     key = ("load", tensor, address)
     found = nodes.interned(key)
     if found is None:

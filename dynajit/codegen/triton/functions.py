@@ -1,0 +1,220 @@
+"""The Triton text of scalar operations and reductions, and the helper functions that it calls.
+
+In:  an operation's name and its arguments' dtype. Out: a format string (`operation`), how elements are combined
+     (`combination`), a function's text (`HELPERS`). `Unprintable` for what has no text: the op it comes from is then
+     left to torch.
+One more operation: a line in `_TEXT`; a helper function: its text in `HELPERS` under the name the line calls.
+
+`lib` is CUDA's library of mathematical functions: without fast-math flags its results are those of eager's kernels.
+Division and square root round to nearest as there. Constants are 0-dimensional tensors of the right dtype.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import torch
+
+from dynajit.loopir.ops import REDUCTIONS
+
+TYPES = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float16: "tl.float16",
+    torch.bool: "tl.int1",
+    torch.uint8: "tl.uint8",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+}
+# What a value of that dtype is in an expression.
+VALUE_TYPES = TYPES | {torch.bfloat16: "tl.float32", torch.float16: "tl.float32"}
+# What a pointer to elements of that dtype is in a kernel's signature.
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.bool: "*u8",
+    torch.uint8: "*u8",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+class Unprintable(Exception):
+    """There is no Triton text for this; `what` says for what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+_PLAIN = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "trunc"),
+)
+_NAN = "propagate_nan=tl.PropagateNan.ALL"
+# For floats (where no dtype is named) and integers.
+_TEXT: dict[str, str] = {
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "neg": "(0 - {0})",
+    "abs": "tl.abs({0})",
+    "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN})",
+    "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "and": "({0} & {1})",
+    "or": "({0} | {1})",
+    "xor": "({0} ^ {1})",
+    "invert": "(~{0})",
+    "where": "tl.where({0}, {1}, {2})",
+    "intdiv": "({0} // {1})",
+    "floordiv": "dj_floordiv({0}, {1})",
+    "intmod": "dj_intmod({0}, {1})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "round": "lib.rint({0})",
+    "copysign": "lib.copysign({0}, {1})",
+    "pow": "lib.pow({0}, {1})",
+    "fmod": "lib.fmod({0}, {1})",
+    "atan2": "lib.atan2({0}, {1})",
+    **{name: f"lib.{name}({{0}})" for name in _PLAIN},
+}
+_BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
+    ("div", torch.float32): "tl.div_rn({0}, {1})",
+    ("div", torch.float64): "({0} / {1})",
+    ("sqrt", torch.float32): "tl.sqrt_rn({0})",
+    ("sqrt", torch.float64): "tl.sqrt({0})",
+    # Minus in Triton is 0 - x, which loses the sign of zero.
+    ("neg", torch.float32): "({0} * -1.0)",
+    ("neg", torch.float64): "({0} * -1.0)",
+    # The order of truth values is that of 0 and 1; in Triton true is -1.
+    ("not", torch.bool): "({0} == 0)",
+    ("maximum", torch.bool): "({0} | {1})",
+    ("minimum", torch.bool): "({0} & {1})",
+    ("lt", torch.bool): "(({0} == 0) & {1})",
+    ("le", torch.bool): "(({0} == 0) | {1})",
+    ("gt", torch.bool): "({0} & ({1} == 0))",
+    ("ge", torch.bool): "({0} | ({1} == 0))",
+}
+
+HELPERS: dict[str, str] = {
+    "dj_floordiv": """
+@triton.jit
+def dj_floordiv(a, b):
+    q = a // b
+    return tl.where(a - q * b < 0, q - 1, q)
+""",
+    "dj_intmod": """
+@triton.jit
+def dj_intmod(a, b):
+    r = a - a // b * b
+    return tl.where(r < 0, r + b, r)
+""",
+    "dj_max": """
+@triton.jit
+def dj_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "dj_min": """
+@triton.jit
+def dj_min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "dj_mul": """
+@triton.jit
+def dj_mul(a, b):
+    return a * b
+""",
+    "dj_add": """
+@triton.jit
+def dj_add(a, b):
+    return a + b
+""",
+    "dj_or": """
+@triton.jit
+def dj_or(a, b):
+    return a | b
+""",
+    "dj_and": """
+@triton.jit
+def dj_and(a, b):
+    return a & b
+""",
+}
+
+
+def operation(name: str, dtype: torch.dtype) -> str:
+    """The format string of an operation whose (last) argument has that dtype."""
+    text = _BY_DTYPE.get((name, dtype)) or _TEXT.get(name)
+    if text is None:
+        raise Unprintable(f"operation {name} on {dtype}")
+    return text
+
+
+def conversion(source: torch.dtype, target: torch.dtype, value: str) -> str:
+    """`value` as that dtype, with the meaning of `Tensor.to`. To bfloat16 and float16 is rounded; the value stays a
+    float32."""
+    if target is torch.bool:
+        return f"({value} != 0)"
+    if target in (torch.bfloat16, torch.float16):
+        single = value if source in (torch.float32, torch.bfloat16, torch.float16) else f"{value}.to(tl.float32)"
+        return f"{single}.to({TYPES[target]}).to(tl.float32)"
+    if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
+        return f"{value}.to(tl.int32).to({TYPES[target]})"
+    return f"{value}.to({VALUE_TYPES[target]})"
+
+
+def reduction(kind: str, dtype: torch.dtype) -> tuple[str, str]:
+    """How a tile is combined along axis `{axis}`, and how two values are."""
+    if kind == "sum":
+        return "tl.reduce({0}, {axis}, dj_add)", "({0} + {1})"
+    if kind not in REDUCTIONS:
+        raise Unprintable(f"reduction {kind}")
+    combine = REDUCTIONS[kind].combine
+    if dtype is torch.bool:
+        helper = {"maximum": "dj_or", "minimum": "dj_and"}.get(combine)
+    else:
+        helper = {"maximum": "dj_max", "minimum": "dj_min", "mul": "dj_mul", "add": "dj_add"}.get(combine)
+    if helper is None:
+        raise Unprintable(f"reduction {kind} of {dtype}")
+    if dtype is torch.bool:  # whole numbers: there is no exchange of single bits between threads
+        return f"(tl.reduce({{0}}.to(tl.int32), {{axis}}, {helper}) != 0)", operation(combine, dtype)
+    return f"tl.reduce({{0}}, {{axis}}, {helper})", operation(combine, dtype)
+
+
+def number(value: bool | float, dtype: torch.dtype) -> str:
+    """A constant as a 0-dimensional tensor."""
+    if dtype.is_floating_point:
+        value = float(value)
+        text = f'float("{value}")' if math.isnan(value) or math.isinf(value) else repr(value)
+    else:
+        text = str(int(value))
+    return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"
+
+
+def helpers_in(text: str) -> list[str]:
+    """The helper functions that a kernel's text calls, each after those it calls itself."""
+    found: dict[str, None] = {}
+
+    def visit(part: str) -> None:
+        for name in re.findall(r"\bdj_\w+", part):
+            if name in HELPERS and name not in found:
+                body = HELPERS[name].replace(f"def {name}(", "")
+                visit(re.sub(rf"\b{name}\b", "", body))
+                found[name] = None
+
+    visit(text)
+    return list(found)

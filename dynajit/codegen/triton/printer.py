@@ -1,0 +1,414 @@
+"""A kernel of the schedule as a Triton function.
+
+In:  `schedule.loops.Kernel` and the `tiling.Tile` to cut it with.
+Out: `print_kernel(kernel, tile)`: a `Printed` with the text of one function whose name is the placeholder `NAME` (so
+     that equal kernels are equal texts), its arguments and how many programs there are. All sizes are in the text.
+A kernel without reductions is one block of elements a program; one with reductions holds `x` rows in registers and
+reads each once, or (`tile.looped`) goes over them in steps, once for each section.
+A new way to run a loop: beside `_row_at_once` and `_row_in_steps`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import torch
+
+from dynajit.codegen.triton import functions
+from dynajit.codegen.triton.functions import Unprintable
+from dynajit.codegen.triton.tiling import Tile, ceil_div, count
+from dynajit.loopir.index import Axis, Div, Index, Mod
+from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
+from dynajit.loopir.ops import REDUCTIONS
+from dynajit.schedule.loops import Kernel, Load, Local, Section, Store
+
+_INT32 = 1 << 31
+
+
+@dataclass(slots=True)
+class Printed:
+    """The text of a function called NAME (helpers included), the tensors it takes pointers to, and its programs."""
+
+    text: str
+    arguments: tuple[Tensor, ...]
+    written: tuple[Tensor, ...]
+    programs: int
+    warps: int
+
+
+def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> Printed:
+    """The kernel in Triton. With `partial`, one tensor of shape (pieces, rows) for each of its reductions: the part of
+    the kernel up to its reductions, each piece's results stored there. Raises Unprintable."""
+    return _Printer(kernel, tile, partial).printed()
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Lines being written, and the variables that hold expressions in them."""
+
+    indent: int
+    inside: frozenset[str]  # the dimensions whose variables may appear
+    head: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    names: dict[Scalar, str] = field(default_factory=dict)
+    axes: dict[Axis, str] = field(default_factory=dict)
+
+    def put(self, line: str) -> None:
+        self.lines.append("    " * self.indent + line)
+
+    def text(self) -> list[str]:
+        return ["    " * self.indent + line for line in self.head] + self.lines
+
+
+class _Printer:
+    """The text of one kernel."""
+
+    def __init__(self, kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...]) -> None:
+        self.kernel = kernel
+        self.tile = tile
+        self.partial = partial
+        written = tuple(kernel.writes)
+        if partial:
+            full = {store.tensor for store in kernel.sections[0].stores}
+            written = (*(tensor for tensor in kernel.writes if tensor in full), *partial)
+        self.written = written
+        self.arguments = {tensor: f"a{n}" for n, tensor in enumerate((*kernel.reads, *written))}
+        self.dims = self._dimensions()
+        self.dim_of = {axis: name for name, axes in self.dims.items() for axis in axes}
+        self.sizes = {name: count(axes) for name, axes in self.dims.items()}
+        self.blocks = {"x": tile.x, "y": tile.y_size, "r": tile.r, "z": 1}
+        self.wide = self._needs_wide_indices()
+        self.masked = {name for name in "xyr" if name in self.dims and self._needs_mask(name)}
+        self.tiled = tuple(name for name in ("y", "x", "r") if name in self.dims and not self._scalar(name))
+        self.depends: dict[Scalar, frozenset[str]] = {}
+        self.values: dict[Tensor, Scalar] = {}  # of stored tensors, for reads of what was just written
+        self.locals: dict[Tensor, str] = {}
+        self.count = 0
+        self.outer = _Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
+        self.inner: _Scope | None = None
+
+    def _dimensions(self) -> dict[str, tuple[Axis, ...]]:
+        kernel = self.kernel
+        if kernel.group.reduces:
+            return {"x": kernel.outer, "r": kernel.inner}
+        axes = (*kernel.outer, *kernel.inner)
+        if self.tile.y is None:
+            return {"x": axes}
+        return {"z": tuple(a for a in axes[:-1] if a is not self.tile.y), "y": (self.tile.y,), "x": axes[-1:]}
+
+    def _scalar(self, name: str) -> bool:
+        """Is the dimension's variable one number a program?"""
+        return name == "z" or (self.blocks[name] == 1 and (name != "x" or self.kernel.group.reduces) and name != "r")
+
+    def _needs_mask(self, name: str) -> bool:
+        if self._scalar(name):
+            return False
+        if name == "r" and self.tile.pieces > 1:
+            return self._piece * self.tile.pieces != self.sizes[name]
+        return self.sizes[name] % self.blocks[name] != 0
+
+    @property
+    def _piece(self) -> int:
+        """How much of a row is one program's, in whole steps."""
+        return ceil_div(ceil_div(self.sizes["r"], self.tile.pieces), self.tile.r) * self.tile.r
+
+    def _needs_wide_indices(self) -> bool:
+        addresses = [node.address for node in self._nodes() if isinstance(node, Load)]
+        addresses += [store.address for store in self.kernel.all_stores()]
+        reach = max(self.sizes[name] + self.blocks[name] for name in self.dims)
+        points = reach if len(self.dims) == 1 else count((*self.kernel.outer, *self.kernel.inner))
+        return max(reach, points) >= _INT32 or any(a.high >= _INT32 or a.low < -_INT32 for a in addresses)
+
+    def _nodes(self) -> set[Scalar]:
+        seen: set[Scalar] = set()
+        todo = list(self.kernel.expressions())
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                if isinstance(node, Op):
+                    todo.extend(node.arguments)
+        return seen
+
+    # ---- the whole
+
+    def printed(self) -> Printed:
+        programs = self._program_ids()
+        kernel = self.kernel
+        if not kernel.group.reduces:
+            for section in kernel.sections:
+                self._rows(section)
+                self._elements(section, self.outer)
+        elif self.tile.looped:
+            self._row_in_steps()
+        else:
+            self._row_at_once()
+        names = ", ".join(self.arguments.values())
+        body = self.outer.text() or ["    pass"]
+        function = f"@triton.jit\ndef NAME({names}):\n" + "\n".join(body) + "\n"
+        helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(function))
+        return Printed(helpers + function, tuple(self.arguments), self.written, programs, self.tile.warps)
+
+    def _program_ids(self) -> int:
+        """Define the dimensions' variables; how many programs there are."""
+        head = self.outer.head
+        head.append("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
+        programs = {
+            name: self.tile.pieces if name == "r" else ceil_div(self.sizes[name], self.blocks[name])
+            for name in self.dims
+        }
+        left = [name for name in ("x", "y", "z", "r") if programs.get(name, 1) > 1]
+        for n, name in enumerate(left):
+            last = n == len(left) - 1
+            head.append(f"{name}_id = pid" if last else f"{name}_id = pid % {programs[name]}")
+            if not last:
+                head.append(f"pid = pid // {programs[name]}")
+        total = 1
+        for name in self.dims:
+            total *= programs[name]
+            if name != "r" or not self.tile.looped:
+                self._define(name, f"{name}_id" if name in left else "", head)
+        return total
+
+    def _define(self, name: str, number: str, lines: list[str]) -> None:
+        """The variable of a dimension, and its mask; `number` counts blocks ("" is the first)."""
+        block = self.blocks[name]
+        if self._scalar(name):
+            lines.append(f"{name} = {number or '0'}")
+            return
+        lines.append(f"{name} = {f'{number} * {block} + ' if number else ''}tl.arange(0, {block}){self._spread(name)}")
+        if name in self.masked:
+            lines.append(f"{name}m = {name} < {self.sizes[name]}")
+
+    def _spread(self, name: str) -> str:
+        """The subscript that lays the dimension along its axis of the tile."""
+        if len(self.tiled) < 2:
+            return ""
+        return "[:, None]" if self.tiled[0] == name else "[None, :]"
+
+    @property
+    def _shape(self) -> str:
+        return "[" + ", ".join(str(self.blocks[name]) for name in self.tiled) + "]"
+
+    # ---- rows
+
+    def _row_at_once(self) -> None:
+        for section in self.kernel.sections:
+            self._rows(section)
+            self._elements(section, self.outer)
+            for reduction, body in section.reductions:
+                value = self._expression(body, self.outer)
+                tile, _ = functions.reduction(reduction.kind, reduction.dtype)
+                value = self._whole_tile(value, body)
+                if "r" in self.masked:
+                    value = f"tl.where(rm, {value}, {self._start(reduction)})"
+                self._finish(reduction, tile, value)
+            if self.partial:
+                self._store_partial(section)
+                return
+
+    def _row_in_steps(self) -> None:
+        for section in self.kernel.sections:
+            self._rows(section)
+            if section.loops:
+                self._steps(section)
+            if self.partial:
+                self._store_partial(section)
+                return
+
+    def _steps(self, section: Section) -> None:
+        """One loop over the row."""
+        tile, outer = self.tile, self.outer
+        inner = self.inner = _Scope(2, frozenset("xyzr"))
+        totals = []
+        for reduction, _ in section.reductions:
+            totals.append(self._fresh("s"))
+            kind = functions.VALUE_TYPES[reduction.dtype]
+            outer.put(f"{totals[-1]} = tl.full({self._shape}, {self._start_value(reduction)}, {kind})")
+        self._elements(section, inner)
+        for (reduction, body), total in zip(section.reductions, totals, strict=True):
+            combined = functions.reduction(reduction.kind, reduction.dtype)[1]
+            combined = combined.format(total, self._expression(body, inner))
+            inner.put(f"{total} = " + (f"tl.where(rm, {combined}, {total})" if "r" in self.masked else combined))
+        size = self.sizes["r"]
+        steps, first = size, ""
+        if tile.pieces > 1:
+            steps = self._piece
+            first = f"r_id * {steps} + "
+        outer.put(f"for start in range(0, {steps}, {tile.r}):")
+        outer.put(f"    r = {first}start + tl.arange(0, {tile.r}){self._spread('r')}")
+        if "r" in self.masked:
+            outer.put(f"    rm = r < {size}")
+        outer.lines.extend(inner.text())
+        self.inner = None
+        for (reduction, _), total in zip(section.reductions, totals, strict=True):
+            self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
+
+    def _finish(self, reduction: Reduction, tile: str, value: str) -> None:
+        """The tile combined to the row value."""
+        axis = len(self.tiled) - 1
+        spread = "[:, None]" if axis else ""
+        name = self.locals[reduction] = self._fresh("t")
+        self.outer.put(f"{name} = {tile.format(value, axis=axis)}{spread}")
+
+    def _store_partial(self, section: Section) -> None:
+        mask = ", xm" if "x" in self.masked else ""
+        piece = f"r_id * {self.sizes['x']} + x" if self.tile.pieces > 1 else "x"
+        for (reduction, _), tensor in zip(section.reductions, self.partial, strict=True):
+            value = self._stored(self.locals[reduction], tensor.dtype)
+            self.outer.put(f"tl.store({self.arguments[tensor]} + ({piece}), {value}{mask})")
+
+    def _whole_tile(self, text: str, node: Scalar) -> str:
+        if self._depends(node) >= set(self.tiled):
+            return text
+        return f"tl.broadcast_to({text}, {self._shape})"
+
+    def _start_value(self, reduction: Reduction) -> str:
+        value = REDUCTIONS[reduction.kind].start(reduction.dtype)
+        return functions.number(value, reduction.dtype).split(", ", 1)[1].rsplit(", ", 1)[0]
+
+    def _start(self, reduction: Reduction) -> str:
+        value = REDUCTIONS[reduction.kind].start(reduction.dtype)
+        return functions.number(value, reduction.dtype)
+
+    def _rows(self, section: Section) -> None:
+        for tensor, value in section.rows:
+            self.locals[tensor] = self._expression(value, self.outer)
+        if not self.partial:
+            for store in section.row_stores:
+                self._store(store, self.outer)
+
+    def _elements(self, section: Section, scope: _Scope) -> None:
+        if section.kept:
+            raise Unprintable("values kept between loops")
+        for store in section.stores:
+            self._store(store, scope)
+
+    # ---- expressions
+
+    def _fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def _stored(self, value: str, dtype: torch.dtype) -> str:
+        return f"({value}).to(tl.uint8)" if dtype is torch.bool else value
+
+    def _store(self, store: Store, scope: _Scope) -> None:
+        value = self._stored(self._expression(store.value, scope), store.tensor.dtype)
+        where = self._index(store.address, scope)
+        mask = self._mask(self._axes_in(store.address))
+        scope.put(f"tl.store({self.arguments[store.tensor]} + ({where}), {value}{mask})")
+
+    def _mask(self, depends: frozenset[str]) -> str:
+        parts = [f"{name}m" for name in "yxr" if name in self.masked and name in depends]
+        return ", " + " & ".join(parts) if parts else ""
+
+    def _expression(self, node: Scalar, scope: _Scope) -> str:
+        """A variable or constant that holds the expression's value."""
+        if isinstance(node, Const):
+            return functions.number(node.value, node.dtype)
+        if isinstance(node, Local):
+            return self.locals[node.tensor]
+        if scope is not self.outer and self._depends(node) <= self.outer.inside:
+            scope = self.outer  # the same in all steps
+        found = scope.names.get(node)
+        if found is None:
+            text = self._text(node, scope)
+            found = scope.names[node] = self._fresh("v")
+            scope.put(f"{found} = {text}")
+        return found
+
+    def _text(self, node: Scalar, scope: _Scope) -> str:
+        if isinstance(node, Load):
+            where = self._index(node.address, scope)
+            text = f"tl.load({self.arguments[node.tensor]} + ({where}){self._mask(self._axes_in(node.address))})"
+            if node.dtype is torch.bool:
+                return f"({text} != 0)"
+            return f"{text}.to(tl.float32)" if node.dtype in (torch.bfloat16, torch.float16) else text
+        if isinstance(node, Position):
+            return f"({self._index(node.index, scope)}).to(tl.int64)"
+        if not isinstance(node, Op):
+            raise Unprintable(f"a {type(node).__name__}")
+        arguments = [self._expression(argument, scope) for argument in node.arguments]
+        if node.name == "convert":
+            return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
+        return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
+
+    def _depends(self, node: Scalar) -> frozenset[str]:
+        """The dimensions along which the value varies."""
+        found = self.depends.get(node)
+        if found is None:
+            if isinstance(node, Load):
+                found = self._axes_in(node.address)
+            elif isinstance(node, Position):
+                found = self._axes_in(node.index)
+            elif isinstance(node, Op):
+                found = frozenset[str]().union(*(self._depends(argument) for argument in node.arguments))
+            else:
+                found = frozenset("x") if isinstance(node, Local) else frozenset()
+            self.depends[node] = found
+        return found
+
+    # ---- indices
+
+    def _axes_in(self, index: Index) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        for atom, _ in index.terms:
+            found |= {self.dim_of[atom]} if isinstance(atom, Axis) else self._axes_in(atom.index)
+        return found
+
+    def _index(self, index: Index, scope: _Scope) -> str:
+        """The index as an integer expression."""
+        terms = dict(index.terms)
+        parts = []
+        for name, axes in self.dims.items():
+            factor = _along(terms, axes)  # type: ignore[arg-type]
+            if factor is not None:
+                parts.append(name if factor == 1 else f"{factor} * {name}")
+                for axis in axes:
+                    terms.pop(axis, None)
+        for atom, factor in terms.items():
+            text = self._axis(atom, scope) if isinstance(atom, Axis) else self._atom(atom, scope)
+            parts.append(text if factor == 1 else f"{factor} * {text}")
+        if index.constant or not parts:
+            parts.append(str(index.constant))
+        return " + ".join(parts)
+
+    def _atom(self, atom: Div | Mod, scope: _Scope) -> str:
+        if atom.index.low < 0:  # division would round towards zero
+            raise Unprintable("an index below zero")
+        return f"(({self._index(atom.index, scope)}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})"
+
+    def _axis(self, axis: Axis, scope: _Scope) -> str:
+        """The variable of one axis: its part of its dimension's."""
+        name = self.dim_of[axis]
+        axes = self.dims[name]
+        if len(axes) == 1:
+            return name
+        home = scope if name == "r" and scope is not self.outer else self.outer
+        found = home.axes.get(axis)
+        if found is None:
+            at = axes.index(axis)
+            step = count(axes[at + 1 :])
+            text = name if step == 1 else f"{name} // {step}"
+            found = home.axes[axis] = axis.name
+            home.head.append(f"{found} = {text if at == 0 else f'{text} % {axis.size}'}")
+        return found
+
+
+def _along(terms: dict[Axis, int], axes: tuple[Axis, ...]) -> int | None:
+    """The factor of the dimension's own variable, if its axes occur in the terms just as they do in it."""
+    if not axes or terms.get(axes[-1], 0) == 0:
+        return None
+    expected = factor = terms[axes[-1]]
+    for axis in reversed(axes):
+        if terms.get(axis, 0) != expected:
+            return None
+        expected *= axis.size
+    return factor
+
+
+def rename(text: str, name: str) -> str:
+    """The text with the function's name in place of NAME."""
+    return re.sub(r"\bNAME\b", name, text, count=1)

@@ -1,0 +1,177 @@
+"""Block sizes of a kernel, without timing anything.
+
+In:  a `schedule.loops.Kernel`.
+Out: `tile(kernel)`: the `Tile` to print it with; `candidates(kernel)`: others worth timing under max-autotune.
+A kernel's axes are gathered in dimensions of its tile: `x` (the outer axes of a reduction; all axes of a pointwise
+kernel, or the last one), `r` (the inner axes of a reduction), `y` (of a pointwise kernel that reads along another axis
+than it writes).
+To tune: the constants, and `_pointwise`, `_reduction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dynajit.loopir.index import Axis, stride_of
+from dynajit.schedule.fuse import scalars_in
+from dynajit.schedule.loops import Kernel, Load
+
+# A GPU of today runs some hundred blocks at once; fewer leave it half empty.
+MULTIPROCESSORS = 132
+# The longest row that one program holds in registers.
+PERSISTENT = 16_384
+# What it goes over longer ones in.
+STEP = 4096
+# Rows of at least this many programs are not cut in pieces.
+ENOUGH_PROGRAMS = 2 * MULTIPROCESSORS
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a kernel is cut. `y` is an axis of a two-dimensional pointwise kernel. `looped`: over `r` in steps;
+    `pieces`: programs that share a row."""
+
+    x: int
+    r: int = 1
+    y: Axis | None = None
+    y_size: int = 1
+    looped: bool = False
+    pieces: int = 1
+    warps: int = 4
+
+
+def count(axes: tuple[Axis, ...]) -> int:
+    """Points of these axes."""
+    return math.prod(axis.size for axis in axes)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def tile(kernel: Kernel) -> Tile:
+    """The tile to print the kernel with."""
+    return _reduction(kernel) if kernel.group.reduces else _pointwise(kernel)
+
+
+def candidates(kernel: Kernel) -> Iterator[Tile]:
+    """Tiles to be timed, the one of `tile` first."""
+    first = tile(kernel)
+    yield first
+    seen = {first}
+    for made in _variants(kernel, first):
+        if made not in seen:
+            seen.add(made)
+            yield made
+
+
+def _variants(kernel: Kernel, first: Tile) -> Iterator[Tile]:
+    for warps in (first.warps * 2, first.warps // 2):
+        if 1 <= warps <= 32:
+            yield replace(first, warps=warps)
+    if not kernel.group.reduces:
+        for size in (first.x * 2, first.x // 2):
+            if 32 <= size <= 8192:
+                yield replace(first, x=size)
+        return
+    for size in (first.x * 2, first.x // 2, first.x * 4):
+        if size >= 1 and size * first.r <= 2 * PERSISTENT:
+            yield replace(first, x=size)
+    if first.looped:
+        for size in (first.r * 2, first.r // 2):
+            if size >= 8:
+                yield replace(first, r=size)
+        for pieces in (first.pieces * 2, first.pieces // 2):
+            if first.pieces > 1 and pieces > 1:
+                yield replace(first, pieces=pieces)
+
+
+# ---- pointwise
+
+
+def _pointwise(kernel: Kernel) -> Tile:
+    axes = (*kernel.outer, *kernel.inner)
+    points = count(axes)
+    across = _across(kernel) if points >= 4096 else None
+    if across is not None:
+        x = min(power_of_two(axes[-1].size), 64)
+        y = min(power_of_two(across.size), 64 if x >= 32 else 4096 // max(x, 1))
+        return Tile(x, y=across, y_size=y, warps=8 if x * y >= 4096 else 4)
+    # At least one vector of 16 bytes for each thread, two for what is large.
+    if points >= 1024 * 4 * MULTIPROCESSORS:
+        return Tile(1024, warps=4)
+    if points >= 256 * MULTIPROCESSORS:
+        return Tile(256, warps=4 if kernel.cost > 40 else 2)
+    return Tile(min(128, max(32, power_of_two(points))), warps=4 if points > 64 and kernel.cost > 40 else 1)
+
+
+def _across(kernel: Kernel) -> Axis | None:
+    """The axis along which more is read with neighbouring addresses than along the last, if there is one."""
+    if not kernel.inner:
+        return None
+    last = kernel.inner[-1]
+    gain: dict[Axis, int] = {}
+    for value in kernel.expressions():
+        for node in scalars_in(value):
+            if isinstance(node, Load):
+                own = stride_of(node.address, last)
+                for axis in kernel.outer:
+                    if stride_of(node.address, axis) == 1 and own not in (0, 1):
+                        gain[axis] = gain.get(axis, 0) + node.tensor.numel
+    best = max(gain, key=gain.__getitem__, default=None)
+    return best if best is not None and min(best.size, last.size) >= 8 else None
+
+
+# ---- reductions
+
+
+def _reduction(kernel: Kernel) -> Tile:
+    rows, length = count(kernel.outer), count(kernel.inner)
+    if kernel.mode == "column":
+        return _columns(kernel, rows, length)
+    single = can_split(kernel)
+    if length <= min(1024 if single and rows < 8 else PERSISTENT, PERSISTENT):
+        r = power_of_two(length)
+        x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS), 64))
+        return Tile(x, r, warps=_warps(x * r))
+    pieces = 1
+    if single and rows < ENOUGH_PROGRAMS:
+        pieces = max(1, min(ceil_div(4 * MULTIPROCESSORS, rows), length // STEP))
+    r = min(power_of_two(length), STEP)
+    return Tile(1, r, looped=True, pieces=pieces, warps=8)
+
+
+def _warps(elements: int) -> int:
+    """Eight to sixteen elements for each thread."""
+    for most, warps in ((256, 1), (512, 2), (2048, 4), (8192, 8)):
+        if elements <= most:
+            return warps
+    return 16
+
+
+def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
+    """Neighbouring threads read neighbouring outputs' elements."""
+    x = min(power_of_two(rows), 32 if length <= 64 else 64)
+    if not can_split(kernel) and len(kernel.sections) > 2 and length <= 512:
+        x = min(x, 16)
+        return Tile(x, power_of_two(length), warps=8 if x * length > 2048 else 4)
+    if length <= 32:
+        return Tile(x, power_of_two(length), warps=4)
+    programs = ceil_div(rows, x)
+    pieces = 1
+    if can_split(kernel) and programs < 4 * MULTIPROCESSORS:
+        pieces = max(1, min(ceil_div(8 * MULTIPROCESSORS, programs), length // 64))
+    return Tile(x, 32, looped=True, pieces=pieces, warps=4)
+
+
+def can_split(kernel: Kernel) -> bool:
+    """Is there one loop over the rows, so that programs can share a row and another kernel combine their results?"""
+    return bool(kernel.sections[0].reductions) and not any(section.loops for section in kernel.sections[1:])

@@ -1,0 +1,129 @@
+"""Reductions for GPUs, under Triton's interpreter and through its compiler for sm_90."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
+
+from triton_harness import check, compile_all, plan_of, run
+
+from dynajit.codegen.triton import tiling
+
+F = torch.nn.functional
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+# function, arguments, number of kernels
+CASES: dict[str, Any] = {
+    "softmax": (lambda x: F.softmax(x, -1), (randn(10, 33),), 1),
+    "softmax of many short rows": (lambda x: F.softmax(x, -1), (randn(700, 9),), 1),
+    "softmax in half": (lambda x: F.softmax(x, -1), (randn(10, 64, dtype=torch.bfloat16),), 1),
+    "softmax down": (lambda x: F.softmax(x, 0), (randn(33, 40),), 1),
+    "softmax in the middle": (lambda x: F.softmax(x, 1), (randn(3, 20, 17),), 1),
+    "log softmax": (lambda x: F.log_softmax(x, -1), (randn(10, 50),), 1),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (48,), w, b), (randn(12, 48), randn(48), randn(48)), 1),
+    "layer norm, gelu": (
+        lambda x, w, b: F.gelu(F.layer_norm(x, (48,), w, b)) * x + x,
+        (randn(12, 48, dtype=torch.bfloat16), randn(48, dtype=torch.bfloat16), randn(48, dtype=torch.bfloat16)),
+        1,
+    ),
+    "rms norm": (rms_norm, (randn(12, 48, dtype=torch.float16), randn(48, dtype=torch.float16)), 1),
+    "sum of all": (lambda x: x.sum(), (randn(20, 30),), 1),
+    "row sum": (lambda x: x.sum(1), (randn(20, 30),), 1),
+    "column sum": (lambda x: x.sum(0), (randn(20, 30),), 1),
+    "column sum in pieces": (lambda x: x.sum(0), (randn(300, 40),), 2),
+    "sum of all in pieces": (lambda x: (x * x).sum() + 1, (randn(100, 130),), 2),
+    "mean over two": (lambda x: x.mean((0, 2)), (randn(6, 7, 8),), 1),
+    "variance": (lambda x: x.var(1), (randn(9, 40),), 1),
+    "variance of all": (lambda x: x.var(), (randn(60, 40),), None),
+    "greatest": (lambda x: x.amax(1) - x.amin(0).sum(), (randn(9, 40),), None),
+    "product": (lambda x: x.prod(1), (randn(9, 12),), 1),
+    "any, all": (lambda x: ((x > 2).any(1), (x > -2).all(0)), (randn(9, 40),), 2),
+    "integers": (lambda x: (x.sum(1), x.amax(1)), (torch.arange(90).view(9, 10),), 2),
+    "truth counted": (lambda x: (x > 0).sum(0), (randn(9, 40),), 1),
+    "not a number": (lambda x: (x.amax(1), x.sum(1)), (torch.tensor([[1.0, float("nan"), 2.0], [1.0, 2.0, 3.0]]),), 2),
+    "float64": (lambda x: x.sum(1) / x.amax(), (randn(9, 40, dtype=torch.float64),), None),
+    "constant rows": (lambda x, z: (x.sum(1, keepdim=True) + z).sum(1), (randn(4, 1), torch.zeros(4, 8)), None),
+    "mean of a transposed": (lambda x: x.t().mean(1), (randn(24, 33),), 1),
+    "prologue with broadcast": (lambda x, b: (x + b).sum(1), (randn(24, 33), randn(24, 1)), 1),
+}
+
+
+# Sums in another order, and then a rounding to few bits.
+TOLERANCES = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.float16: {"rtol": 4e-3, "atol": 1e-3},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 1e-2},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_interpreted(name: str) -> None:
+    function, args, kernels = CASES[name]
+    tolerances = TOLERANCES.get(args[0].dtype, {})
+    check(function, *args, kernels=kernels, **tolerances)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiled(name: str) -> None:
+    function, args, _ = CASES[name]
+    compile_all(plan_of(function, *args))
+
+
+@pytest.fixture
+def short_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows longer than 8 are gone over in steps."""
+    monkeypatch.setattr(tiling, "PERSISTENT", 8)
+    monkeypatch.setattr(tiling, "STEP", 16)
+
+
+LOOPED = (
+    *("softmax", "layer norm", "layer norm, gelu", "rms norm", "variance", "greatest", "any, all"),
+    *("product", "integers"),
+)
+
+
+@pytest.mark.usefixtures("short_registers")
+@pytest.mark.parametrize("name", LOOPED)
+def test_rows_in_steps(name: str) -> None:
+    function, args, _ = CASES[name]
+    tolerances = TOLERANCES.get(args[0].dtype, {})
+    plan = check(function, *args, **tolerances)
+    assert "for start in range" in plan.source
+    compile_all(plan)
+
+
+def test_long_rows_of_few() -> None:
+    """Few rows that no program could hold: pieces, kernel after kernel."""
+    x = randn(2, 20_000)
+    plan = check(lambda x: F.softmax(x, -1), x, rtol=1e-4, atol=1e-6)
+    assert "pieces" in str(plan) and len(plan.kernels) > 2
+    compile_all(plan)
+
+
+def test_every_candidate_is_right() -> None:
+    """What max-autotune chooses among."""
+    for name in ("softmax", "column sum in pieces", "row sum", "layer norm"):
+        function, args, _ = CASES[name]
+        counts: list[int] = []
+
+        def first(ways: Any, counts: list[int] = counts) -> int:
+            counts.append(len(ways))
+            return 0
+
+        plan_of(function, *args, choose=first)
+        assert min(counts) > 2
+        for number in range(1, max(counts)):
+            plan = plan_of(function, *args, choose=lambda ways, number=number: min(number, len(ways) - 1))
+            torch.testing.assert_close(run(plan, *args)[0], function(*args), rtol=1e-4, atol=1e-5)

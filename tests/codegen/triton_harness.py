@@ -1,0 +1,191 @@
+"""Plans for a GPU without one: kernels under Triton's interpreter, compared with eager and the reference interpreter.
+
+In: a function of tensors, CPU tensors. Out: `check` raises AssertionError where a plan made for a GPU gives something
+else; `compile_all` compiles each kernel for sm_90.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
+from dynajit.codegen.generate import Choose
+from dynajit.loopir import lower_graph
+from dynajit.loopir.interpret import interpret
+from dynajit.loopir.verify import verify
+from dynajit.runtime import triton_compiler
+
+GPU = torch.device("cuda", 0)
+
+
+def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """The function's functional ATen graph on fake tensors of a GPU, and those."""
+
+    def flat(*inputs: Any) -> tuple[Any, ...]:
+        result = torch.func.functionalize(function)(*inputs)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    # A torch built without CUDA can't trace all of it on a GPU's fake tensors: trace on the CPU's, then move them.
+    with torch.no_grad():
+        gm = make_fx(flat, tracing_mode="fake")(*args)
+    mode = FakeTensorMode()
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)([moved(item) for item in value])
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=GPU)
+
+    for node in gm.graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = moved(node.meta["val"])
+    return gm, [moved(x) for x in args]
+
+
+def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = None) -> Plan:
+    """The plan of the function for these inputs, as if they were on a GPU."""
+    gm, fakes = trace(function, *args)
+    return generate(gm, fakes, "test", GPU, choose)
+
+
+def reference(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """What the reference interpreter of the loop IR gives."""
+    gm, _ = trace(function, *args)
+    program = lower_graph.lower(gm, "test", GPU)
+    try:
+        verify(program)
+        return interpret(program, dict(zip(program.inputs, args, strict=True)))
+    finally:
+        lower_graph.forget()
+
+
+def check(
+    function: Callable[..., Any], *args: Any, kernels: int | None = None, externs: int | None = 0, **tolerances: Any
+) -> Plan:
+    """Run the plan's kernels under the interpreter; compare values, dtypes and strides with eager's."""
+    expected = function(*args)
+    expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+    plan = plan_of(function, *args)
+    actual = run(plan, *args)
+    for a, e, r in zip(actual, expected, reference(function, *args), strict=True):
+        torch.testing.assert_close(a, e, equal_nan=True, **tolerances)
+        torch.testing.assert_close(a, r.expand(a.shape), equal_nan=True, check_stride=False, **tolerances)
+        assert a.stride() == e.stride() or 1 in e.shape, (a.stride(), e.stride())
+    calls = [step for step in plan.steps if isinstance(step, KernelStep)]
+    assert kernels is None or len(calls) == kernels, f"{plan}\n{plan.source}"
+    found = [step for step in plan.steps if isinstance(step, ExternStep)]
+    assert externs is None or len(found) == externs, str(plan)
+    return plan
+
+
+def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
+    """The plan, on the CPU."""
+    table: dict[str, Any] = {**plan.constants, **dict(zip(plan.inputs, inputs, strict=True))}
+    functions = {kernel.name: interpreted(kernel.text, kernel.name) for kernel in plan.kernels}
+
+    def value(tree: Any) -> Any:
+        if isinstance(tree, BufferRef):
+            return table[tree.name]
+        if isinstance(tree, (tuple, list)):
+            return type(tree)([value(item) for item in tree])
+        return {key: value(item) for key, item in tree.items()} if isinstance(tree, dict) else tree
+
+    for step in plan.steps:
+        match step:
+            case AllocStep(name):
+                buffer = plan.buffers[name]
+                table[name] = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype)
+                table[name].fill_(7)  # what is not written is seen
+            case KernelStep(kernel, args, _, programs):
+                functions[kernel][(programs,)](*(_flat(table[arg]) for arg in args))
+            case ExternStep():
+                result = step.target(*value(step.args), **value(dict(step.kwargs)))
+                for name, item in zip(step.outputs, (result,) if step.single else result, strict=True):
+                    if name is not None:
+                        table[name] = item
+            case ViewStep(output, base, offset):
+                buffer = plan.buffers[output]
+                at = table[base].storage_offset() + offset
+                table[output] = table[base].as_strided(buffer.shape, buffer.stride, at)
+            case FreeStep(names):
+                for name in names:
+                    del table[name]
+    return tuple(value(output) for output in plan.outputs)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose pointer kernels can take: truth values are bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
+
+
+def compile_all(plan: Plan) -> None:
+    """Compile each kernel for compute capability 9.0."""
+    for kernel, binary in zip(plan.kernels, triton_compiler.compile_kernels(plan.kernels, 90), strict=True):
+        assert binary.cubin.startswith(b"\x7fELF") and binary.threads == kernel.warps * 32
+
+
+def interpreted(text: str, name: str) -> Any:
+    """The Triton function, run by Triton's interpreter."""
+    from triton import knobs
+    from triton.runtime import interpreter
+
+    interpreter.ReduceOps.generic_reduce = _reduce
+    interpreter._convert_float = _convert_float
+    sys.modules.setdefault("dynajit_interpreted_lib", _library())
+    before = knobs.runtime.interpret
+    knobs.runtime.interpret = True
+    try:
+        return getattr(triton_compiler.load(text, "import dynajit_interpreted_lib as lib"), name)
+    finally:
+        knobs.runtime.interpret = before
+
+
+def _reduce(self: Any, inputs: Any) -> Any:
+    """The interpreter's own goes from element to element."""
+    names = {"dj_add": np.add, "dj_mul": np.multiply, "dj_max": np.maximum, "dj_min": np.minimum}
+    names |= {"dj_or": np.bitwise_or, "dj_and": np.bitwise_and}
+    (value,) = inputs
+    data = value.handle.data
+    result = names[self.combine_fn.__name__].reduce(data, axis=self.axis).astype(data.dtype)
+    return [self.to_tensor(result, value.dtype)]
+
+
+def _convert_float(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+    """The interpreter's own does not round to even. bfloat16 is whole numbers of 16 bits."""
+    if str(source) == "bf16":
+        return (np.ascontiguousarray(data).view(np.uint16).astype(np.uint32) << 16).view(np.uint32)
+    rounded = torch.from_numpy(np.ascontiguousarray(data)).to(torch.bfloat16)
+    return rounded.view(torch.int16).numpy().view(np.uint16)
+
+
+def _library() -> ModuleType:
+    """CUDA's library of mathematical functions, by torch's functions of the same meaning."""
+    module = ModuleType("dynajit_interpreted_lib")
+    renamed = {"rint": torch.round}
+    names = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
+    for name in [*names.split(), "trunc", "rint", "copysign", "pow", "fmod", "atan2"]:
+        setattr(module, name, _on_handles(renamed.get(name) or getattr(torch, name)))
+    return module
+
+
+def _on_handles(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    from triton.language import core
+    from triton.runtime.interpreter import TensorHandle
+
+    def call(*arguments: Any) -> Any:
+        data = [torch.from_numpy(np.ascontiguousarray(argument.handle.data)) for argument in arguments]
+        shaped = max(arguments, key=lambda argument: argument.handle.data.size)
+        result = function(*data).numpy().astype(shaped.handle.data.dtype)
+        return core.tensor(TensorHandle(result, shaped.handle.dtype), shaped.type)
+
+    return call
