@@ -3,6 +3,7 @@
 `dynajit.compile(fn)` makes a function or module faster without changing what it does; `dynajit.explain(fn)(*args)`
 tells what was compiled; `DYNAJIT_LOGS` shows it while it happens. docs/tour.md follows one call through the code.
 """
+
 import dynajit.bytecode  # noqa: F401  first, for it refuses a Python that dynajit does not know
 from dynajit import torch_compat
 

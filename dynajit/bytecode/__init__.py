@@ -14,10 +14,11 @@ target()  # an unknown Python is refused here, before anything that would stumbl
 
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds  # noqa: E402
 from dynajit.bytecode.canonical import stack_effect, stack_shape  # noqa: E402
-from dynajit.bytecode.cfg import Block, Region, blocks, reachable_from, regions, successors  # noqa: E402
+from dynajit.bytecode.cfg import Block, Loop, Region, blocks, loops, reachable_from, regions, successors  # noqa: E402
 from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty  # noqa: E402
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
+from dynajit.bytecode.outline import Leave, Outline, build_body, build_shell, outline  # noqa: E402
 
 __all__ = [
     "Block",
@@ -27,16 +28,23 @@ __all__ = [
     "InnerCall",
     "Instr",
     "Label",
+    "Leave",
+    "Loop",
+    "Outline",
     "Positions",
     "RawInstr",
     "Region",
     "SlotKind",
     "blocks",
+    "build_body",
     "build_continuation",
     "build_copy",
+    "build_shell",
     "cells_live",
     "decode",
     "live_before",
+    "loops",
+    "outline",
     "pretty",
     "pushed_kinds",
     "reachable_from",

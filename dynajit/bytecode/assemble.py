@@ -406,6 +406,13 @@ class Emitter:
         """Exchange the top and the nth slot from the top."""
         self.op("SWAP", n)
 
+    def drop_below(self, keep: int, count: int) -> None:
+        """Drop the `count` slots that lie below the topmost `keep`."""
+        for _ in range(count):
+            for depth in range(keep + 1, 1, -1):
+                self.swap(depth)
+            self.pop_top()
+
     def push_null(self) -> None:
         """Push a NULL."""
         self.op("PUSH_NULL")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 
-from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_effect
 from dynajit.bytecode.decode import Code, Instr
 
 RegionKind = Literal["for", "while", "with", "try", "except"]
@@ -127,6 +127,55 @@ def _indices(chosen: Iterable[Block]) -> frozenset[int]:
 
 
 Found = tuple[RegionKind, int, frozenset[int]]
+
+
+class Loop(NamedTuple):
+    """A natural loop. `header` is FOR_ITER or the first instruction of a while; `entry` is where control is just before
+    the loop: its GET_ITER where that stands before the FOR_ITER, else the header."""
+
+    kind: RegionKind
+    header: int
+    entry: int
+    members: frozenset[int]
+
+
+def loops(code: Code) -> list[Loop]:
+    """All loops, an enclosing one before those inside."""
+    cached: list[Loop] | None = code.memo.get("loops")
+    if cached is None:
+        cached = []
+        if any(instr.target is not None and instr.target <= instr.index for instr in code.instrs):
+            for kind, header, members in sorted(_loops(code), key=lambda found: (-len(found[2]), found[1])):
+                before = header - 1
+                takes_iterator = kind == "for" and before >= 0 and code.instrs[before].op == "GET_ITER"
+                cached.append(Loop(kind, header, before if takes_iterator else header, members))
+        code.memo["loops"] = cached
+    return cached
+
+
+def depths(code: Code) -> list[int]:
+    """The stack's depth before each instruction; -1 where control never is."""
+    cached: list[int] | None = code.memo.get("depths")
+    if cached is not None:
+        return cached
+    instrs = code.instrs
+    found = [-1] * len(instrs)
+    pending = [(0, 0)]
+    while pending:
+        i, depth = pending.pop()
+        while i < len(instrs) and found[i] < 0:
+            instr = instrs[i]
+            found[i] = depth
+            if instr.handler is not None:
+                pending.append((instr.handler, instr.handler_depth + 1 + instr.handler_lasti))
+            if instr.op in JUMPS and instr.target is not None:
+                pending.append((instr.target, depth + stack_effect(instr.op, instr.arg, True)))
+            if instr.op in TERMINATORS:
+                break
+            depth += stack_effect(instr.op, instr.arg)
+            i += 1
+    code.memo["depths"] = found
+    return found
 
 
 def _loops(code: Code) -> list[Found]:

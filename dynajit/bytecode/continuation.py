@@ -10,18 +10,25 @@ parameters: see assemble.py.
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Sequence
-from types import CodeType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind
-from dynajit.bytecode.canonical import JUMPS
+from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.liveness import cells_live
 from dynajit.bytecode.target import target
 
 _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
+# what becomes of an instruction on a local that lives in a cell
+_IN_CELL: Final = {
+    "LOAD_FAST": "LOAD_DEREF",
+    "LOAD_FAST_CHECK": "LOAD_DEREF",
+    "STORE_FAST": "STORE_DEREF",
+    "DELETE_FAST": "DELETE_DEREF",
+}
 
 
 class InnerCall(NamedTuple):
@@ -38,29 +45,48 @@ def build_continuation(
     params: Sequence[str],
     cells: Sequence[str],
     inner: InnerCall | None = None,
+    shared: Sequence[str] = (),
+    throw: bool = False,
 ) -> CodeType:
     """The code of a function that continues `code` just before instruction `index`.
 
     Its parameters are stack0, stack1, … for the slots of `stack` that are "value", then `params` (locals, by value),
-    then `cells` (cell objects of cell and free variables), then inner0, inner1, … with which `inner` is called first;
-    what that returns is pushed on top of `stack`. Locals that are not passed are unbound. ValueError if the rest needs
-    a cell that is not in `cells`, or with `code.refusal` where there is one.
+    then `shared` (locals that live in cells, which may be empty), then `cells` (cell objects of cell and free
+    variables), then inner0, inner1, … with which `inner` is called first; what that returns is pushed on top of
+    `stack`. Locals that are not passed are unbound. With `throw`, `index` is an exception handler, and the topmost slot
+    of `stack` the exception that it gets. ValueError if the rest needs a cell that is not in `cells`, or with
+    `code.refusal` where there is one.
     """
     original = code.code
     if code.refusal is not None:
         raise ValueError(f"no continuation: {code.refusal}")
-    reachable = reachable_from(code, index)
-    _check_cells(code, index, cells)
-    taken = {*original.co_varnames, *code.cellvars, *code.freevars}
-    slots = _new_names("stack", stack.count("value"), taken)
-    inputs = _new_names("inner", inner.argc if inner is not None else 0, taken)
-    emitter = Emitter()
-    _push_stack(emitter, code.instrs[index], stack, slots)
+    starts = [index]
     if inner is not None:
+        starts.extend(handlers_of(code, index - 1))
+    for start in starts:
+        _check_cells(code, start, cells)
+    reachable = sorted({i for start in starts for i in reachable_from(code, start)})
+    taken = {*original.co_varnames, *code.cellvars, *code.freevars}
+    slots = new_names("stack", stack.count("value"), taken)
+    inputs = new_names("inner", inner.argc if inner is not None else 0, taken)
+    emitter = Emitter()
+    tail = Tail(code, emitter, reachable, frozenset([*cells, *shared]), frozenset(shared))
+    push_stack(emitter, code.instrs[index], stack, slots)
+    if inner is not None:
+        emitter.set_handler(tail.handler(code.instrs[index - 1]))
         _call_inner(emitter, code.instrs[index - 1], inner.function, inputs)
-    _Tail(code, emitter, reachable, frozenset(cells)).emit(index)
-    names = [*slots, *params, *cells, *inputs]
-    return emitter.assemble(code.name, names, frozenset(cells), original, original.co_qualname)
+        emitter.set_handler(None)
+    if throw:
+        tail.throw_to(index, len(stack) - 1)
+    tail.emit(index)
+    names = [*slots, *params, *shared, *cells, *inputs]
+    return emitter.assemble(code.name, names, frozenset([*cells, *shared]), original, original.co_qualname)
+
+
+def handlers_of(code: Code, index: int) -> tuple[int, ...]:
+    """The handler that exceptions of the instruction go to, if there is one."""
+    handler = code.instrs[index].handler
+    return () if handler is None else (handler,)
 
 
 def build_copy(code: Code) -> CodeType:
@@ -70,7 +96,7 @@ def build_copy(code: Code) -> CodeType:
         raise ValueError(f"no copy: {code.refusal}")
     cells = frozenset([*code.passed_cells, *code.freevars])
     emitter = Emitter()
-    _Tail(code, emitter, reachable_from(code, code.entry), cells).emit(code.entry)
+    Tail(code, emitter, reachable_from(code, code.entry), cells).emit(code.entry)
     return emitter.assemble(code.name, [*code.params, *code.freevars], cells, code.code, code.code.co_qualname)
 
 
@@ -84,7 +110,7 @@ def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
         raise ValueError(f"the rest of {code.name!r} needs the cells {', '.join(sorted(missing))}")
 
 
-def _new_names(stem: str, count: int, taken: set[str]) -> list[str]:
+def new_names(stem: str, count: int, taken: set[str]) -> list[str]:
     """Parameter names; underscores are added where the user has a variable of that name."""
     names: list[str] = []
     for number in range(count):
@@ -106,7 +132,7 @@ def _call_inner(emitter: Emitter, calling: Instr, function: Callable[..., Any], 
     emitter.end_call(len(inputs))
 
 
-def _push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list[str]) -> None:
+def push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list[str]) -> None:
     """Put the operands back and let go of the parameters, so that an operand lives no longer than in the original."""
     emitter.set_location(first.positions)
     values = iter(slots)
@@ -119,39 +145,83 @@ def _push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: lis
         emitter.delete_fast(name)
 
 
-class _Tail:
-    """Emits the reachable instructions of `code` in their original order."""
+class Tail:
+    """Emits some instructions of `code`, in their original order.
 
-    def __init__(self, code: Code, emitter: Emitter, reachable: list[int], cells: frozenset[str]) -> None:
+    Locals in `shared` live in cells. `leaves` gives the label for each instruction outside of `chosen` that control may
+    go to; exceptions go to handlers among `chosen` alone. The lowest `dropped` stack slots are not there.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        emitter: Emitter,
+        chosen: list[int],
+        cells: frozenset[str],
+        shared: frozenset[str] = frozenset(),
+        leaves: Mapping[int, Label] = MappingProxyType({}),
+        dropped: int = 0,
+    ) -> None:
         self.code = code
         self.emitter = emitter
-        self.reachable = reachable
+        self.reachable = chosen
+        self.chosen = frozenset(chosen)
         self.cells = cells
-        self.labels: dict[int, Label] = {}
+        self.shared = shared
+        self.dropped = dropped
+        self.leaves = leaves
+        self.labels: dict[int, Label] = dict(leaves)
         self.handlers: dict[tuple[int, int, bool], Handler] = {}
         self.super_sites = super_sites(code)
-        for i in reachable:
+        for i in chosen:
             instr = code.instrs[i]
-            for goal in (instr.target, instr.handler):
-                if goal is not None and goal not in self.labels:
-                    self.labels[goal] = Label()
+            goals = [instr.target, instr.handler]
+            if instr.op not in TERMINATORS and i + 1 not in self.chosen:
+                goals.append(i + 1)
+            for goal in goals:
+                if goal is not None and (goal in self.chosen or goal != instr.handler):
+                    self.labels.setdefault(goal, Label())
 
     def emit(self, index: int) -> None:
         """All of it, entered at `index`."""
         emitter, instrs = self.emitter, self.code.instrs
+        start = Label()
         if self.reachable[0] != index:
-            emitter.jump(self.labels.setdefault(index, Label()))
+            emitter.jump(start)
         for i in self.reachable:
             instr = instrs[i]
-            if i in self.labels:
+            if i == index:
+                emitter.mark(start)
+            if i in self.labels and i not in self.leaves:
                 emitter.mark(self.labels[i])
-            emitter.set_handler(self._handler(instr))
+            emitter.set_handler(self.handler(instr))
             if i in self.super_sites:
                 self._super(instr)
             elif instr.op in JUMPS and instr.target is not None:
                 emitter.raw(instr, self.labels[instr.target])
+            elif instr.op in LOCAL_OPS and instr.arg in self.shared:
+                self._shared(instr)
             elif not self._is_dropped(instr):
                 emitter.raw(instr)
+            if instr.op not in TERMINATORS and i + 1 not in self.chosen:
+                emitter.set_handler(None)
+                emitter.jump(self.labels[i + 1])
+
+    def throw_to(self, handler: int, depth: int) -> None:
+        """Give the exception on top of the stack to an exception handler. Re-raising adds no line to its traceback."""
+        self.emitter.set_handler(
+            Handler(self.labels.setdefault(handler, Label()), depth, has_lasti(self.code, handler))
+        )
+        self.emitter.op("RERAISE", 0)
+        self.emitter.set_handler(None)
+
+    def _shared(self, instr: Instr) -> None:
+        """A local that lives in a cell."""
+        op = _IN_CELL.get(instr.op)
+        if op is None:
+            raise ValueError(f"{instr.op} of {instr.arg}, which lives in a cell")
+        self.emitter.set_location(instr.positions)
+        self.emitter.op(op, instr.arg)
 
     def _is_dropped(self, instr: Instr) -> bool:
         if instr.op == "NOP":
@@ -159,13 +229,15 @@ class _Tail:
             return instr.raw.opname != "NOP"
         return instr.op in _DROPPED or (instr.op == "MAKE_CELL" and instr.index < self.code.entry)
 
-    def _handler(self, instr: Instr) -> Handler | None:
-        if instr.handler is None:
+    def handler(self, instr: Instr) -> Handler | None:
+        if instr.handler is None or instr.handler not in self.chosen:
             return None
         key = (instr.handler, instr.handler_depth, instr.handler_lasti)
         handler = self.handlers.get(key)
         if handler is None:
-            handler = self.handlers[key] = Handler(self.labels[instr.handler], instr.handler_depth, instr.handler_lasti)
+            handler = self.handlers[key] = Handler(
+                self.labels.setdefault(instr.handler, Label()), instr.handler_depth - self.dropped, instr.handler_lasti
+            )
         return handler
 
     def _super(self, instr: Instr) -> None:
@@ -201,6 +273,11 @@ class _Tail:
             self.emitter.load_deref(first)
         else:
             self.emitter.load_fast(first)
+
+
+def has_lasti(code: Code, handler: int) -> bool:
+    """Whether the handler gets the offset of the raising instruction below the exception."""
+    return any(instr.handler_lasti for instr in code.instrs if instr.handler == handler)
 
 
 def pretty(code: CodeType) -> str:

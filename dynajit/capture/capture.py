@@ -228,7 +228,7 @@ class FrameCapture:
             except GraphBreak as stop:
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
-        emission = Emission(tx, frame, self.session.continuation)
+        emission = Emission(tx, frame, self.session.continuation, self.session.shell)
         emission.returning(result)
         obstacle = emission.obstacle()
         if obstacle is not None:
@@ -247,10 +247,8 @@ class FrameCapture:
         if self.session.fullgraph:
             raise _unsupported(stop.kind, stop, users)
         for plan in plan_breaks(chain):
-            checkpoint = plan.frames[-1].checkpoint
-            assert checkpoint is not None
-            tx.rollback(checkpoint)
-            emission = Emission(tx, frame, self.session.continuation)
+            plan.restore(tx)
+            emission = Emission(tx, frame, self.session.continuation, self.session.shell)
             emission.breaking(plan)
             if not self._worth_breaking(tx):
                 self.record.skipped = f"{NOTHING} before its first break: {stop}"

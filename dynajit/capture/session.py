@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode import InnerCall, build_continuation
+from dynajit.bytecode import InnerCall, Outline, build_body, build_continuation, build_shell
+from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import Resume, slot_kinds
 
 
@@ -152,19 +153,44 @@ class Session:
             slots,
             tuple(resume.locals),
             tuple(resume.cells),
+            resume.shared,
+            resume.throw,
             id(frame.globals),
             inner,
             outermost,
         )
         made = self._continuations.get(key)
         if made is None:
-            code = build_continuation(frame.code, resume.at, slots, resume.locals, resume.cells, inner)
-            function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
-            # the original code is kept by the entry, so its id stays its own
-            function.__dict__["_continues"] = (frame.code, frame.code_object)
-            self.add_root(code)
-            self.touch(code)
-            assert self.capture is not None
-            made = _C.CompiledFunction(function, self.capture, None, self) if outermost else function
+            code = build_continuation(
+                frame.code, resume.at, slots, resume.locals, resume.cells, inner, resume.shared, resume.throw
+            )
+            function = self._part(frame, code)
+            made = self._call_object(function) if outermost else function
             self._continuations[key] = made
         return made
+
+    def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
+        """The function that runs a loop, around a call object for its body; made once for each shape."""
+        key = (id(frame.code_object), cut.loop.header, cut.named, cut.shared, cut.cells, id(frame.globals), "shell")
+        made = self._continuations.get(key)
+        if made is None:
+            body = self._call_object(self._part(frame, build_body(cut)))
+            code = build_shell(cut, body)
+            _C.mark_ours(code)
+            made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
+            made.__dict__["_continues"] = (frame.code, frame.code_object)
+            self._continuations[key] = made
+        return made
+
+    def _part(self, frame: SymFrame, code: types.CodeType) -> types.FunctionType:
+        """A function that is part of the frame's, and compiled like it."""
+        function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
+        # the original code is kept by the entry, so its id stays its own
+        function.__dict__["_continues"] = (frame.code, frame.code_object)
+        self.add_root(code)
+        self.touch(code)
+        return function
+
+    def _call_object(self, function: types.FunctionType) -> _C.CompiledFunction:
+        assert self.capture is not None
+        return _C.CompiledFunction(function, self.capture, None, self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any, NamedTuple
 
-from dynajit.bytecode import Code, Instr, target
+from dynajit.bytecode import Code, Instr, loops, target
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import NULL, Value
 from dynajit.values.functions import CellVal
@@ -23,6 +23,34 @@ class Checkpoint(NamedTuple):
     journal: int
     graph: tuple[int, int, int, bool]
     guards: int
+
+
+class FrameState(NamedTuple):
+    """A frame's own state, which the logs do not know of."""
+
+    frame: SymFrame
+    current: Instr
+    ip: int
+    checkpoint: Checkpoint | None
+    stack: list[Value]
+    locals: dict[str, Value]
+    cells: dict[str, CellVal]
+
+    def restore(self) -> None:
+        frame = self.frame
+        frame.current, frame.ip, frame.checkpoint = self.current, self.ip, self.checkpoint
+        frame.stack, frame.locals, frame.cells = self.stack.copy(), self.locals.copy(), self.cells.copy()
+
+
+class Snapshot(NamedTuple):
+    """The chain of frames before an instruction of the innermost one: a place to roll back to from far."""
+
+    states: list[FrameState]
+    checkpoint: Checkpoint
+
+    @property
+    def frames(self) -> list[SymFrame]:
+        return [state.frame for state in self.states]
 
 
 class SymFrame:
@@ -56,6 +84,22 @@ class SymFrame:
         self.checkpoint: Checkpoint | None = None
         self.is_generator = code.is_generator
         self._location: tuple[Instr, FrameLoc] | None = None
+        #: where loops are entered, and what they span
+        self.loop_starts = {loop.entry: loop.members for loop in loops(code)}
+        #: the state at the last entry of each loop that was entered
+        self.entered: dict[int, Snapshot] = {}
+
+    def state(self) -> FrameState:
+        """A copy of the frame's own state."""
+        return FrameState(
+            self,
+            self.current,
+            self.ip,
+            self.checkpoint,
+            self.stack.copy(),
+            self.locals.copy(),
+            self.cells.copy(),
+        )
 
     def push(self, value: Value) -> None:
         self.stack.append(value)

@@ -21,13 +21,13 @@ from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSou
 from dynajit.interp import opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.dispatch import HANDLERS, SIMPLE
-from dynajit.interp.frame import Checkpoint, SymFrame, Yielded
+from dynajit.interp.frame import Checkpoint, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.builtins.torch_state import EntryState
 from dynajit.values.constant import ConstVal
-from dynajit.values.exceptions import ExceptionVal, raised
+from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
 from dynajit.values.objects import is_trusted
@@ -49,7 +49,9 @@ class Interpreter(Calls):
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []
         self.tensors: dict[int, Any] = {}
-        self.handled: ExceptionVal | None = None
+        # the exception being handled (ConstVal of None: no one); None: as when the outermost frame was entered
+        self.handled: Value | None = None
+        self.handled_outside = HandledVal()
         self.direct_call = False
         self.open_generators: list[Any] = []
         self.broken_frames: list[SymFrame] | None = None
@@ -87,15 +89,15 @@ class Interpreter(Calls):
             self.frames.pop()
 
     def _loop(self, frame: SymFrame) -> Value | Yielded:
-        instrs = frame.instrs
+        instrs, loop_starts = frame.instrs, frame.loop_starts
         while True:
             instr = instrs[frame.ip]
+            if frame.ip in loop_starts and frame.current.index not in loop_starts[frame.ip]:
+                self._enter_loop(frame, instr)
             frame.current = instr
             frame.ip = instr.index + 1
             if instr.op not in SIMPLE:
-                frame.checkpoint = Checkpoint(
-                    instr, frame.stack.copy(), self.journal.mark(), self.graph.mark(), len(self.guards)
-                )
+                frame.checkpoint = self._checkpoint(frame, instr)
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
             except Raised as error:
@@ -105,6 +107,16 @@ class Interpreter(Calls):
                 continue
             if result is not None:
                 return result  # type: ignore[no-any-return]
+
+    def _checkpoint(self, frame: SymFrame, instr: Any) -> Checkpoint:
+        return Checkpoint(instr, frame.stack.copy(), self.journal.mark(), self.graph.mark(), len(self.guards))
+
+    def _enter_loop(self, frame: SymFrame, instr: Any) -> None:
+        """A break inside goes back to here."""
+        checkpoint = self._checkpoint(frame, instr)
+        previous, frame.current = frame.current, instr
+        frame.entered[instr.index] = Snapshot([frame.state()], checkpoint)
+        frame.current = previous
 
     def _nobody_catches(self) -> bool:
         """An exception that leaves the innermost frame is sure to leave the outermost one."""
@@ -117,8 +129,8 @@ class Interpreter(Calls):
         if instr.handler is None:
             raise error
         made = error.value if isinstance(error.value, ExceptionVal) else None
-        if made is not None and self.handled not in (None, made) and isinstance(made.context, ConstVal):
-            self.journal.set_attr(made, "context", self.handled)
+        if made is not None and self.handled is not made and isinstance(made.context, ConstVal):
+            self.journal.set_attr(made, "context", self.handled or self.handled_outside)
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
             frame.stack.append(ConstVal(instr.index))
@@ -336,6 +348,11 @@ class LazyLocals(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         self.boxes.pop(name, None)
         dict.__setitem__(self, name, value)
+
+    def copy(self) -> LazyLocals:
+        made = LazyLocals(self.boxes.copy())
+        dict.update(made, self)
+        return made
 
     def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         found = self.get(name, default)

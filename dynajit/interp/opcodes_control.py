@@ -92,10 +92,15 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     named = frame.pop() if instr.arg else NULL
     if named is not NULL:
         for key, value in pairs_of(tx, named):
+            if key.py_type() is not str:
+                raise GraphBreak(breaks.RAISES, "TypeError: keywords must be strings")
             kwargs[key.const()] = value
-    args = tx.unpack(frame.pop())
+    args = frame.pop()
+    if not hasattr(args.py_type(), "__iter__") and not hasattr(args.py_type(), "__getitem__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: argument after * must be an iterable, not {args.describe()}")
+    positional = tx.unpack(args)
     fn, owner = frame.pop_callable()
-    frame.push(tx.call(fn, [*owner, *args], kwargs, True))
+    frame.push(tx.call(fn, [*owner, *positional], kwargs, True))
 
 
 @opcode("MAKE_FUNCTION")
@@ -161,6 +166,8 @@ def return_const(tx: Any, frame: SymFrame, instr: Instr) -> Value:
 def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == 0:
         if tx.handled is None:
+            raise GraphBreak(breaks.RAISES, "the exception that the caller handles")
+        if _is_none(tx.handled):
             raise tx.raised(RuntimeError, "No active exception to reraise")
         raise Raised(tx.handled)
     cause = frame.pop() if instr.arg == 2 else None
@@ -186,7 +193,7 @@ def reraise(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(tx: Any, frame: SymFrame, instr: Instr) -> None:
     error = frame.pop()
-    frame.push(tx.handled if tx.handled is not None else ConstVal(None))
+    frame.push(tx.handled if tx.handled is not None else tx.handled_outside)
     frame.push(error)
     tx.journal.set_attr(tx, "handled", error)
 
@@ -194,7 +201,7 @@ def push_exc_info(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("POP_EXCEPT")
 def pop_except(tx: Any, frame: SymFrame, instr: Instr) -> None:
     previous = frame.pop()
-    tx.journal.set_attr(tx, "handled", previous if isinstance(previous, ExceptionVal) else None)
+    tx.journal.set_attr(tx, "handled", None if previous is tx.handled_outside else previous)
 
 
 @opcode("CHECK_EXC_MATCH")

@@ -200,6 +200,9 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
     other = frame.pop()
     target = frame.stack[-instr.arg]
     assert isinstance(target, ListVal)
+    kind = other.py_type()
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: value after * must be an iterable, not {kind.__name__}")
     target.replace(tx, [*target.values(tx), *tx.unpack(other)])
 
 
@@ -231,6 +234,8 @@ def map_add(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def dict_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
     other = frame.pop()
     target = frame.stack[-instr.arg]
+    if not hasattr(other.py_type(), "keys"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: {other.describe()} is not a mapping")
     for key, value in pairs_of(tx, other):
         target.setitem(tx, key, value)
 
@@ -239,6 +244,8 @@ def dict_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def dict_merge(tx: Any, frame: SymFrame, instr: Instr) -> None:
     other = frame.pop()
     target = frame.stack[-instr.arg]
+    if not hasattr(other.py_type(), "keys"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: argument after ** must be a mapping, not {other.describe()}")
     for key, value in pairs_of(tx, other):
         if target.contains(tx, key):
             raise GraphBreak(breaks.RAISES, f"TypeError: got multiple values for keyword argument {key.describe()}")

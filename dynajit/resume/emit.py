@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any
 
 import torch
 
-from dynajit.bytecode import Emitter, InnerCall, Instr
+from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
-from dynajit.resume.inside import instruction_function
-from dynajit.resume.plan import Plan, Resume, operands, resume_after
+from dynajit.resume.inside import calling_functions, instruction_function
+from dynajit.resume.plan import (
+    Plan,
+    Resume,
+    operands,
+    peeks,
+    resume_after,
+    resume_handler,
+    resume_loop,
+    resume_loop_handler,
+)
 from dynajit.resume.rebuild import Rebuilder, in_cycles, reachable
 from dynajit.values.base import NULL, Value
 from dynajit.values.tensor import TensorVal
@@ -28,22 +37,34 @@ from dynajit.values.tensor import TensorVal
 # makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
 # whether it is the outermost frame's) -> callable
 MakeContinuation = Callable[[Resume, InnerCall | None, bool], Callable[..., Any]]
+# makes the function that runs a loop: (the loop's frame, how it is cut) -> callable
+MakeShell = Callable[[SymFrame, Outline], Callable[..., Any]]
 _UNBOUND = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_DEREF", "DELETE_DEREF"})
 _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
-_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _KEEPS_OPERAND
+# which run in the outermost frame's code even if they are an inlined frame's: they jump and push
+_INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
+_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
 
 
 class Emission:
     """One replacement code object."""
 
-    def __init__(self, tx: Interpreter, root: SymFrame, make_continuation: MakeContinuation) -> None:
+    def __init__(
+        self, tx: Interpreter, root: SymFrame, make_continuation: MakeContinuation, make_shell: MakeShell
+    ) -> None:
         self.tx = tx
         self.root = root
         self.make_continuation = make_continuation
+        self.make_shell = make_shell
         self.emit = Emitter()
         self.out = Rebuilder(self.emit)
         self.results: list[Value] = []
-        self.resumes: list[tuple[bool, list[Resume]]] = []
+        # how all frames go on behind the instruction (or loop), one for each place where control may go from there,
+        # and how where it raises and one of the frames has a handler
+        self.resumes: list[list[Resume]] = []
+        self.caught: list[Resume] = []
+        # the variables of the cells of locals that a loop changes
+        self.shared: dict[str, str] = {}
         self.operands: list[Value] = []
         self.plan: Plan | None = None
         self.exit_grad = torch.is_grad_enabled()
@@ -58,22 +79,40 @@ class Emission:
         """The frame breaks at the current instruction of the plan's innermost frame."""
         self.plan = plan
         inner = plan.frames[-1]
-        self.operands = operands(inner)
-        outer = [resume_after(frame) for frame in plan.frames[:-1]]
-        if inner.current.op in TERMINATORS:
-            return
-        self.resumes = [(False, [*outer, resume_after(inner)])]
-        if inner.current.op in _JUMPS:
-            self.resumes.append((True, [*outer, resume_after(inner, True)]))
+        outer = [resume_after(frame, calls=True) for frame in plan.frames[:-1]]
+        if plan.cut is not None:
+            cut, stack = plan.cut, plan.back.stack
+            self.operands = stack[cut.floor : cut.entry_depth]
+            self.resumes = [[*outer, resume_loop(inner, stack, cut, leave)] for leave in cut.leaves]
+            if cut.handler is not None:
+                self.caught = [*outer, resume_loop_handler(inner, stack, cut)]
+        else:
+            self.operands = operands(inner)
+            if inner.current.op not in TERMINATORS:
+                self.resumes = [[*outer, resume_after(inner)]]
+            if inner.current.op in _JUMPS:
+                self.resumes.append([*outer, resume_after(inner, True)])
+            if inner.current.handler is not None:
+                self.caught = [*outer, resume_handler(inner, inner.current.handler)]
+        for depth in reversed(range(len(outer))):
+            handler = plan.frames[depth].current.handler
+            if not self.caught and handler is not None:
+                self.caught = [*outer[:depth], resume_handler(plan.frames[depth], handler)]
 
     def roots(self) -> list[Any]:
         """All values that the code pushes."""
         found: list[Any] = [*self.results, *self.operands]
-        for _, chain in self.resumes:
+        for chain in [*self.resumes, self.caught]:
             for resume in chain:
                 found.extend(resume.stack)
-                found.extend(_local(resume.frame, name) for name in resume.locals)
+                found.extend(_local(resume.frame, name) for name in resume.locals if name in resume.frame.locals)
                 found.extend(resume.frame.cells[name] for name in resume.cells)
+        if self.plan is not None and self.plan.cut is not None:
+            frame, cut = self.plan.frames[-1], self.plan.cut
+            found.extend(_local(frame, name) for name in (*cut.named, *cut.shared) if name in frame.locals)
+            found.extend(frame.cells[name] for name in cut.cells)
+        if self.tx.handled is not None:
+            found.append(self.tx.handled)
         for value in self.tx.journal.dirty.values():
             found.extend(value.effect_children())
         found.extend(value for _, value in self.tx.globals_written.values() if value is not DELETED)
@@ -139,6 +178,10 @@ class Emission:
         if grad != self.tx.entry_state.grad:
             self.out.call_const(torch._C._set_grad_enabled, lambda: self.out.const(grad), 1)
             self.emit.pop_top()
+        if self.tx.handled is not None:
+            # the exception that is being handled from here on
+            self.out.push(self.tx.handled)
+            self.emit.op("POP_EXCEPT")
 
     def _store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         if value is DELETED:
@@ -151,9 +194,14 @@ class Emission:
         self.emit.store_subscr()
 
     def _break(self, plan: Plan) -> None:
-        """Run the breaking instruction for real, then the continuations from the innermost frame outwards."""
+        """Run the breaking instruction (or loop) for real, then the continuations from the innermost frame outwards."""
+        caught = Label()
+        if self.caught:
+            self.emit.set_handler(Handler(caught, 0))
         instr = plan.frames[-1].current
-        if len(plan.frames) > 1 and instr.op not in _KEEPS_OPERAND:
+        if plan.cut is not None:
+            self._run_loop(plan, plan.cut)
+        elif len(plan.frames) > 1 and instr.op not in _INLINE:
             self._run_inside(plan)
         else:
             self.emit.set_location(instr.positions)
@@ -163,14 +211,79 @@ class Emission:
                 self._unbound(instr)
             if len(self.resumes) < 2:
                 self.emit.rerun(instr)
-        if len(self.resumes) == 2:
+                self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
+        if plan.cut is not None:
+            self._leave_loop(plan.cut)
+        elif len(self.resumes) == 2:
             jumped = self.emit.label()
             self.emit.rerun(instr, jumped)
-            self._continue(self.resumes[0][1])
+            self._continue(self.resumes[0])
             self.emit.mark(jumped)
-            self._continue(self.resumes[1][1])
+            self._continue(self.resumes[1])
         elif self.resumes:
-            self._continue(self.resumes[0][1])
+            self._continue(self.resumes[0])
+        if self.caught:
+            self.emit.set_handler(None)
+            self.emit.mark(caught)
+            self._continue(self.caught)
+
+    def _run_loop(self, plan: Plan, cut: Outline) -> None:
+        """Call the loop's shell; the locals that it changes are put into cells."""
+        frame = plan.frames[-1]
+        for name in cut.shared:
+            bound = name in frame.locals
+            push = partial(self.out.push, _local(frame, name)) if bound else _nothing
+            self.out.call_const(CellType, push, int(bound))
+            self.shared[name] = self.out.variable("cell")
+            self.emit.store_fast(self.shared[name])
+        function = self.make_shell(frame, cut)
+        pushes = [partial(self.out.push, value) for value in self.operands]
+        pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
+        pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
+        pushes.extend(partial(self.out.push, frame.cells[name]) for name in cut.cells)
+        if len(plan.frames) > 1:
+            function = calling_functions(plan.frames[1:-1], function, len(pushes))
+        self.emit.set_location(plan.frames[0].current.positions)
+        self._call(function, pushes)
+
+    def _leave_loop(self, cut: Outline) -> None:
+        """The shell's result is on the stack: a tuple of what the loop leaves on its frame's stack, with the number of
+        the place to go on at if there are several."""
+        if len(cut.leaves) == 1:
+            self._unpack(cut.leaves[0].slots)
+            self._continue(self.resumes[0])
+            return
+        result = self.out.variable("left")
+        self.emit.store_fast(result)
+        for number, leave in enumerate(cut.leaves):
+            following = self.emit.label()
+            if number + 1 < len(cut.leaves):
+                self.emit.load_fast(result)
+                self.emit.load_const(-1)
+                self.emit.binary_subscr()
+                self.emit.load_const(number)
+                self.emit.compare_op("==")
+                self.emit.pop_jump_if_false(following)
+            self.emit.load_fast(result)
+            self.emit.delete_fast(result)
+            self._unpack(leave.slots + 1)
+            self.emit.pop_top()
+            self._continue(self.resumes[number])
+            if number + 1 < len(cut.leaves):
+                self.emit.mark(following)
+
+    def _unpack(self, count: int) -> None:
+        """A tuple on the stack → its items, the last on top."""
+        if count == 0:
+            self.emit.pop_top()
+            return
+        self.emit.unpack_sequence(count)
+        names = [self.out.variable("pushed") for _ in range(count)]
+        for name in names:
+            self.emit.store_fast(name)
+        for name in names:
+            self.emit.load_fast(name)
+            self.emit.delete_fast(name)
 
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
@@ -191,29 +304,26 @@ class Emission:
         if not self.resumes:
             self.emit.return_value()  # not reached: the instruction raises
             return
-        count = self.resumes[0][1][-1].pushes.count("value")
+        count = self.resumes[0][-1].pushes.count("value")
         if len(self.resumes) == 1 and count == 0:
             self.emit.pop_top()
         elif count > 1:
-            self.emit.unpack_sequence(count)
-            names = [self.out.variable("pushed") for _ in range(count)]
-            for name in names:
-                self.emit.store_fast(name)
-            for name in names:
-                self.emit.load_fast(name)
+            self._unpack(count)
 
     def _continue(self, chain: Sequence[Resume]) -> None:
         """Call the outermost frame's continuation, which calls the next one inwards where the user's code did."""
+        self.emit.set_handler(None)
         results = [self.out.variable("result") for _ in range(chain[-1].pushes.count("value"))]
         for name in reversed(results):
             self.emit.store_fast(name)
         inner: InnerCall | None = None
-        pushes: list[Callable[[], None]] = [partial(self.emit.load_fast, name) for name in results]
+        pushes: list[Callable[[], None]] = [partial(self._take, name) for name in results]
         for resume in reversed(chain):
             outermost = resume is chain[0]
             function = self.make_continuation(resume, inner, outermost)
             slots = [partial(self.out.push, value) for value in resume.stack if value is not NULL]
-            named = [partial(self.out.push, _local(resume.frame, name)) for name in resume.locals]
+            named = [self._local(resume.frame, name) for name in resume.locals]
+            named.extend(partial(self.emit.load_fast, self.shared[name]) for name in resume.shared)
             cells = [partial(self.out.push, resume.frame.cells[name]) for name in resume.cells]
             own, pushes = ([], pushes) if inner is not None else (pushes, [])
             pushes = [*slots, *own, *named, *cells, *pushes]
@@ -221,12 +331,32 @@ class Emission:
         self._call(function, pushes)
         self.emit.return_value()
 
+    def _take(self, name: str) -> None:
+        """Push a variable and let go of it."""
+        self.emit.load_fast(name)
+        self.emit.delete_fast(name)
+
+    def _local(self, frame: SymFrame, name: str) -> Callable[[], None]:
+        """Pushes a local of a frame that goes on."""
+        if name in self.shared and self.plan is not None and frame is self.plan.frames[-1]:
+
+            def push() -> None:
+                self.emit.load_fast(self.shared[name])
+                self.emit.load_attr("cell_contents")
+
+            return push
+        return partial(self.out.push, _local(frame, name))
+
     def _call(self, function: Callable[..., Any], pushes: Sequence[Callable[[], None]]) -> None:
         def push() -> None:
             for push_one in pushes:
                 push_one()
 
         self.emit.call_function(lambda: self.emit.load_const(function), push, len(pushes))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _local(frame: SymFrame, name: str) -> Any:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode import Emitter, pushed_kinds
+from dynajit.bytecode import Emitter, pushed_kinds, stack_shape
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
+from dynajit.resume.plan import peeks
 from dynajit.values.base import NULL, Value
 
 
@@ -38,12 +39,21 @@ def instruction_function(frames: Sequence[SymFrame], operands: Sequence[Value]) 
         emit.return_value()
     else:
         emit.rerun(instr)
+        emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(frame))
         if instr.op not in TERMINATORS:
             _return_pushed(emit, pushed_kinds(instr).count("value"))
     function = _function(emit, names, frame)
     for outer in reversed(frames[:-1]):
         function = _calling_function(outer, function, names)
     return function
+
+
+def calling_functions(frames: Sequence[SymFrame], inner: Callable[..., Any], argc: int) -> Callable[..., Any]:
+    """A function that calls `inner` with its `argc` arguments through one function for each of the frames."""
+    names = [f"argument{number}" for number in range(argc)]
+    for outer in reversed(frames):
+        inner = _calling_function(outer, inner, names)
+    return inner
 
 
 def _return_pushed(emit: Emitter, count: int) -> None:

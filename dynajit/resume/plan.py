@@ -1,19 +1,36 @@
 """Where a break can happen: the innermost frame that can be gone on with, and what is live there.
 
-In: the chain of frames at the break. Out: `Plan`, or None if even the outermost frame can't be continued. A frame can
-be continued if its current instruction is in no loop, with or try block, and if its return value is just what
-its caller's instruction pushes.
+In: the chain of frames at the break. Out: `Plan`s, the best first. A frame can be continued if its return value is just
+what its caller's instruction pushes. Where an exception handler is around the instruction, the frame goes on in the
+handler if the instruction raises; `with` and `try` blocks need nothing else. In a loop the frame would go on with the
+next iteration inside of what continues this one, so the loop as a whole runs instead, with its body as a function in
+which the break is met again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dynajit.bytecode import SlotKind, cells_live, live_before, pushed_kinds, regions, stack_shape
+from dynajit.bytecode import (
+    Leave,
+    Loop,
+    Outline,
+    SlotKind,
+    cells_live,
+    live_before,
+    loops,
+    outline,
+    pushed_kinds,
+    stack_shape,
+    target,
+)
 from dynajit.bytecode.cfg import super_sites
-from dynajit.interp.frame import SymFrame
+from dynajit.bytecode.continuation import handlers_of
+from dynajit.interp.frame import Checkpoint, FrameState, SymFrame
+from dynajit.interp.machine import Interpreter
 from dynajit.values.base import NULL, Value
+from dynajit.values.constant import ConstVal
 
 # Instructions that name a local, cell or global mean something only in their own frame's code.
 _FRAME_BOUND = frozenset(
@@ -39,14 +56,9 @@ _NEVER_RERUN = frozenset(
         "YIELD_VALUE",
         "SEND",
         "RETURN_GENERATOR",
-        "FOR_ITER",
-        "RERAISE",
         "PUSH_EXC_INFO",
         "POP_EXCEPT",
-        "WITH_EXCEPT_START",
         "LOAD_SPECIAL",
-        "CHECK_EXC_MATCH",
-        "BEFORE_WITH",
         "UNKNOWN",
         "LOAD_LOCALS",
         "SETUP_ANNOTATIONS",
@@ -63,7 +75,8 @@ _NEVER_RERUN = frozenset(
 
 class Resume(NamedTuple):
     """How one frame goes on: before the instruction `at`, with `stack` below the slots that the broken instruction
-    pushes (kinds `pushes`)."""
+    pushes (kinds `pushes`). Locals in `shared` are passed in cells. With `throw`, `at` is an exception handler and what
+    is pushed the exception."""
 
     frame: SymFrame
     at: int
@@ -71,22 +84,37 @@ class Resume(NamedTuple):
     pushes: tuple[SlotKind, ...]
     locals: list[str]
     cells: list[str]
+    shared: tuple[str, ...] = ()
+    throw: bool = False
 
 
 class Plan(NamedTuple):
-    """A break at the current instruction of `frames[-1]`; `lifted` if that is not where tracing stopped."""
+    """A break in `frames[-1]`: at its current instruction, or (`cut`) where a loop is entered that runs as a whole.
+    `lifted` if that is not where tracing stopped; `back` is where to roll back to."""
 
     frames: list[SymFrame]
     lifted: bool
+    back: Checkpoint
+    states: tuple[FrameState, ...] = ()
+    cut: Outline | None = None
+
+    def restore(self, tx: Interpreter) -> None:
+        """Be back where the break is."""
+        tx.rollback(self.back)
+        for state in self.states:
+            state.restore()
 
 
 def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
-    """The frames that can be broken at, innermost first, each with all frames outside of it."""
+    """Where the break can be: at the outermost loop that is being run, else in the innermost frame that can be gone on
+    with, then in those outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
             break
-        if regions(frame.code)[frame.current.index]:
+        loop = next((loop for loop in loops(frame.code) if frame.current.index in loop.members), None)
+        if loop is not None:
+            yield from _loop_plan(frames, depth, loop)
             break
         resumable = depth + 1
     while resumable:
@@ -98,41 +126,115 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
             and not (resumable > 1 and instr.op in _FRAME_BOUND)
         )
         if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            yield Plan(frames[:resumable], resumable < len(frames))
+            yield Plan(frames[:resumable], resumable < len(frames), frame.checkpoint)
         resumable -= 1
 
 
-def resume_after(frame: SymFrame, jump: bool = False) -> Resume:
-    """How the frame goes on behind its current instruction."""
+def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]:
+    """Run the loop with its body as a function; the break is met again in there."""
+    frame = frames[depth]
+    entered = frame.entered.get(loop.entry)
+    if entered is None:
+        return
+    state = entered.states[0]
+    bound = frozenset(name for name in frame.code_object.co_varnames if name in state.locals)
+    cut = outline(frame.code, loop, bound)
+    if cut is not None:
+        yield Plan(frames[: depth + 1], False, entered.checkpoint, (state,), cut)
+
+
+def resume_after(frame: SymFrame, jump: bool = False, calls: bool = False) -> Resume:
+    """How the frame goes on behind its current instruction; `calls` if that instruction's callee goes on first."""
     instr = frame.current
     assert frame.checkpoint is not None
     pops, _ = stack_shape(instr.op, instr.arg, jump)
     stack = frame.checkpoint.stack
     index = instr.target if jump else instr.index + 1
     assert index is not None
-    live = live_before(frame.code)[index]
-    cells = cells_live(frame.code, index)
-    names = [
-        name
-        for name in frame.code_object.co_varnames
-        if name in live and name not in frame.cells and name in frame.locals
-    ]
+    starts = [index, *(handlers_of(frame.code, instr.index) if calls else ())]
     return Resume(
         frame,
         index,
         stack[: len(stack) - pops],
         pushed_kinds(instr, jump),
-        names,
-        [name for name in frame.cells if name in cells],
+        _live_locals(frame, starts),
+        _live_cells(frame, starts),
     )
 
 
+def resume_handler(frame: SymFrame, handler: int) -> Resume:
+    """How the frame goes on in its exception handler."""
+    assert frame.checkpoint is not None
+    depth = next(instr.handler_depth for instr in frame.instrs if instr.handler == handler)
+    return Resume(
+        frame,
+        handler,
+        frame.checkpoint.stack[:depth],
+        ("value",),
+        _live_locals(frame, [handler]),
+        _live_cells(frame, [handler]),
+        throw=True,
+    )
+
+
+def resume_loop(frame: SymFrame, stack: list[Value], cut: Outline, leave: Leave) -> Resume:
+    """How the frame goes on behind a loop."""
+    pushes: tuple[SlotKind, ...] = ("value",)
+    made = Resume(frame, leave.target, stack[: cut.floor], pushes * leave.slots, [], [])
+    return _with_shared(made, cut)
+
+
+def resume_loop_handler(frame: SymFrame, stack: list[Value], cut: Outline) -> Resume:
+    """How the frame goes on in the exception handler around a loop."""
+    assert cut.handler is not None
+    depth = next(instr.handler_depth for instr in frame.instrs if instr.handler == cut.handler)
+    made = Resume(frame, cut.handler, stack[:depth], ("value",), [], [], throw=True)
+    return _with_shared(made, cut)
+
+
+def _with_shared(resume: Resume, cut: Outline) -> Resume:
+    """Locals that the loop changes are passed by value where they are sure to be bound, else in their cells."""
+    frame, at = resume.frame, resume.at
+    live = live_before(frame.code)[at]
+    sure = cut.bound.get(at, frozenset())
+    named = [
+        name
+        for name in frame.code_object.co_varnames
+        if name in live and name not in frame.cells and (name in sure if name in cut.shared else name in frame.locals)
+    ]
+    shared = tuple(name for name in cut.shared if name in live and name not in sure)
+    return resume._replace(locals=named, cells=_live_cells(frame, [at]), shared=shared)
+
+
+def _live_locals(frame: SymFrame, starts: Sequence[int]) -> list[str]:
+    live = frozenset().union(*(live_before(frame.code)[start] for start in starts))
+    return [
+        name
+        for name in frame.code_object.co_varnames
+        if name in live and name not in frame.cells and name in frame.locals
+    ]
+
+
+def _live_cells(frame: SymFrame, starts: Sequence[int]) -> list[str]:
+    live = frozenset().union(*(cells_live(frame.code, start) for start in starts))
+    return [name for name in frame.cells if name in live]
+
+
 def operands(frame: SymFrame) -> list[Value]:
-    """What the current instruction takes from the stack."""
+    """What the current instruction takes from the stack, or looks at there."""
     assert frame.checkpoint is not None
     pops, _ = stack_shape(frame.current.op, frame.current.arg, False)
     stack = frame.checkpoint.stack
-    return stack[len(stack) - pops :]
+    start = len(stack) - pops
+    return [
+        *(ConstVal(None) if value is NULL else value for value in stack[start - peeks(frame) : start]),
+        *stack[start:],
+    ]
+
+
+def peeks(frame: SymFrame) -> int:
+    """How many slots below its operands the current instruction looks at when it words an error."""
+    return (3 if target().NULL_AFTER_CALLABLE else 2) if frame.current.op == "DICT_MERGE" else 0
 
 
 def slot_kinds(resume: Resume, calls: bool) -> tuple[SlotKind, ...]:

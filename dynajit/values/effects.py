@@ -3,6 +3,7 @@
 In: a function whose result the program can't depend on (it is None), such as a logger's methods. Out: an entry in the
 journal. To let another function be replayed, add it to `is_replayed`.
 """
+
 from __future__ import annotations
 
 import functools

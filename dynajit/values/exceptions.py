@@ -6,6 +6,7 @@ look at; one that leaves the outermost frame ends the graph, and the line runs f
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,8 @@ class ExceptionVal(ObjVal):
         if name == "__cause__":
             return self.cause
         if name == "__context__":
+            if isinstance(self.context, HandledVal) and sys.exception() is None:
+                return ConstVal(None)
             return self.context
         if name == "__suppress_context__":
             return ConstVal(self.suppress)
@@ -97,6 +100,22 @@ class ExceptionVal(ObjVal):
 
     def fill_children(self) -> Sequence[Value]:
         return [*super().fill_children(), self.cause, self.context]
+
+
+class HandledVal(Value):
+    """The exception (or None) that was being handled when the traced code was entered."""
+
+    def py_type(self) -> type:
+        return BaseException
+
+    def describe(self) -> str:
+        return "the exception that the caller handles"
+
+    def truth(self, tx: Tracer) -> bool:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, self.describe())
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(sys.exception, lambda: None, 0)
 
 
 def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Raised:

@@ -448,9 +448,11 @@ class BoundBuiltin(Value):
 
     def rebuild(self, out: Any) -> None:
         """Bound to the very function: by name a subclass's own would be found."""
+
         def push() -> None:
             out.push(self.function)
             out.push(self.owner)
+
         out.call_const(bind_descriptor, push, 2)
 
 
@@ -482,6 +484,7 @@ class SuperVal(Value):
         def push() -> None:
             out.const(self.cls)
             out.push(self.obj)
+
         out.call_const(super, push, 2)
 
 

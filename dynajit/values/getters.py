@@ -50,6 +50,3 @@ class GetterVal(Value):
                 out.push(part)
 
         out.call_const(self.kind, push, len(self.children()), tuple(self.kwargs))
-
-
-

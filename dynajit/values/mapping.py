@@ -279,6 +279,7 @@ class DictIterator(IteratorVal):
             out.push(self.mapping)
             for part in (self.what, self.index, self.backwards):
                 out.const(part)
+
         out.call_const(_dict_iterator_at, push, 4)
 
 

@@ -232,6 +232,13 @@ class InstanceDict(DictVal):
         out.emit.load_attr("__dict__")
 
 
+def _length(found: Value) -> Value:
+    """What a class's `__len__` returned, if it is a length."""
+    if found.is_const() and not (type(found.const()) is int and 0 <= found.const() <= sys.maxsize):
+        raise GraphBreak(breaks.RAISES, f"__len__ returns {found.const()!r}")
+    return found
+
+
 class ObjVal(Value):
     """An instance of a class that has no model of its own.
 
@@ -453,13 +460,16 @@ class ObjVal(Value):
         for name in ("__bool__", "__len__"):
             method = self.special(tx, name)
             if method is not None:
-                return tx.call(method, (), {}).truth(tx)
+                found = tx.call(method, (), {})
+                if name == "__bool__" and found.py_type() is not bool and found.is_const():
+                    raise tx.raised(TypeError, f"__bool__ should return bool, returned {found.py_type().__name__}")
+                return (found if name == "__bool__" else _length(found)).truth(tx)
         return True
 
     def length(self, tx: Tracer) -> Value:
         if self.special(tx, "__len__") is None:
             raise tx.raised(TypeError, f"object of type '{self.cls.__name__}' has no len()")
-        return self.call_special(tx, "__len__")
+        return _length(self.call_special(tx, "__len__"))
 
     def iterate(self, tx: Tracer) -> Value:
         if self.special(tx, "__iter__") is not None:

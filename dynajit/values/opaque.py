@@ -3,6 +3,7 @@
 In: a real object and its source. Out: `OpaqueVal`. Breaking at the use and not at the read matters: a read at the
 start of a continuation would break there again and again.
 """
+
 from __future__ import annotations
 
 from dynajit.guards.source import Source

@@ -313,6 +313,7 @@ class TensorMethod(Value):
         def push() -> None:
             out.push(self.owner)
             out.emit.load_attr(self.name)
+
         if self.name == "backward":
             # what the autograd engine runs is compiled already, or not the program's
             out.call_const(_C.GraphCall, push, 1)

@@ -237,7 +237,7 @@ def helper(x: Tensor, mode: str) -> Tensor:
 
 def helper_in_loop(x: Tensor, modes: list[str]) -> Tensor:
     for mode in modes:
-        print("loop", mode)
+        print("loop", mode, len(locals()))
         x = helper(x, mode)
     return x
 
@@ -263,7 +263,7 @@ def words(text: str) -> str:
 def words_in_loop(x: Tensor, texts: list[str]) -> list[str]:
     found = []
     for text in texts:
-        print(text)
+        print(text, len(locals()))
         found.append(words(text))
     return found
 

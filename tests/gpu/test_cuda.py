@@ -1,4 +1,5 @@
 """Programs on an NVIDIA GPU: same results as eager through the backends that run there."""
+
 from __future__ import annotations
 
 import copy
@@ -24,8 +25,11 @@ def fresh() -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_functions(backend: str) -> None:
     x, y, w = (torch.randn(64, 64, device="cuda") for _ in range(3))
-    for fn in (lambda x, y, w: torch.softmax(x @ y, dim=1), lambda x, y, w: x / (x.abs() + 1) * w,
-               lambda x, y, w: torch.relu(x * w + y) * 0.5):
+    for fn in (
+        lambda x, y, w: torch.softmax(x @ y, dim=1),
+        lambda x, y, w: x / (x.abs() + 1) * w,
+        lambda x, y, w: torch.relu(x * w + y) * 0.5,
+    ):
         compiled = dynajit.compile(fn, backend=backend, fullgraph=True)
         for _ in range(2):
             torch.testing.assert_close(compiled(x, y, w), fn(x, y, w))
@@ -35,6 +39,7 @@ def test_functions(backend: str) -> None:
 def test_device_is_guarded(backend: str) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x + torch.ones(x.shape, device=x.device)
+
     compiled = dynajit.compile(fn, backend=backend)
     for device in ("cuda", "cpu", "cuda"):
         x = torch.randn(8, device=device)
@@ -52,6 +57,7 @@ def test_break_and_branch(backend: str, capsys: pytest.CaptureFixture[str]) -> N
         if x.sum() > 0:
             return x + 1
         return x - 1
+
     compiled = dynajit.compile(fn, backend=backend)
     for sign in (1, -1, 1):
         x = torch.full((8,), float(sign), device="cuda")

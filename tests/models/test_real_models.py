@@ -124,5 +124,6 @@ def test_after_torch_compile() -> None:
     def step() -> None:
         optimizer.zero_grad()
         optimizer.step()
+
     _, found = captured(dynajit.compile(step, backend="eager"))
     assert [brk.reason for record in found for brk in record.breaks] == []

@@ -425,19 +425,22 @@ def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
 @builtin(sys.exc_info)
 def exc_info(tx: Tracer) -> Value:
     """contextlib asks for the exception at hand only to find the end of a chain; others may mean the caller's."""
-    if tx.handled is None and tx.caller_module() == "contextlib":
+    found = _handled(tx, "sys.exc_info")
+    if found.py_type() is type(None):
         return TupleVal([ConstVal(None)] * 3)
-    if tx.handled is not None and tx.caller_module() == "contextlib":
-        return TupleVal([tx.from_real(tx.handled.py_type()), tx.handled, ConstVal(None)])
-    raise GraphBreak(breaks.FRAME_INTROSPECTION, "sys.exc_info")
+    return TupleVal([tx.from_real(found.py_type()), found, ConstVal(None)])
+
+
+def _handled(tx: Tracer, asked: str) -> Value:
+    if tx.caller_module() != "contextlib" or (tx.handled is None and sys.exception() is not None):
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, asked)
+    return tx.handled if tx.handled is not None else ConstVal(None)
 
 
 @builtin(sys.exception)
 def exception(tx: Tracer) -> Value:
     """Likewise; contextlib asks with this one since 3.13."""
-    if tx.caller_module() == "contextlib":
-        return tx.handled if tx.handled is not None else ConstVal(None)
-    raise GraphBreak(breaks.FRAME_INTROSPECTION, "sys.exception")
+    return _handled(tx, "sys.exception")
 
 
 @builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)

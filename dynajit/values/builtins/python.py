@@ -211,16 +211,25 @@ def descriptor(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
 # --------------------------------------------------------------------------------------------------------- containers
 
 
+def _hinted(tx: Tracer, items: Value | None) -> list[Value]:
+    """All items, after asking a user's object for its length as CPython does to reserve room."""
+    if items is None:
+        return []
+    if isinstance(items, ObjVal) and isinstance(lookup_type(items.cls, "__len__")[0], types.FunctionType):
+        items.length(tx)
+    return tx.unpack(items)
+
+
 @constructor(list)
 def list_(tx: Tracer, items: Value | None = None) -> Value:
-    return ListVal(tx.unpack(items) if items is not None else [])
+    return ListVal(_hinted(tx, items))
 
 
 @constructor(tuple)
 def tuple_(tx: Tracer, items: Value | None = None) -> Value:
     if isinstance(items, TupleVal) and items.kind is tuple:
         return items
-    return TupleVal(tx.unpack(items) if items is not None else [])
+    return TupleVal(_hinted(tx, items))
 
 
 @constructor(dict)
