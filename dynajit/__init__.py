@@ -12,13 +12,17 @@ torch_compat.check()
 from dynajit import exc, testing  # noqa: E402
 from dynajit.api import compile, disable, explain, graph_break, is_compiling, reset  # noqa: E402
 from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
+from dynajit.bisection import bisect  # noqa: E402
 from dynajit.config import config  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
+from dynajit.report.times import compile_times  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
+    "bisect",
     "compile",
+    "compile_times",
     "config",
     "counters",
     "disable",

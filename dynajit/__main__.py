@@ -2,6 +2,7 @@
 
     python -m dynajit doctor                 what dynajit finds on this machine, and what it lacks
     python -m dynajit explain script.py ...  run a program and report everything that was compiled in it
+    python -m dynajit run -c model script.py ...   run a program with what it calls `model` compiled
     python -m dynajit cache [list|clear]     the kernels kept on disk
 
 In: the command line. Out: text, and exit status 1 where `doctor` finds something missing. One more command: a function
@@ -12,11 +13,11 @@ import argparse
 import importlib
 import importlib.metadata
 import platform
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from dynajit import api, script
 from dynajit.config import config
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
@@ -56,19 +57,58 @@ def doctor(arguments: list[str]) -> int:
 def explain(arguments: list[str]) -> int:
     """Run a program as `python script.py ...` would, and report on stderr what was compiled, also when it fails."""
     parser = argparse.ArgumentParser(prog="python -m dynajit explain", description=explain.__doc__)
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
-    sys.argv = [options.script, *options.arguments]
-    sys.path[0] = str(Path(options.script).resolve().parent)
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page instead")
+    _add_compile(parser)
+    options = _parse_program(parser, arguments)
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
         try:
-            runpy.run_path(options.script, run_name="__main__")
+            script.run(Path(options.script), options.arguments, _wanted(options))
         finally:
             sys.stdout.flush()
-            print(ExplainReport(seen), file=sys.stderr)
+            report = ExplainReport(seen)
+            if options.html:
+                report.html(options.html)
+            else:
+                print(report, file=sys.stderr)
     return 0
+
+
+def run(arguments: list[str]) -> int:
+    """Run a program as `python script.py ...` would, with some of its functions, methods or modules compiled."""
+    parser = argparse.ArgumentParser(prog="python -m dynajit run", description=run.__doc__)
+    _add_compile(parser)
+    options = _parse_program(parser, arguments)
+    script.run(Path(options.script), options.arguments, _wanted(options))
+    return 0
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c",
+        "--compile",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what to compile, by its name at the top level of the script: a function, a module (`model`), or a method "
+        "(`Net.forward`); may be given several times",
+    )
+    parser.add_argument("--backend", default="codegen", help="the backend of what -c names (default: %(default)s)")
+    parser.add_argument("--fullgraph", action="store_true", help="a graph break in what -c names is an error")
+    parser.add_argument("script")
+
+
+def _parse_program(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if not Path(options.script).is_file():
+        parser.error(f"there is no file {options.script}")
+    return options
+
+
+def _wanted(options: argparse.Namespace) -> script.Wanted:
+    settings = {"backend": options.backend, "fullgraph": options.fullgraph}
+    return script.Wanted(tuple(options.compile), lambda target: api.compile(target, **settings))
 
 
 def cache(arguments: list[str]) -> int:
@@ -89,7 +129,12 @@ def cache(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"doctor": doctor, "explain": explain, "cache": cache}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "doctor": doctor,
+    "explain": explain,
+    "run": run,
+    "cache": cache,
+}
 
 
 def main(arguments: list[str]) -> int:

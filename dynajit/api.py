@@ -23,6 +23,7 @@ from dynajit.exc import ConfigError
 from dynajit.report import breaks, records
 from dynajit.report.counters import counters
 from dynajit.report.explain import ExplainReport
+from dynajit.report.times import compile_times
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins import builtin
 from dynajit.values.constant import ConstVal
@@ -71,7 +72,8 @@ def compile(
         dynamic: accepted as torch.compile's; shapes are specialised in this version.
         backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-        options: settings of the backend, by name.
+        options: settings of the backend, by name; and for every backend `verify`: True, or N for one call in N, to
+            compare with eager and a float64 reference (`AccuracyError`).
         disable: return `model` as it is.
 
     Returns:
@@ -117,10 +119,15 @@ def _session(
     named: dict[str, Any] = {}
     if mode not in (None, "default"):
         named["mode"] = mode
-    if options is not None:
-        _check_options(found, options)
-        named["options"] = options
+    own = dict(options or {})
+    verify = own.pop("verify", 0)
+    if type(verify) not in (bool, int) or verify < 0:
+        raise ConfigError(f"the option verify takes True, False or a number of calls, not {verify!r}")
+    if own:
+        _check_options(found, own)
+        named["options"] = own
     session = Session(found, name, fullgraph, dynamic, named)
+    session.verify = verify
     session.settings = {
         "fullgraph": fullgraph,
         "dynamic": dynamic,
@@ -248,28 +255,52 @@ def _with_call(
 class Explain:
     """`explain(fn)`, waiting for arguments."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], settings: dict[str, Any]) -> None:
         self.fn = fn
+        self.settings = settings
 
     def __call__(self, *args: Any, **kwargs: Any) -> ExplainReport:
-        """Run the function once, compiled by itself, and report what was captured."""
+        """Run the function once, compiled by itself, and report what was captured; an exception of the call ends up in
+        the report."""
         found: list[records.CompileRecord] = []
-        target = getattr(type(self.fn), "_dynajit_original", self.fn)
-        compiled = compile(target, backend="eager")
+        compiled = compile(getattr(type(self.fn), "_dynajit_original", self.fn), **self.settings)
+        result, error = None, None
         with records.listen(found.append):
-            result = compiled(*args, **kwargs)
-        return ExplainReport(found, result)
+            try:
+                result = compiled(*args, **kwargs)
+            except Exception as raised:
+                error = raised
+        return ExplainReport(found, result, error)
 
 
-def explain(fn: Callable[..., Any]) -> Explain:
-    """`explain(fn)(*args, **kwargs)` runs `fn` once and returns an `ExplainReport`: graphs, breaks, guards, times."""
-    return Explain(fn)
+def explain(fn: Callable[..., Any], **settings: Any) -> Explain:
+    """`explain(fn)(*args, **kwargs)` runs `fn` once and returns an `ExplainReport`: graphs, breaks, guards, kernels,
+    compile time.
+
+    `settings` are those of `compile`; default: those that `fn` was compiled with, if it was.
+    """
+    if not callable(fn):
+        raise TypeError(f"dynajit.explain takes a callable, not {type(fn).__name__}: {fn!r}")
+    return Explain(fn, {**_settings_of(fn), **settings})
+
+
+def _settings_of(fn: Any) -> dict[str, Any]:
+    """The arguments of the `compile` call that made `fn`; none if it is not compiled."""
+    call = type(fn).__dict__.get("__call__") if isinstance(fn, torch.nn.Module) else fn
+    call = getattr(call, "__func__", call)
+    if not isinstance(call, _C.CompiledFunction):
+        return {}
+    settings: dict[str, Any] = {**call.key.settings, "fullgraph": False}
+    if not isinstance(settings["backend"], str):
+        settings["backend"], settings["options"] = "eager", None  # a backend of the user's own sees its own graphs only
+    return settings
 
 
 def reset() -> None:
     """Forget all compiled variants and counts; the next call of anything compiled compiles again."""
     reset_caches()
     counters.clear()
+    compile_times().clear()
 
 
 def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:

@@ -42,6 +42,21 @@ class Config:
     simd: str = _doc(
         "auto", "vector instructions of CPU kernels: auto (what this machine has), avx512, avx2, neon, none"
     )
+    debug: bool = _doc(False, "write each compile's graphs, code, guards and times into a folder of its own")
+    debug_dir: str = _doc("dynajit_debug", "where these folders are made")
+    debug_inputs: bool = _doc(
+        False, "with debug: also save each graph's inputs and parameters, for fx_graph_runnable.py"
+    )
+    progress: str = _doc(
+        "auto",
+        "a line on stderr while a compile takes longer than two seconds: auto (on a terminal), on, off",
+    )
+    verify: int = _doc(
+        0, "compare one in this many calls of each compiled graph with eager and a float64 reference; 0: none, 1: all"
+    )
+    planted_bug: str = _doc(
+        "", 'an ATen operation ("aten.tanh.default") whose generated code is made wrong on purpose, to test verify'
+    )
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = _FIELDS.get(name)
@@ -52,6 +67,8 @@ class Config:
             raise ConfigError(f"config.{name} takes {expected}, not {type(value).__name__}: {value!r}")
         if name == "simd" and value not in SIMD:
             raise ConfigError.unknown("value of config.simd", value, SIMD)
+        if name == "progress" and value not in PROGRESS:
+            raise ConfigError.unknown("value of config.progress", value, PROGRESS)
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -129,6 +146,7 @@ def fields() -> Iterator[str]:
     return iter(_FIELDS)
 
 
+PROGRESS = ("auto", "on", "off")
 SIMD = ("auto", "avx512", "avx2", "neon", "none")
 _FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Config)}
 

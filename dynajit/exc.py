@@ -108,3 +108,23 @@ def _what_to_do(hint: str) -> str:
 
 def _paragraphs(*parts: str) -> str:
     return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+class AccuracyError(DynajitError):
+    """With `verify` on, a compiled graph's result is further from a float64 reference than eager's rounding explains.
+
+    `graph` names the graph, `where` the output, input or gradient, `difference` the numbers. `dynajit.bisect` narrows
+    it to the smallest part that shows it.
+    """
+
+    def __init__(self, graph: str, where: str, difference: str) -> None:
+        self.graph = graph
+        self.where = where
+        self.difference = difference
+        super().__init__(
+            _paragraphs(
+                f"{graph} gives a wrong result: {where}: {difference}",
+                "",
+                _what_to_do("dynajit.bisect(fn)(*args) finds the smallest part that is wrong; please report it"),
+            )
+        )

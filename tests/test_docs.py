@@ -10,6 +10,7 @@ import pytest
 
 from dynajit import exc
 from dynajit.config import fields
+from dynajit.report import debug
 from dynajit.report.logs import ARTIFACTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,12 +22,16 @@ FILE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|c|cpp|h|md|toml))`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-# Bare names of the files there are.
-EXISTING = {
-    p.name
-    for folder in ("dynajit", "csrc", "tests", "benchmarks", "docs", "tools")
-    for p in (ROOT / folder).rglob("*.*")
-} | {p.name for p in ROOT.iterdir()}
+# Bare names of the files there are, and of those that dynajit writes.
+EXISTING = (
+    {*debug.FILES, "dynajit_bisect.py"}
+    | {
+        p.name
+        for folder in ("dynajit", "csrc", "tests", "benchmarks", "docs", "tools")
+        for p in (ROOT / folder).rglob("*.*")
+    }
+    | {p.name for p in ROOT.iterdir()}
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

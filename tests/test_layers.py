@@ -18,7 +18,7 @@ MAX_LINES = 800
 BASE = ["exc", "config", "torch_compat", "_C", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
-TOP = ["backends", "capture", "api", "testing", "__main__"]
+TOP = ["backends", "verify", "capture", "api", "bisection", "script", "testing", "__main__"]
 
 
 def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
@@ -33,10 +33,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     **_chain(BASE, BACK),
     "aot": {*BASE, "aot"},
     "backends": {*BASE, *BACK, "aot", "backends"},
-    "capture": {*BASE, *FRONT, "backends", "capture"},
+    "verify": {*BASE, "verify"},
+    "capture": {*BASE, *FRONT, "backends", "verify", "capture"},
     "api": {*BASE, *FRONT, "backends", "capture", "api"},
+    "script": {"exc", "script"},
     # The package's face and its tools see everything.
-    **{face: {*BASE, *FRONT, *BACK, "aot", *TOP, "__init__"} for face in ("testing", "__main__", "__init__")},
+    **{
+        face: {*BASE, *FRONT, *BACK, "aot", *TOP, "__init__"}
+        for face in ("bisection", "testing", "__main__", "__init__")
+    },
 }
 
 RIVAL = re.compile(r"torch[./]_(dynamo|inductor)")

@@ -7,6 +7,7 @@ import pytest
 
 from dynajit import __main__ as cli
 from dynajit.config import config
+from dynajit.exc import ConfigError
 from dynajit.report import records
 from dynajit.runtime import store
 
@@ -57,3 +58,46 @@ def test_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         cli.main(["frobnicate"])
     assert "doctor" in capsys.readouterr().err
+
+
+SCRIPT = """import sys
+import torch
+
+def step(x):
+    return torch.sin(x) + 1
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return step(x) * 2
+
+if __name__ == "__main__":
+    net = Net()
+    print(net(torch.zeros(2)).tolist(), sys.argv[1:], type(net).__name__)
+"""
+
+
+@pytest.mark.parametrize("name", ["step", "net", "Net.forward"])
+def test_run_compiles_what_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    seen: list[records.CompileRecord] = []
+    with records.listen(seen.append):
+        assert cli.main(["run", "-c", name, "--backend", "eager", str(script), "-v"]) == 0
+    assert capsys.readouterr().out == "[2.0, 2.0] ['-v'] Net\n"
+    assert sum(len(record.graphs) for record in seen) == 1
+    assert cli.main(["explain", "-c", name, "--html", str(tmp_path / "page.html"), str(script)]) == 0
+    assert "torch.sin(x) + 1" in (tmp_path / "page.html").read_text()
+
+
+def test_run_refuses_what_the_script_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(ConfigError, match="binds no nothing"):
+        cli.main(["run", "-c", "nothing", str(script)])
+    with pytest.raises(SystemExit):
+        cli.main(["run", str(tmp_path / "missing.py")])
+    assert "there is no file" in capsys.readouterr().err

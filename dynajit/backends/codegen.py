@@ -20,7 +20,7 @@ from dynajit.aot import compile_joint, decompositions
 from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
-from dynajit.report import logs, phases
+from dynajit.report import debug, logs, phases, records
 from dynajit.runtime import executor, toolchain
 
 # No option changes what is generated yet; a name nobody knows is an error all the same.
@@ -57,8 +57,10 @@ def _device(value: Any) -> str | None:
 
 def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
     name = f"{phase}_{next(_serial)}"
-    if logs.enabled("aot_graphs"):
-        logs.emit("aot_graphs", f"{name}\n{gm.print_readable(print_output=False)}")
+    if logs.enabled("aot_graphs") or debug.enabled():
+        text = gm.print_readable(print_output=False)
+        logs.emit("aot_graphs", f"{name}\n{text}", _compile_id())
+        debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     try:
         with phases.timer("codegen"):
             plan = _with_separate_objects(generator.generate(gm, inputs, name), gm)
@@ -66,9 +68,30 @@ def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callab
     except (generator.CannotGenerate, toolchain.ToolchainError) as error:
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
-    if logs.enabled("output_code"):
-        logs.emit("output_code", f"{name}\n{plan.source}\n{plan}")
+    _report(plan, phase)
     return compiled
+
+
+def _report(plan: Plan, phase: str) -> None:
+    """Tell the record of the compile, the logs and the debug folder what was made."""
+    if logs.enabled("output_code"):
+        logs.emit("output_code", f"{plan.name}\n{plan.source}\n{plan}", _compile_id())
+    code = generator.describe(plan, phase)
+    if logs.enabled("fusion"):
+        lines = [f"{kernel.name}: {', '.join(kernel.operations)}" for kernel in code.kernels]
+        lines += [f"called through torch: {', '.join(code.extern)}"] if code.extern else []
+        logs.emit("fusion", "\n".join([plan.name, *lines]), _compile_id())
+    if debug.enabled():
+        debug.write("ir_post_fusion.txt", str(plan))
+        debug.write("output_code.c", generator.standalone(plan))
+    record = records.current()
+    if record is not None and record.graphs:
+        record.graphs[-1].code.append(code)
+
+
+def _compile_id() -> str | None:
+    record = records.current()
+    return record.compile_id if record is not None else None
 
 
 def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:

@@ -6,6 +6,7 @@ Out: a new variant in the code cache, or None. Whatever can't be captured runs e
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import traceback
 import types
@@ -18,6 +19,7 @@ import torch
 from torch import fx
 
 from dynajit import _C
+from dynajit.backends.registry import list_backends
 from dynajit.bytecode import Emitter, build_copy, decode, pretty
 from dynajit.capture import collector, rules
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -27,14 +29,16 @@ from dynajit.graph.builder import GraphInput
 from dynajit.guards.program import GuardSet
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter, with_deep_recursion
-from dynajit.report import breaks, logs, records
+from dynajit.report import breaks, debug, logs, progress, records, runnable
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
+from dynajit.report.places import user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import plan_breaks
 from dynajit.values.base import GraphBreak, Value
+from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
@@ -99,14 +103,23 @@ def _capture(
             compile_id,
             (code.co_filename, code.co_firstlineno),
         )
+    last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
-    with collect() as phases, rules.no_saved_tensor_hooks(), collector.relaxed():
-        record.phases = phases
+    record.lines = (code.co_firstlineno, last)
+    with (
+        collect() as phases,
+        records.recording(record),
+        progress.watch(code.co_name),
+        rules.no_saved_tensor_hooks(),
+        collector.relaxed(),
+    ):
+        record.phases, record.spans = phases, phases.spans
         try:
             variant: _C.Variant | None = with_deep_recursion(
                 lambda: FrameCapture(session, code, function, values, record).run()
             )
         finally:
+            debug.write_times(record)
             records.publish(record)
     session.touch(code)
     return variant
@@ -337,19 +350,23 @@ class FrameCapture:
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
     ) -> Callable[..., Any]:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call")]
-        places = [_user_line(node) for node in nodes]
-        self.record.graphs.append(
-            GraphRecord(
-                self.record.compile_id,
-                tx.graph.op_count,
-                module,
-                next(filter(None, places), None),
-                next(filter(None, reversed(places)), None),
-                self.record.breaks[-1].reason if self.record.breaks else "return",
-            )
+        places = [user_place(node.meta.get("stack_trace") or "") for node in nodes]
+        graph = GraphRecord(
+            self.record.compile_id,
+            tx.graph.op_count,
+            module,
+            next(filter(None, places), None),
+            next(filter(None, reversed(places)), None),
+            self.record.breaks[-1].reason if self.record.breaks else "return",
+            _output_bytes(module),
         )
+        self.record.graphs.append(graph)
+        if self.record.breaks:
+            self.record.breaks[-1].handed_over = graph.output_bytes
         if logs.enabled("graph_code"):
             logs.emit("graph_code", module.print_readable(print_output=False), self.record.compile_id)
+        if debug.enabled():
+            self._write_graph(module, inputs)
         fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
         examples = [entry.fake if fakes else entry.real for entry in inputs]
         tx.entry_state.restore()
@@ -361,7 +378,21 @@ class FrameCapture:
         if not callable(compiled):
             cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
             raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
+        every = self.session.verify or config.verify
+        if every:
+            name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
+            compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
         return _C.GraphCall(compiled)
+
+    def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
+        """The captured graph in the debug folder."""
+        debug.write("fx_graph_readable.py", module.print_readable(print_output=False))
+        folder = debug.folder() if config.debug_inputs else None
+        if folder is not None:
+            torch.save([entry.real for entry in inputs], folder / "inputs.pt")
+        backend = self.session.backend_name if self.session.backend_name in list_backends() else "eager"
+        text = runnable.script(module, [entry.fake for entry in inputs], backend, "inputs.pt" if folder else None)
+        debug.write("fx_graph_runnable.py", text)
 
     def _log(self, tx: Interpreter, code: types.CodeType) -> None:
         self.record.guards = [
@@ -369,14 +400,17 @@ class FrameCapture:
             for guard in tx.guards
         ]
         place = (self.code.co_filename, self.code.co_firstlineno)
-        if logs.enabled("guards"):
+        if logs.enabled("guards") or debug.enabled():
             lines = [
                 f"{guard.text}" + (f"  # {guard.user_loc.short()}" if guard.user_loc else "")
                 for guard in self.record.guards
             ]
             logs.emit("guards", "\n".join(lines), self.record.compile_id, place)
-        if logs.enabled("bytecode"):
-            logs.emit("bytecode", f"{pretty(self.code)}\nbecomes\n{pretty(code)}", self.record.compile_id, place)
+            debug.write("guards.txt", "\n".join(lines) + "\n")
+        if logs.enabled("bytecode") or debug.enabled():
+            text = f"{pretty(self.code)}\nbecomes\n{pretty(code)}"
+            logs.emit("bytecode", text, self.record.compile_id, place)
+            debug.write("bytecode.txt", text)
         if logs.enabled("perf"):
             text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.record.phases.items())
             logs.emit("perf", text, self.record.compile_id, place)
@@ -398,6 +432,18 @@ def _holds_tensors(value: Any, depth: int = 2) -> bool:
     return type(found) is dict and any(_holds_tensors(item, depth - 1) for item in [*found.values()][:32])
 
 
+def _output_bytes(module: fx.GraphModule) -> int | None:
+    """Bytes of the tensors that the graph returns; None if a size is symbolic."""
+    total = 0
+    for node in module.graph.output_node().all_input_nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            if not all(type(size) is int for size in value.shape):
+                return None
+            total += value.numel() * value.element_size()
+    return total
+
+
 def _mutates(tx: Interpreter) -> bool:
     """Whether an input was written in place."""
     return any(entry.fake._version != entry.version for entry in tx.graph.inputs)
@@ -413,15 +459,6 @@ def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
             number, _, function = rest.removeprefix(", line ").partition(", in ")
             found.append(FrameLoc(filename, int(number), function=function))
     return list(dict.fromkeys(found))
-
-
-def _user_line(node: fx.Node) -> tuple[str, int] | None:
-    """The innermost line of the program that made the node."""
-    lines = [line for line in node.meta.get("stack_trace", "").splitlines() if line.startswith('  File "')]
-    if not lines:
-        return None
-    _, filename, rest = lines[-1].split('"', 2)
-    return filename, int(rest.split("line ")[1].split(",")[0])
 
 
 def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc]) -> Unsupported:

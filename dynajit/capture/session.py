@@ -95,6 +95,7 @@ class Session:
         fullgraph: a graph break is an error.
         dynamic: None, True or False, as the user said.
         options: keyword arguments for the backend.
+        verify: compare one in this many calls of each graph with eager; 0: none (then `config.verify` says).
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Session:
         self.fullgraph = fullgraph
         self.dynamic = dynamic
         self.options = options or {}
+        self.verify = 0
         self.capture: Callable[..., Any] | None = None
         # the arguments of `compile`, for pickling
         self.settings: dict[str, Any] = {}

@@ -7,6 +7,7 @@ Out: `plan.Plan`: C text of the kernels and the list of steps. `CannotGenerate` 
 One more target language: a folder beside `c/` that prints `schedule`'s kernels.
 """
 
+from dynajit.codegen.describe import describe, standalone
 from dynajit.codegen.generate import CannotGenerate, generate
 from dynajit.codegen.plan import (
     REQUIRED_CFLAGS,
@@ -37,5 +38,7 @@ __all__ = [
     "KernelStep",
     "Plan",
     "ViewStep",
+    "describe",
     "generate",
+    "standalone",
 ]

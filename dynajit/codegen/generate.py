@@ -35,6 +35,8 @@ from dynajit.codegen.triton.printer import rename
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import NameRef, Program, Source, Tensor, Value
+from dynajit.loopir.printer import program_text
+from dynajit.report import debug
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse
 from dynajit.schedule.loops import Kernel, build_kernel
@@ -67,6 +69,8 @@ def generate(
             try:
                 with timer("lowering"):
                     program = lower(gm, name, device, left)
+                    if debug.enabled():
+                        debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
                 with timer("codegen"):
                     if device.type == "cpu":

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
+from dynajit.config import config
 from dynajit.loopir import index, lower_pointwise, lower_reduction, lower_view, nodes
-from dynajit.loopir.build import convert
+from dynajit.loopir.build import apply, convert
 from dynajit.loopir.builder import Builder, affine, whole
-from dynajit.loopir.nodes import CPU, Extern, NameRef, Origin, Program, Source, Value
+from dynajit.loopir.nodes import CPU, Extern, NameRef, Origin, Program, Source, Value, const
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 
@@ -129,7 +130,8 @@ class _Lowering:
         build.out = out
         made = len(self.program.items)
         try:
-            return function(build, *args, **kwargs)
+            made_here = function(build, *args, **kwargs)
+            return _spoilt(build, made_here) if str(node.target) == config.planted_bug else made_here
         except NotLowered:
             del self.program.items[made:]
             return None
@@ -248,3 +250,10 @@ def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:
             break
         found.add(node)
     return found
+
+
+def _spoilt(build: Builder, value: Any) -> Any:
+    """The value plus one hundredth: the fault that tests of `verify` look for."""
+    if not isinstance(value, Value) or not value.dtype.is_floating_point:
+        return value
+    return build.elementwise(lambda a: apply("add", a, const(0.01, a.dtype)), value)

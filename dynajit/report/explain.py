@@ -5,24 +5,32 @@ with the user's line, and `str(report)` for reading. Every break in the records 
 it cut a graph or cost one.
 """
 
+import dataclasses
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from dynajit.report import costs
 from dynajit.report.phases import PHASES
-from dynajit.report.records import BreakRecord, CompileRecord, GraphRecord
+from dynajit.report.records import BreakRecord, CodeRecord, CompileRecord, GraphRecord
 
 
 class ExplainReport:
     """What a run compiled.
 
     graph_count, graph_break_count, op_count, guard_count: totals. break_reasons: the `BreakRecord`s (`.reason`,
-    `.kind`, `.user_stack`, `.hint`, `.text`). graphs: the fx GraphModules. frames: the `CompileRecord`s. phases:
-    seconds by compile phase, all frames together.
+    `.kind`, `.user_stack`, `.hint`, `.text`, `.cost`). graphs: the fx GraphModules. frames: the `CompileRecord`s.
+    phases: seconds by compile phase, all frames together. result: what the call returned. error: the exception that
+    it raised, or None; the report then holds what was compiled up to there.
     """
 
-    def __init__(self, records: Iterable[CompileRecord], result: Any = None) -> None:
+    def __init__(
+        self, records: Iterable[CompileRecord], result: Any = None, error: BaseException | None = None
+    ) -> None:
         self.frames: list[CompileRecord] = list(records)
         self.result = result
+        self.error = error
         self.graph_records: list[GraphRecord] = [graph for record in self.frames for graph in record.graphs]
         self.break_reasons: list[BreakRecord] = [brk for record in self.frames for brk in record.breaks]
         self.graphs: list[Any] = [graph.graph_module for graph in self.graph_records]
@@ -66,18 +74,16 @@ class ExplainReport:
             "graphs": [_graph_dict(graph) for graph in self.graph_records],
             "breaks": [_break_dict(brk) for brk in self.break_reasons],
             "recompiles": self.recompile_reasons,
-            "frames": [
-                {
-                    "compile_id": r.compile_id,
-                    "name": r.code_name,
-                    "file": r.filename,
-                    "line": r.firstlineno,
-                    "skipped": r.skipped,
-                }
-                for r in self.frames
-            ],
+            "frames": [_frame_dict(record) for record in self.frames],
             "phases": self.phases,
+            "error": None if self.error is None else f"{type(self.error).__name__}: {self.error}",
         }
+
+    def html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one page that needs no network: the source as a heat map, graphs, kernels, times."""
+        from dynajit.report import html  # a page is rarely wanted
+
+        Path(path).write_text(html.page(self), encoding="utf-8")
 
     def __str__(self) -> str:
         totals = {
@@ -87,6 +93,8 @@ class ExplainReport:
             "guard": self.guard_count,
         }
         lines = [", ".join(_count(n, noun) for noun, n in totals.items())]
+        if self.error is not None:
+            lines += [f"The call raised {type(self.error).__name__}: {self.error}"]
         lines += [_section("Graphs", [_graph_line(i, graph) for i, graph in enumerate(self.graph_records, 1)])]
         lines += [_section("Graph breaks", [f"{i}. {brk.render()}" for i, brk in enumerate(self.break_reasons, 1)])]
         lines += [_section("Recompiles", self.recompile_reasons)]
@@ -96,6 +104,8 @@ class ExplainReport:
             if r.skipped
         ]
         lines += [_section("Frames that run eagerly", skipped)]
+        lines += [_section("Kernels", [_code_text(code) for graph in self.graph_records for code in graph.code])]
+        lines += [_section("Guards", [text for record in self.frames for text in _guard_lines(record)])]
         lines += [_section("Compile time", [f"{name:<15} {seconds:8.3f} s" for name, seconds in self.phases.items()])]
         return "\n".join(filter(None, lines))
 
@@ -122,6 +132,48 @@ def _graph_line(i: int, graph: GraphRecord) -> str:
     return f"{i}. {graph.compile_id} {_count(graph.op_count, 'operation')}{where}; ended by: {graph.why_ended}"
 
 
+def _code_text(code: CodeRecord) -> str:
+    """The kernels of one ATen graph, one to a line, and what runs through torch's dispatcher."""
+    lines = [f"{code.name} ({code.phase})"]
+    for kernel in code.kernels:
+        moved = ""
+        if kernel.bytes_moved is not None:
+            seconds = kernel.bytes_moved / costs.memory_speed()
+            moved = f": {costs.size(kernel.bytes_moved)}, at least {costs.microseconds(seconds)} at the memory's speed"
+        times = f" x {kernel.calls}" if kernel.calls > 1 else ""
+        lines.append(f"  {kernel.name}{times}{moved}")
+        lines.append(f"    fuses {', '.join(kernel.operations)}")
+    if code.extern:
+        lines.append(f"  through torch: {', '.join(code.extern)}")
+    return "\n".join(lines)
+
+
+def _guard_lines(record: CompileRecord) -> list[str]:
+    """The guards, sorted by source as they were made, each with the line that made it."""
+    found = []
+    for guard in record.guards:
+        line = f"  # {guard.user_loc.short()}" if guard.user_loc else ""
+        text = guard.text if len(guard.text) <= 160 else guard.text[:157] + "..."
+        found.append(f"{record.compile_id} {text}{line}")
+    return found
+
+
+def _frame_dict(record: CompileRecord) -> dict[str, Any]:
+    return {
+        "compile_id": record.compile_id,
+        "name": record.code_name,
+        "file": record.filename,
+        "line": record.firstlineno,
+        "skipped": record.skipped,
+        "recompile_reason": record.recompile_reason,
+        "phases": dict(record.phases),
+        "guards": [
+            {"source": guard.source, "text": guard.text, "line": guard.user_loc.short() if guard.user_loc else None}
+            for guard in record.guards
+        ],
+    }
+
+
 def _graph_dict(graph: GraphRecord) -> dict[str, Any]:
     return {
         "compile_id": graph.compile_id,
@@ -129,6 +181,7 @@ def _graph_dict(graph: GraphRecord) -> dict[str, Any]:
         "first_line": graph.first_line,
         "last_line": graph.last_line,
         "why_ended": graph.why_ended,
+        "code": [dataclasses.asdict(code) for code in graph.code],
     }
 
 
@@ -139,4 +192,5 @@ def _break_dict(brk: BreakRecord) -> dict[str, Any]:
         "hint": brk.hint,
         "user_stack": [(loc.filename, loc.lineno, loc.function) for loc in brk.user_stack],
         "lifted_from": brk.lifted_from,
+        "handed_over": brk.handed_over,
     }

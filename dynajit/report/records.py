@@ -1,7 +1,8 @@
 """What one capture did, as plain data.
 
-In: `capture/` fills one `CompileRecord` for each frame it looked at and calls `publish`. Out: listeners (`listen`)
-get it: the counters, `explain`, tests. One more fact: a field with a default here, filled in `capture/`.
+In: `capture/` fills one `CompileRecord` for each frame it looked at and calls `publish`; while it is being filled,
+any layer below finds it by `current()` and adds what it knows. Out: listeners (`listen`) get it: the counters,
+`explain`, tests. One more fact: a field with a default here, filled where it is known.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynajit.report import caret
+from dynajit.report import caret, costs
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,31 @@ class FrameLoc:
 
 
 @dataclass
+class KernelRecord:
+    """One generated kernel: the operations fused in it, the user's lines they come from, and how many bytes one call
+    reads and writes (None where sizes are not known beforehand)."""
+
+    name: str
+    operations: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    bytes_moved: int | None = None
+    calls: int = 1
+
+
+@dataclass
+class CodeRecord:
+    """What a backend made of one ATen graph: `phase` is "inference", "forward" or "backward", `source` the generated
+    text, `extern` the operations that are called through torch's dispatcher."""
+
+    name: str
+    phase: str
+    source: str
+    language: str
+    kernels: list[KernelRecord] = field(default_factory=list)
+    extern: list[str] = field(default_factory=list)
+
+
+@dataclass
 class GraphRecord:
     """One captured graph. `first_line` and `last_line` are (file, line) of its first and last operation."""
 
@@ -45,6 +71,8 @@ class GraphRecord:
     first_line: tuple[str, int] | None = None
     last_line: tuple[str, int] | None = None
     why_ended: str = "return"
+    output_bytes: int | None = None  # of the tensors it hands over, where sizes are known
+    code: list[CodeRecord] = field(default_factory=list)
 
 
 @dataclass
@@ -53,7 +81,7 @@ class BreakRecord:
     says so.
 
     `kind` is the identifier in `report/breaks.py`; `user_stack` goes from the outermost frame to the innermost;
-    `text` is the source with the caret.
+    `text` is the source with the caret, `handed_over` the bytes of the tensors that cross the break, if known.
     """
 
     kind: str
@@ -62,6 +90,12 @@ class BreakRecord:
     user_stack: list[FrameLoc] = field(default_factory=list)
     text: str = ""
     lifted_from: str | None = None
+    handed_over: int | None = None
+
+    @property
+    def cost(self) -> str:
+        """What the break costs each call, as a sentence."""
+        return costs.of_break(self.handed_over)
 
     def render(self) -> str:
         """What, where, why and what to do."""
@@ -69,6 +103,11 @@ class BreakRecord:
         lines += [self.text.rstrip("\n")] if self.text else [loc.render() for loc in self.user_stack[-1:]]
         if self.lifted_from:
             lines.append(f"  broken at the call outside, because of: {self.lifted_from}")
+        if len(self.user_stack) > 1:
+            chain = " > ".join(f"{loc.function} (line {loc.lineno})" for loc in self.user_stack)
+            lines.append(f"  Called through: {chain}")
+        if self.handed_over is not None:
+            lines.append(f"  Cost: {self.cost}")
         if self.hint:
             lines.append(f"  What to do: {self.hint}")
         return "\n".join(lines)
@@ -87,7 +126,8 @@ class GuardRecord:
 class CompileRecord:
     """One frame that capture looked at.
 
-    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled.
+    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled. `lines` are the
+    first and the last line of the frame's code.
     """
 
     compile_id: str
@@ -100,12 +140,30 @@ class CompileRecord:
     phases: dict[str, float] = field(default_factory=dict)
     recompile_reason: str | None = None
     skipped: str | None = None
+    lines: tuple[int, int] | None = None
+    spans: list[tuple[str, float, float]] = field(default_factory=list)  # phase, start and end by time.perf_counter()
 
 
 Listener = Callable[[CompileRecord], None]
 
 _permanent: list[Listener] = []
 _local = threading.local()
+
+
+@contextlib.contextmanager
+def recording(record: CompileRecord) -> Iterator[None]:
+    """Inside, `record` is this thread's `current()`."""
+    outer = current()
+    _local.current = record
+    try:
+        yield
+    finally:
+        _local.current = outer
+
+
+def current() -> CompileRecord | None:
+    """The record being filled in this thread, if a frame is being compiled."""
+    return getattr(_local, "current", None)
 
 
 def subscribe(callback: Listener) -> None:

@@ -1,0 +1,283 @@
+"""`dynajit.bisect(fn)(*args)`: the smallest part of a program that dynajit gets wrong.
+
+In:  a function and a call's arguments. Out: a `BisectReport`: whether the front end or the backend is at fault, which
+     graph, which operations in it, which kernel, and a script on disk that shows it.
+How: eager against `backend="eager"` judges the front end; each graph alone against eager and float64 judges the
+backend; then the graph is cut: first behind the earliest operation whose result is wrong, then in front of as much as
+can be taken away.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynajit.api import compile
+from dynajit.backends.registry import lookup_backend
+from dynajit.exc import ConfigError
+from dynajit.report import records, runnable
+from dynajit.report.places import user_place
+from dynajit.verify import Difference, check_graph, difference
+
+
+@dataclasses.dataclass
+class BisectReport:
+    """What was found. `stage`: "none" (nothing is wrong), "frontend" or "backend". For the backend: `graph` (its number
+    in order of compiling), `operations` left in the smallest failing graph, `lines` of the user's they come from,
+    `kernels` that compute them, and `script`, the program that shows it."""
+
+    stage: str
+    difference: str = ""
+    graph: int | None = None
+    operations: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    script: Path | None = None
+
+    def __str__(self) -> str:
+        if self.stage == "none":
+            return "nothing is wrong: the compiled call gives what eager gives"
+        if self.stage == "frontend":
+            return f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
+        parts = [
+            f"the backend is at fault, in graph {self.graph}: {self.difference}",
+            f"operations: {', '.join(self.operations)}",
+        ]
+        parts += [f"lines: {', '.join(self.lines)}"] if self.lines else []
+        parts += [f"kernels: {', '.join(self.kernels)}"] if self.kernels else []
+        parts += [f"script: {self.script}"] if self.script else []
+        return "\n".join(parts)
+
+
+def bisect(
+    fn: Callable[..., Any], *, backend: str = "codegen", folder: str | Path = "."
+) -> Callable[..., BisectReport]:
+    """`bisect(fn)(*args, **kwargs)` finds the smallest part of `fn` that is compiled wrong.
+
+    Args:
+        fn: the function or module as it is, or compiled. It is called several times, on deep copies of the arguments.
+        backend: the name of the backend to judge.
+        folder: where the script is written, as `dynajit_bisect.py`, with its inputs beside it.
+
+    Raises:
+        ConfigError: `backend` is no name of a backend.
+    """
+    if not isinstance(backend, str):
+        raise ConfigError(f"dynajit.bisect takes the name of a backend, not {backend!r}")
+    judged = lookup_backend(backend)
+    original = getattr(type(fn), "_dynajit_original", getattr(fn, "function", fn))
+
+    def run(*args: Any, **kwargs: Any) -> BisectReport:
+        wrong = _front_end(original, args, kwargs)
+        if wrong is not None:
+            return BisectReport("frontend", str(wrong))
+        for number, (gm, inputs) in enumerate(_graphs(original, args, kwargs)):
+            found = _fails(gm, inputs, judged)
+            if found is not None:
+                return _narrow(number, gm, inputs, judged, backend, Path(folder))
+        return BisectReport("none")
+
+    return run
+
+
+def _front_end(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Difference | None:
+    """Eager against the captured graphs run eagerly."""
+    expected = _outcome(*copy.deepcopy((fn, args, kwargs)))
+    own_fn, own_args, own_kwargs = copy.deepcopy((fn, args, kwargs))
+    actual = _outcome(compile(own_fn, backend="eager"), own_args, own_kwargs)
+    return difference(actual, expected)
+
+
+def _outcome(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The result, or the exception as text, and the arguments as they are afterwards."""
+    torch.manual_seed(0)
+    try:
+        result = fn(*args, **kwargs)
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}"
+    return [result, list(args), kwargs]
+
+
+def _graphs(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
+    """The captured graphs with the inputs of their first call."""
+    found: list[tuple[torch.fx.GraphModule, list[Any]]] = []
+
+    def record(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        kept = copy.deepcopy(gm)
+        seen: list[None] = []
+
+        def run(*inputs: Any) -> Any:
+            if not seen:
+                seen.append(None)
+                found.append((kept, [_leaf(value) for value in inputs]))
+            return gm.forward(*inputs)
+
+        return run
+
+    own_fn, own_args, own_kwargs = copy.deepcopy((fn, args, kwargs))
+    _outcome(compile(own_fn, backend=record), own_args, own_kwargs)
+    return found
+
+
+def _leaf(value: Any) -> Any:
+    """A tensor's values as a leaf of their own."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _fails(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Callable[..., Any]) -> Difference | None:
+    compiled = backend(copy.deepcopy(gm), [_leaf(value) for value in inputs])
+    found = check_graph(gm, compiled, inputs)
+    return None if found is None else dataclasses.replace(found[1], text=f"{found[0]}: {found[1].text}")
+
+
+# ------------------------------------------------------------------------------------------------ cutting
+
+
+def _narrow(
+    number: int,
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    backend: Callable[..., Any],
+    name: str,
+    folder: Path,
+) -> BisectReport:
+    """The report of a graph that fails as a whole."""
+    small, small_inputs = _behind(gm, inputs, backend)
+    small, small_inputs = _in_front(small, small_inputs, backend)
+    wrong = _fails(small, small_inputs, backend) or Difference("")
+    nodes = [node for node in small.graph.nodes if node.op.startswith("call")]
+    places = [user_place(node.meta.get("stack_trace") or "") for node in nodes]
+    script = _write(small, small_inputs, backend, name, folder)
+    return BisectReport(
+        "backend",
+        str(wrong),
+        number,
+        tuple(_name(node) for node in nodes),
+        tuple(dict.fromkeys(f"{place[0]}:{place[1]}" for place in places if place)),
+        _kernels(small, small_inputs, backend),
+        script,
+    )
+
+
+def _name(node: torch.fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _behind(
+    gm: torch.fx.GraphModule, inputs: list[Any], backend: Callable[..., Any]
+) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Cut behind the earliest operation that is wrong, if it is wrong without what comes later."""
+    nodes = [node.name for node in gm.graph.nodes if node.op.startswith("call")]
+    values = _values(gm, inputs)
+    low, high = 0, len(nodes) - 1
+    best: tuple[torch.fx.GraphModule, list[Any]] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        # several results at once: one wrong operation may lie on a branch of its own
+        ends = [name for name in nodes[: middle + 1] if isinstance(values[name], torch.Tensor)]
+        cut = _cut(gm, inputs, ends, {})
+        if ends and _fails(*cut, backend) is not None:
+            best, high = cut, middle - 1
+        else:
+            low = middle + 1
+    if best is None:
+        return gm, inputs
+    last = [node.name for node in best[0].graph.nodes if node.op.startswith("call")][-1]
+    alone = _cut(gm, inputs, [last], {})
+    return alone if _fails(*alone, backend) is not None else best
+
+
+def _in_front(
+    gm: torch.fx.GraphModule, inputs: list[Any], backend: Callable[..., Any]
+) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Replace operations by their values, as many as leave the rest wrong: all but the last few, then one by one."""
+    values = _values(gm, inputs)
+    names = [
+        node.name
+        for node in gm.graph.nodes
+        if node.op.startswith("call") and isinstance(values[node.name], torch.Tensor)
+    ]
+    ends = [node.name for node in gm.graph.output_node().all_input_nodes]
+    removed: dict[str, Any] = {}
+    for name in reversed(names):
+        if name in ends:
+            continue
+        attempt = {**removed, name: values[name]}
+        if _fails(*_cut(gm, inputs, ends, attempt), backend) is not None:
+            removed = attempt
+    return _cut(gm, inputs, ends, removed)
+
+
+def _values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
+    """What each node gives in eager, as leaves."""
+    found: dict[str, Any] = {}
+
+    class Recorder(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            value = super().run_node(node)
+            found[node.name] = _leaf(value)
+            return value
+
+    Recorder(gm).run(*[_leaf(value) for value in inputs])
+    return found
+
+
+def _cut(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], ends: Sequence[str], given: dict[str, Any]
+) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """The part of the graph that computes the nodes `ends` from the inputs and the `given` values; and its inputs."""
+    small = copy.deepcopy(gm)
+    graph = small.graph
+    by_name = {node.name: node for node in graph.nodes}
+    kept = dict(zip([node.name for node in graph.find_nodes(op="placeholder")], inputs, strict=True))
+    first = next(iter(graph.nodes))
+    for name, value in given.items():
+        with graph.inserting_before(first):
+            made = graph.placeholder(f"{name}_value")
+        made.meta["example_value"] = value
+        by_name[name].replace_all_uses_with(made)
+        kept[made.name] = value
+    output = graph.output_node()
+    output.args = (tuple(by_name[name] for name in ends),)
+    graph.eliminate_dead_code()
+    for node in graph.find_nodes(op="placeholder"):
+        if not node.users:
+            graph.erase_node(node)
+            kept.pop(node.name)
+    small.recompile()
+    return small, [kept[node.name] for node in graph.find_nodes(op="placeholder")]
+
+
+# ------------------------------------------------------------------------------------------------ showing
+
+
+def _kernels(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Callable[..., Any]) -> tuple[str, ...]:
+    """The generated kernels of the graph."""
+    record = records.CompileRecord("[bisect]", "bisect", "", 0)
+    record.graphs.append(records.GraphRecord("[bisect]", 0, gm))
+    with records.recording(record):
+        backend(copy.deepcopy(gm), [_leaf(value) for value in inputs])
+    return tuple(kernel.name for code in record.graphs[-1].code for kernel in code.kernels)
+
+
+def _write(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Callable[..., Any], name: str, folder: Path
+) -> Path:
+    """The script, with random inputs if it fails with these as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "dynajit_bisect.py"
+    torch.manual_seed(0)
+    simple = [runnable.example(value) for value in inputs]
+    saved = None
+    if _fails(gm, simple, backend) is None:
+        saved = "dynajit_bisect.pt"
+        torch.save([_leaf(value) for value in inputs], folder / saved)
+    path.write_text(runnable.script(gm, inputs, name, saved), encoding="utf-8")
+    return path

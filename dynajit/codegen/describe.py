@@ -1,0 +1,66 @@
+"""A plan for its readers: what each kernel fuses and moves, and its C text as a program of its own.
+
+In:  a `Plan`. Out: a `CodeRecord` for reports; C with a `main` that runs every kernel once on buffers of the right size
+     and prints the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dynajit.codegen.plan import REQUIRED_CFLAGS, TUNING_CFLAGS, ExternStep, KernelInfo, KernelStep, Plan
+from dynajit.report.records import CodeRecord, KernelRecord
+
+
+def describe(plan: Plan, phase: str) -> CodeRecord:
+    """The plan as a record: kernels with operations, the user's lines, bytes moved by one run; extern calls."""
+    calls = Counter(step.kernel for step in plan.steps if isinstance(step, KernelStep))
+    kernels = [
+        KernelRecord(info.name, info.ops, info.lines, _bytes_moved(plan, info), calls[info.name])
+        for info in plan.kernels
+    ]
+    extern = [_name(step) for step in plan.steps if isinstance(step, ExternStep)]
+    return CodeRecord(plan.name, phase, plan.source, "c", kernels, extern)
+
+
+def standalone(plan: Plan) -> str:
+    """The C text with a command line and, under `-DMAIN`, a main function that runs each kernel on zeros."""
+    flags = " ".join((*TUNING_CFLAGS, *REQUIRED_CFLAGS))
+    head = f"// gcc {flags} -DMAIN output_code.c -o output_code -lm && ./output_code\n"
+    runs = [_run(plan, step) for step in plan.steps if isinstance(step, KernelStep)]
+    if not plan.source or not all(runs):
+        return head + plan.source + "\n// no main: sizes are known when it is called\n" * bool(plan.source)
+    return (
+        f"{head}{plan.source}\n"
+        "#ifdef MAIN\n#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <time.h>\n"
+        "static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); "
+        "return t.tv_sec * 1e6 + t.tv_nsec / 1e3; }\n"
+        "int main(void) {\n  double start;\n" + "".join(filter(None, runs)) + "  return 0;\n}\n#endif\n"
+    )
+
+
+def _run(plan: Plan, step: KernelStep) -> str:
+    """One call of one kernel, timed; empty where a size is symbolic."""
+    sizes = [plan.buffers[name].nbytes for name in step.args]
+    if not all(type(size) is int for size in sizes):
+        return ""
+    buffers = ", ".join(f"calloc({(size + 127) // 64 * 64}, 1)" for size in sizes)
+    arguments = ", ".join(f"a[{i}]" for i in range(len(sizes)))
+    return (
+        f"  {{ void *a[] = {{{buffers}}};\n    start = now(); (void){step.kernel}({arguments}); "
+        f'printf("{step.kernel}: %.1f us\\n", now() - start);\n'
+        f"    for (int i = 0; i < {len(sizes)}; i++) free(a[i]); }}\n"
+    )
+
+
+def _bytes_moved(plan: Plan, info: KernelInfo) -> int | None:
+    for step in plan.steps:
+        if isinstance(step, KernelStep) and step.kernel == info.name:
+            sizes = [plan.buffers[name].nbytes for name in step.args]
+            return sum(sizes) if all(type(size) is int for size in sizes) else None
+    return None
+
+
+def _name(step: ExternStep) -> str:
+    name = getattr(step.target, "_schema", None)
+    return name.name.removeprefix("aten::") if name is not None else getattr(step.target, "__name__", "call")

@@ -1,0 +1,78 @@
+"""Running a program with some of its names compiled, without editing it.
+
+In:  a script, its arguments, and which of its top-level names to wrap with what. Out: the program's effects; it is
+     `__main__`, and its lines are its own.
+How: behind each statement of the script's top level that binds a wanted name, one more statement wraps what it bound.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynajit.exc import ConfigError
+
+_WRAP = "__dynajit_wrap__"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The names to wrap (`model`, `train_step`, `Net.forward`), and what wraps them."""
+
+    names: Sequence[str]
+    wrap: Callable[[Any], Any]
+
+
+def run(path: Path, arguments: Sequence[str], wanted: Wanted) -> None:
+    """Run the script as `python path arguments...` does. Raises ConfigError for a name that the script never binds."""
+    text = path.read_bytes()
+    tree = ast.parse(text, str(path))
+    rest = set(wanted.names)
+    tree.body = list(_with_wrapping(tree.body, wanted.names, rest))
+    if rest:
+        raise ConfigError(f"{path} binds no {', '.join(sorted(rest))} at its top level")
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, **{_WRAP: wanted.wrap})
+    former, sys.modules["__main__"] = sys.modules["__main__"], main
+    sys.argv = [str(path), *arguments]
+    sys.path[0] = str(path.resolve().parent)
+    linecache.checkcache(str(path))
+    try:
+        exec(compile(tree, str(path), "exec", dont_inherit=True), main.__dict__)
+    finally:
+        sys.modules["__main__"] = former
+
+
+def _with_wrapping(body: list[ast.stmt], names: Sequence[str], rest: set[str]) -> Iterator[ast.stmt]:
+    for statement in body:
+        for part in ("body", "orelse", "finalbody"):
+            inner = getattr(statement, part, None)
+            if inner and not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                setattr(statement, part, list(_with_wrapping(inner, names, rest)))
+        yield statement
+        bound = set(_bound(statement))
+        for name in names:
+            if name.split(".")[0] in bound:
+                rest.discard(name)
+                wrapping = ast.parse(f"{name} = {_WRAP}({name})").body[0]
+                for node in ast.walk(wrapping):
+                    ast.copy_location(node, statement)
+                yield wrapping
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that the statement itself binds."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name.split(".")[0]) for alias in statement.names)

@@ -1,0 +1,165 @@
+"""A compiled graph that checks itself.
+
+In:  a torch-level graph, what the backend made of it, and how often to look. Out: `VerifiedGraph`, called as the
+     compiled graph is. On a call that is checked the graph also runs eagerly, and in float64, on copies of the inputs,
+     from the same random state; results, inputs written in place and (in training) gradients are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.exc import AccuracyError
+from dynajit.report.places import user_place
+from dynajit.verify.closeness import Difference, difference
+
+Run = Callable[..., Any]
+
+
+class VerifiedGraph:
+    """`compiled`, compared with `gm` on the first of each `every` calls. `name` is for the message."""
+
+    def __init__(self, gm: torch.fx.GraphModule, compiled: Run, name: str, every: int = 1) -> None:
+        self.gm = gm
+        self.compiled = compiled
+        self.name = name
+        self.every = every
+        self._calls = 0
+
+    def __call__(self, *inputs: Any) -> Any:
+        self._calls += 1
+        if (self._calls - 1) % self.every:
+            return self.compiled(*inputs)
+        comparison = _Comparison(self.gm, inputs)
+        result = self.compiled(*inputs)
+        self._require(comparison.results(result, inputs))
+        self._require(comparison.gradients(self.compiled))
+        return result
+
+    def _require(self, found: tuple[str, Difference] | None) -> None:
+        if found is not None:
+            where, what = found
+            raise AccuracyError(self.name, where, str(what))
+
+
+def check_graph(gm: torch.fx.GraphModule, compiled: Run, inputs: Sequence[Any]) -> tuple[str, Difference] | None:
+    """Compare once, on copies; None if all agrees, else where and how not."""
+    copies = _copies(inputs)
+    comparison = _Comparison(gm, copies)
+    result = compiled(*copies)
+    return comparison.results(result, copies) or comparison.gradients(compiled)
+
+
+class _Comparison:
+    """Eager's and the reference's results for one call's inputs, computed before the compiled graph may write them."""
+
+    def __init__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self.gm = gm
+        self.inputs = _copies(inputs)  # as they were
+        self.eager_inputs = _copies(inputs)
+        with _same_random_state():
+            before = torch.get_rng_state()
+            self.eager = gm.forward(*self.eager_inputs)
+            random = not torch.equal(before, torch.get_rng_state())
+        self.exact_inputs = _copies(inputs, exact=True)
+        # random numbers of float64 are other numbers
+        self.exact = None if random else _reference(gm, self.exact_inputs)
+
+    def results(self, compiled: Any, inputs: Sequence[Any]) -> tuple[str, Difference] | None:
+        """The first output or written input that differs."""
+        exact = self.exact if self.exact is not None else [None] * len(self.eager)
+        for number, (mine, theirs, reference) in enumerate(zip(compiled, self.eager, exact, strict=True)):
+            found = difference(mine, theirs, reference)
+            if found is not None:
+                return f"output {number}, {_origin(self.gm, number)}", found
+        exact_inputs = self.exact_inputs if self.exact is not None else [None] * len(inputs)
+        names = [str(node.target) for node in self.gm.graph.find_nodes(op="placeholder")]
+        for name, mine, theirs, reference in zip(names, inputs, self.eager_inputs, exact_inputs, strict=True):
+            found = difference(mine, theirs, reference)
+            if found is not None:
+                return f"input {name} after the call", found
+        return None
+
+    def gradients(self, compiled: Run) -> tuple[str, Difference] | None:
+        """The first input whose gradient differs, for random gradients of the outputs."""
+        if not any(isinstance(out, torch.Tensor) and out.requires_grad for out in self.eager):
+            return None
+        with _same_random_state():
+            mine = _gradients(compiled, _copies(self.inputs))
+        with _same_random_state():
+            theirs = _gradients(self.gm.forward, _copies(self.inputs))
+        exact: list[Any] = [None] * len(self.inputs)
+        if self.exact is not None:
+            with contextlib.suppress(RuntimeError):  # as in _reference
+                exact = _gradients(self.gm.forward, _copies(self.inputs, exact=True))
+        names = [str(node.target) for node in self.gm.graph.find_nodes(op="placeholder")]
+        for name, ours, eager, reference in zip(names, mine, theirs, exact, strict=True):
+            # no gradient and one of zeros are the same to an optimizer's sum
+            if ours is None and eager is not None:
+                ours = torch.zeros_like(eager)
+            if eager is None and ours is not None:
+                eager = torch.zeros_like(ours)
+            found = difference(ours, eager, reference)
+            if found is not None:
+                return f"gradient of input {name}", found
+        return None
+
+
+def _reference(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """The outputs in float64; None where the graph can't be run so."""
+    try:
+        with _same_random_state(), torch.autocast("cpu", enabled=False):
+            return gm.forward(*inputs)
+    except RuntimeError:
+        return None  # the graph makes float32 tensors of its own, and some operation wants both to be of one dtype
+
+
+def _gradients(run: Run, inputs: Sequence[Any]) -> list[Any]:
+    """The gradient for each input; None where there is none."""
+    outputs = [out for out in run(*inputs) if isinstance(out, torch.Tensor) and out.requires_grad]
+    wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+    found: dict[int, Any] = {}
+    if outputs and wanted:
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out) for out in outputs]
+        gradients = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
+        found = {id(value): gradient for value, gradient in zip(wanted, gradients, strict=True)}
+    return [found.get(id(value)) for value in inputs]
+
+
+def _copies(inputs: Sequence[Any], exact: bool = False) -> list[Any]:
+    """Copies of the tensors with equal strides; floating ones in float64 where `exact`."""
+    return [_copy(value, exact) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _copy(value: torch.Tensor, exact: bool) -> torch.Tensor:
+    with torch.no_grad():
+        dtype = value.dtype
+        if exact and (dtype.is_floating_point or dtype.is_complex):
+            dtype = torch.complex128 if dtype.is_complex else torch.float64
+        dense = value.layout is torch.strided and all(value.stride())
+        made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device) if dense else None
+        copy = made.copy_(value) if made is not None else value.detach().clone().to(dtype)
+    return copy.requires_grad_(value.requires_grad)
+
+
+def _origin(gm: torch.fx.GraphModule, output: int) -> str:
+    """The operation that made an output, and its line."""
+    node: Any = gm.graph.output_node().args[0][output]  # type: ignore[index]
+    if not isinstance(node, torch.fx.Node):
+        return "a constant"
+    place = user_place(node.meta.get("stack_trace") or "")
+    return f"of {node.name}" + (f" ({place[0]}:{place[1]})" if place else "")
+
+
+@contextlib.contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Whatever runs inside draws the numbers that what comes after would have drawn."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if initialized else []
+    with torch.random.fork_rng(devices):
+        yield
