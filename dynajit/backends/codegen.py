@@ -83,7 +83,7 @@ def _report(plan: Plan, phase: str) -> None:
         logs.emit("fusion", "\n".join([plan.name, *lines]), _compile_id())
     if debug.enabled():
         debug.write("ir_post_fusion.txt", str(plan))
-        debug.write("output_code.c", generator.standalone(plan))
+        debug.write("output_code.c" if code.language == "c" else "output_code.py", generator.standalone(plan))
     record = records.current()
     if record is not None and record.graphs:
         record.graphs[-1].code.append(code)

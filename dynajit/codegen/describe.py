@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dynajit.codegen.plan import REQUIRED_CFLAGS, TUNING_CFLAGS, ExternStep, KernelInfo, KernelStep, Plan
+from dynajit.codegen.plan import REQUIRED_CFLAGS, TUNING_CFLAGS, ExternStep, KernelStep, Plan
 from dynajit.report.records import CodeRecord, KernelRecord
 
 
@@ -16,15 +16,18 @@ def describe(plan: Plan, phase: str) -> CodeRecord:
     """The plan as a record: kernels with operations, the user's lines, bytes moved by one run; extern calls."""
     calls = Counter(step.kernel for step in plan.steps if isinstance(step, KernelStep))
     kernels = [
-        KernelRecord(info.name, info.ops, info.lines, _bytes_moved(plan, info), calls[info.name])
+        KernelRecord(info.name, info.ops, info.lines, _bytes_moved(plan, info.name), calls[info.name])
         for info in plan.kernels
     ]
     extern = [_name(step) for step in plan.steps if isinstance(step, ExternStep)]
-    return CodeRecord(plan.name, phase, plan.source, "c", kernels, extern)
+    language = "c" if plan.device.type == "cpu" else "triton"
+    return CodeRecord(plan.name, phase, plan.source, language, kernels, extern)
 
 
 def standalone(plan: Plan) -> str:
     """The C text with a command line and, under `-DMAIN`, a main function that runs each kernel on zeros."""
+    if plan.device.type != "cpu":
+        return plan.source
     flags = " ".join((*TUNING_CFLAGS, *REQUIRED_CFLAGS))
     head = f"// gcc {flags} -DMAIN output_code.c -o output_code -lm && ./output_code\n"
     runs = [_run(plan, step) for step in plan.steps if isinstance(step, KernelStep)]
@@ -53,9 +56,9 @@ def _run(plan: Plan, step: KernelStep) -> str:
     )
 
 
-def _bytes_moved(plan: Plan, info: KernelInfo) -> int | None:
+def _bytes_moved(plan: Plan, kernel: str) -> int | None:
     for step in plan.steps:
-        if isinstance(step, KernelStep) and step.kernel == info.name:
+        if isinstance(step, KernelStep) and step.kernel == kernel:
             sizes = [plan.buffers[name].nbytes for name in step.args]
             return sum(sizes) if all(type(size) is int for size in sizes) else None
     return None
