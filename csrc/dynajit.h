@@ -7,7 +7,9 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "compat.h"
 
@@ -40,6 +42,12 @@ bool dj_module_has_no_hooks(PyObject *module);
 bool dj_all_distinct(PyObject *const *slots, const int *indices, Py_ssize_t n);
 int dj_guard_leaves_init(void);
 
+/* ---- relation.c: relations among integers, as a stack program ---- */
+
+bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indices, PyObject *const *slots);
+/* Whether it reads only n_loads objects, never too few numbers or too many, and leaves one. */
+bool dj_relation_fits(const int64_t *words, Py_ssize_t n_words, Py_ssize_t n_loads);
+
 /* ---- object_access.c: reading objects without running the user's code ---- */
 
 PyObject *dj_type_lookup(PyTypeObject *type, PyObject *name);                    /* borrowed or NULL, no error set */
@@ -54,6 +62,8 @@ int dj_object_access_init(PyObject *module);
 int dj_tensor_view_init(PyObject *module);
 bool dj_is_tensor_spec(PyObject *object);
 bool dj_tensor_check(PyObject *spec, PyObject *value);
+PyObject *dj_tensor_size(PyObject *tensor, Py_ssize_t dimension);   /* new or NULL, no error set */
+PyObject *dj_tensor_stride(PyObject *tensor, Py_ssize_t dimension); /* new or NULL, no error set */
 
 /* ---- global_state.cpp: torch's process-wide and thread-wide modes ---- */
 

@@ -24,6 +24,8 @@ PyTypeObject *dj_GuardProgramType;
     X(DICT_KEY, integer) \
     X(CELL_CONTENTS, any) \
     X(CLOSURE_CELL, integer) \
+    X(TENSOR_SIZE, integer) \
+    X(TENSOR_STRIDE, integer) \
     X(LAST_ACCESS, any) \
     X(TYPE, any) \
     X(TYPE_WEAK, weak) \
@@ -43,7 +45,9 @@ PyTypeObject *dj_GuardProgramType;
     X(SAME_OBJECT, any) \
     X(GLOBAL_STATE, global_state) \
     X(CELL_EMPTY, any) \
-    X(PREDICATE, any)
+    X(RELATION, relation) \
+    X(PREDICATE, any) \
+    X(PREDICATE_OF_MANY, predicate_of_many)
 
 typedef enum {
 #define X(name, payload) OP_##name,
@@ -65,7 +69,9 @@ typedef struct {
     int b;
     PyObject *payload; /* owned */
     Py_ssize_t number; /* an integer payload, or a payload's hash, or a count of slots */
-    int *slots;        /* owned; of NOT_ALIASED */
+    int *slots;        /* owned; of what tests several slots */
+    int64_t *words;    /* owned; of RELATION */
+    Py_ssize_t n_words;
 } Instruction;
 
 typedef struct {
@@ -130,6 +136,10 @@ static PyObject *run_access(const GuardProgram *self, const Instruction *instruc
         return PyCell_Check(base) ? Py_XNewRef(PyCell_GET(base)) : NULL;
     case OP_CLOSURE_CELL:
         return closure_cell(base, instruction->number);
+    case OP_TENSOR_SIZE:
+        return dj_tensor_size(base, instruction->number);
+    case OP_TENSOR_STRIDE:
+        return dj_tensor_stride(base, instruction->number);
     default:
         Py_UNREACHABLE();
     }
@@ -140,6 +150,22 @@ static bool predicate_holds(PyObject *predicate, PyObject *value)
     PyObject *answer = PyObject_CallOneArg(predicate, value);
     bool holds = answer != NULL && PyObject_IsTrue(answer) == 1;
     Py_XDECREF(answer);
+    return holds;
+}
+
+static bool predicate_of_many_holds(const Instruction *instruction, PyObject *const *slots)
+{
+    PyObject *arguments = PyTuple_New(instruction->number);
+    if (arguments == NULL) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < instruction->number; i++) {
+        PyTuple_SET_ITEM(arguments, i, Py_NewRef(slots[instruction->slots[i]]));
+    }
+    PyObject *answer = PyObject_CallObject(PyTuple_GET_ITEM(instruction->payload, 0), arguments);
+    bool holds = answer != NULL && PyObject_IsTrue(answer) == 1;
+    Py_XDECREF(answer);
+    Py_DECREF(arguments);
     return holds;
 }
 
@@ -195,8 +221,12 @@ static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
         return dj_global_state_holds(payload);
     case OP_CELL_EMPTY:
         return PyCell_Check(value) && PyCell_GET(value) == NULL;
+    case OP_RELATION:
+        return dj_relation_holds(instruction->words, instruction->n_words, instruction->slots, slots);
     case OP_PREDICATE:
         return predicate_holds(payload, value);
+    case OP_PREDICATE_OF_MANY:
+        return predicate_of_many_holds(instruction, slots);
     default:
         Py_UNREACHABLE();
     }
@@ -344,11 +374,59 @@ static int payload_slots(Instruction *instruction, PyObject *payload, Py_ssize_t
         long slot = PyLong_AsLong(PyTuple_GET_ITEM(payload, i));
         if (slot < 0 || slot >= n_slots) {
             if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "guard instruction NOT_ALIASED reads slot %ld of %zd", slot, n_slots);
+                PyErr_Format(PyExc_ValueError, "guard instruction %s reads slot %ld of %zd", op_names[instruction->op],
+                             slot, n_slots);
             }
             return -1;
         }
         instruction->slots[i] = (int)slot;
+    }
+    return 0;
+}
+
+/* (callable or words, slots) */
+static int expect_with_slots(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    bool pair = PyTuple_CheckExact(payload) && PyTuple_GET_SIZE(payload) == 2;
+    if (!pair) {
+        return expect(false, instruction, payload, "a pair");
+    }
+    if (payload_slots(instruction, PyTuple_GET_ITEM(payload, 1), n_slots) < 0) {
+        return -1;
+    }
+    Py_SETREF(instruction->payload, Py_NewRef(payload));
+    return 0;
+}
+
+static int payload_predicate_of_many(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    return expect_with_slots(instruction, payload, n_slots);
+}
+
+static int payload_relation(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
+{
+    if (expect_with_slots(instruction, payload, n_slots) < 0) {
+        return -1;
+    }
+    PyObject *words = PyTuple_GET_ITEM(payload, 0);
+    if (!PyTuple_CheckExact(words)) {
+        return expect(false, instruction, words, "a tuple of words");
+    }
+    instruction->n_words = PyTuple_GET_SIZE(words);
+    instruction->words = PyMem_New(int64_t, instruction->n_words + 1);
+    if (instruction->words == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < instruction->n_words; i++) {
+        instruction->words[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(words, i));
+        if (instruction->words[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    if (!dj_relation_fits(instruction->words, instruction->n_words, instruction->number)) {
+        PyErr_SetString(PyExc_ValueError, "guard instruction RELATION: no program that leaves one number");
+        return -1;
     }
     return 0;
 }
@@ -366,7 +444,8 @@ static bool reads_b(Op op)
 
 static bool reads_a(Op op)
 {
-    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE;
+    return op > OP_LAST_ACCESS && op != OP_NOT_ALIASED && op != OP_GLOBAL_STATE && op != OP_RELATION
+           && op != OP_PREDICATE_OF_MANY;
 }
 
 static int check_slots(const Instruction *instruction, Py_ssize_t n_slots)
@@ -493,6 +572,7 @@ static int program_clear(PyObject *object)
     for (Py_ssize_t i = 0; i < n; i++) {
         Py_XDECREF(instructions[i].payload);
         PyMem_Free(instructions[i].slots);
+        PyMem_Free(instructions[i].words);
     }
     PyMem_Free(instructions);
     Py_CLEAR(self->globals);

@@ -281,8 +281,76 @@ bool dj_tensor_check(PyObject *spec, PyObject *value)
     }
 }
 
+namespace {
+
+PyObject *dimension_of(PyObject *object, Py_ssize_t dimension, bool stride)
+{
+    try {
+        if (!THPVariable_Check(object)) {
+            return nullptr;
+        }
+        const c10::TensorImpl *impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+        if (!has_plain_sizes(impl) || (stride && impl->layout() != c10::kStrided)) {
+            return nullptr;
+        }
+        c10::IntArrayRef all = stride ? impl->strides() : impl->sizes();
+        bool there = dimension >= 0 && static_cast<size_t>(dimension) < all.size();
+        return there ? PyLong_FromLongLong(all[static_cast<size_t>(dimension)]) : nullptr;
+    }
+    catch (const std::exception &) {
+        return nullptr; /* custom tensors whose sizes raise */
+    }
+}
+
+/* For generated code: (tensor, dimension) -> int. */
+PyObject *read_dimension(PyObject *const *args, Py_ssize_t nargs, bool stride)
+{
+    Py_ssize_t dimension = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    if (dimension < 0 && PyErr_Occurred()) {
+        return nullptr;
+    }
+    PyObject *found = nargs == 2 ? dimension_of(args[0], dimension, stride) : nullptr;
+    if (found == nullptr && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "a strided tensor and the number of one of its dimensions are needed");
+    }
+    return found;
+}
+
+PyObject *tensor_size(PyObject *, PyObject *const *args, Py_ssize_t nargs)
+{
+    return read_dimension(args, nargs, false);
+}
+
+PyObject *tensor_stride(PyObject *, PyObject *const *args, Py_ssize_t nargs)
+{
+    return read_dimension(args, nargs, true);
+}
+
+PyMethodDef module_functions[] = {
+    {"tensor_size", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_size)), METH_FASTCALL,
+     "tensor_size(tensor, dimension)\n--\n\nOne size of a tensor."},
+    {"tensor_stride", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_stride)), METH_FASTCALL,
+     "tensor_stride(tensor, dimension)\n--\n\nOne stride of a tensor."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+} // namespace
+
+PyObject *dj_tensor_size(PyObject *tensor, Py_ssize_t dimension)
+{
+    return dimension_of(tensor, dimension, false);
+}
+
+PyObject *dj_tensor_stride(PyObject *tensor, Py_ssize_t dimension)
+{
+    return dimension_of(tensor, dimension, true);
+}
+
 int dj_tensor_view_init(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, module_functions) < 0) {
+        return -1;
+    }
     spec_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &spec_definition, nullptr));
     return spec_type != nullptr ? PyModule_AddType(module, spec_type) : -1;
 }

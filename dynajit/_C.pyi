@@ -104,6 +104,9 @@ class GuardProgram:
     @property
     def n_slots(self) -> int: ...
 
+def tensor_size(tensor: torch.Tensor, dimension: int) -> int: ...
+def tensor_stride(tensor: torch.Tensor, dimension: int) -> int: ...
+
 class TensorSpec:
     def __new__(
         cls,

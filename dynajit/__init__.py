@@ -10,7 +10,17 @@ from dynajit import torch_compat
 torch_compat.check()
 
 from dynajit import exc, testing  # noqa: E402
-from dynajit.api import compile, disable, explain, graph_break, is_compiling, reset  # noqa: E402
+from dynajit.api import (  # noqa: E402
+    compile,
+    disable,
+    explain,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    maybe_mark_dynamic,
+    reset,
+)
 from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
 from dynajit.bisection import bisect  # noqa: E402
 from dynajit.config import config  # noqa: E402
@@ -32,6 +42,9 @@ __all__ = [
     "is_compiling",
     "list_backends",
     "lookup_backend",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
     "register_backend",
     "reset",
     "set_logs",

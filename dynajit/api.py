@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
@@ -20,6 +20,7 @@ from dynajit.backends.registry import lookup_backend
 from dynajit.capture.capture import make_capture
 from dynajit.capture.session import Session, reset_caches
 from dynajit.exc import ConfigError
+from dynajit.graph import seen
 from dynajit.report import breaks, records
 from dynajit.report.counters import counters
 from dynajit.report.explain import ExplainReport
@@ -69,7 +70,8 @@ def compile(
     Args:
         model: what to compile. A module gives a module that shares all state with the original.
         fullgraph: raise `Unsupported` at a graph break instead of breaking the graph.
-        dynamic: accepted as torch.compile's; shapes are specialised in this version.
+        dynamic: None compiles for the sizes at hand, and makes symbolic what is found to change; True makes sizes
+            and numbers among the arguments symbolic at once; False never, so that each new size is compiled.
         backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
         options: settings of the backend, by name; and for every backend `verify`: True, or N for one call in N, to
@@ -333,6 +335,36 @@ def _disabled(target: Any, recursive: bool, reason: str | None) -> Callable[...,
     made._dynajit_disable = True
     made._dynajit_reason = reason
     return made  # type: ignore[no-any-return]
+
+
+def mark_dynamic(
+    tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
+) -> None:
+    """Make a dimension symbolic from the first compile on.
+
+    Args:
+        tensor: the tensor that will be passed to compiled code.
+        dim: one dimension or several.
+        min, max: the sizes to expect; others are compiled again.
+
+    A program that holds for one size of the dimension only is an error, `exc.ConstraintViolation`, that names the line.
+    """
+    seen.mark(tensor, dim, "dynamic", min, max)
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
+    """Make a dimension symbolic from the first compile on, if the program allows it."""
+    seen.mark(tensor, dim, "maybe")
+
+
+def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
+    """Compile again for each size of a dimension (None: of all), also where it changes."""
+    seen.mark(tensor, range(tensor.dim()) if dim is None else dim, "static")
+
+
+@builtin(mark_dynamic, maybe_mark_dynamic, mark_static)
+def _mark(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise GraphBreak(breaks.USER_BREAK, "marking a tensor's dimensions")
 
 
 def graph_break() -> None:

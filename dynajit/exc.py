@@ -57,6 +57,20 @@ class RecompileLimitExceeded(DynajitError):
         )
 
 
+class ConstraintViolation(DynajitError):
+    """A dimension that was marked dynamic (`dynajit.mark_dynamic`) can't be: the program holds for one size only.
+
+    `user_line` is the line of the program that decided by the size. With `maybe_mark_dynamic` the dimension is
+    specialised instead.
+    """
+
+    def __init__(self, reason: str, *, user_line: str = "", hint: str = "") -> None:
+        self.reason = reason
+        self.user_line = user_line
+        self.hint = hint
+        super().__init__(_paragraphs(reason, user_line, _what_to_do(hint)))
+
+
 class BackendCompilerFailed(DynajitError):
     """A backend raised while it compiled a graph.
 

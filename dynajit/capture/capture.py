@@ -24,7 +24,7 @@ from dynajit.bytecode import Emitter, build_copy, decode, pretty
 from dynajit.capture import collector, rules
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
-from dynajit.exc import BackendCompilerFailed, RecompileLimitExceeded, Unsupported
+from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.program import GuardSet
 from dynajit.interp.frame import SymFrame
@@ -202,7 +202,7 @@ class FrameCapture:
             self.record.skipped = decoded.refusal
             _C.mark_skip(self.code)
             return None
-        tx = Interpreter(self.record.compile_id)
+        tx = Interpreter(self.record.compile_id, self.session.seen(self.code))
         frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
         count = len(decoded.params)
         tx.start_root(
@@ -213,14 +213,14 @@ class FrameCapture:
         )
         try:
             emission = self._interpret(tx, frame)
-            return self._compile(tx, emission) if emission is not None else self._eager(tx.guards)
+            return self._compile(tx, emission) if emission is not None else self._left_eager(tx)
         except BackendError as error:
             if config.suppress_errors:
                 self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
-                return self._eager(tx.guards)
+                return self._left_eager(tx)
             stack = "\n".join(location.render() for location in error.stack)
             raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
-        except (Unsupported, RecompileLimitExceeded):
+        except (Unsupported, RecompileLimitExceeded, ConstraintViolation):
             raise
         except RecursionError:
             # the program is about to get its own; what it called less deeply may still be compiled another time
@@ -290,6 +290,10 @@ class FrameCapture:
                 "graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0)
             )
 
+    def _left_eager(self, tx: Interpreter) -> _C.Variant | None:
+        tx.guard_shapes()
+        return self._eager(tx.guards)
+
     def _eager(self, guards: GuardSet) -> _C.Variant | None:
         """The frame runs eagerly where these guards hold; what it calls is still captured.
 
@@ -335,6 +339,7 @@ class FrameCapture:
         with timer("guards"):
             # last, since writing a value into the code may depend on it
             guards = tx.guards
+            tx.guard_shapes()
             program = guards.build(len(self.values), self.function.__globals__)
         self._log(tx, code)
         _C.mark_ours(code)
@@ -368,7 +373,7 @@ class FrameCapture:
         if debug.enabled():
             self._write_graph(module, inputs)
         fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
-        examples = [entry.fake if fakes else entry.real for entry in inputs]
+        examples = [entry.fake if fakes or entry.symbol is not None else entry.real for entry in inputs]
         tx.entry_state.restore()
         try:
             with timer("backend"):
@@ -446,7 +451,7 @@ def _output_bytes(module: fx.GraphModule) -> int | None:
 
 def _mutates(tx: Interpreter) -> bool:
     """Whether an input was written in place."""
-    return any(entry.fake._version != entry.version for entry in tx.graph.inputs)
+    return any(entry.mutated for entry in tx.graph.inputs)
 
 
 def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:

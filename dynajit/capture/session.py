@@ -15,6 +15,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.bytecode import InnerCall, Outline, build_body, build_continuation, build_shell
+from dynajit.graph.seen import Seen
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import Resume, slot_kinds
 
@@ -42,6 +43,7 @@ class CodeSet:
 
 # Code objects whose cache is not empty, for `reset`; and those that some `compile` call named.
 touched, roots = CodeSet(), CodeSet()
+sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
 _next_frame_number = itertools.count()
 
@@ -82,6 +84,8 @@ def reset_caches() -> None:
     for code in touched:
         _C.reset_code(code)
     touched.clear()
+    for session in list(sessions):
+        session.forget()
     _frame_numbers.clear()
     _next_frame_number = itertools.count()
 
@@ -120,6 +124,8 @@ class Session:
         self._owner: weakref.ref[Owner] | None = None
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots = CodeSet()
+        self._seen: dict[int, tuple[weakref.ref[types.CodeType], Seen]] = {}
+        sessions.add(self)
 
     def owner(self) -> Owner:
         """The session's owner, kept alive by the objects that the user has."""
@@ -128,6 +134,10 @@ class Session:
             owner = Owner(self)
             self._owner = weakref.ref(owner)
         return owner
+
+    def forget(self) -> None:
+        """Nothing has been seen: sizes are static again until they are found to change."""
+        self._seen.clear()
 
     def touch(self, code: types.CodeType) -> None:
         """Remember a code object that has variants of this session."""
@@ -140,6 +150,15 @@ class Session:
             _C.reset_code(code)  # what another session made of it
         self._roots.add(code)
         roots.add(code)
+
+    def seen(self, code: types.CodeType) -> Seen:
+        """Which sizes and numbers earlier captures of this code object saw."""
+        key = id(code)
+        entry = self._seen.get(key)
+        if entry is None or entry[0]() is not code:
+            seen = self._seen
+            entry = seen[key] = (weakref.ref(code, lambda _: seen.pop(key, None) and None), Seen(self.dynamic))
+        return entry[1]
 
     def is_root(self, code: types.CodeType) -> bool:
         """Whether `add_root` was called with it."""

@@ -2,6 +2,9 @@
 
 In: calls `call_function` / `call_method` with fx nodes and constants as arguments. Out: the fake result of each, and
 `finish()`, the GraphModule. Rolling back to a mark erases the nodes added since.
+Symbolic sizes and numbers (`shapes.py`): each symbol in the sizes of a tensor that the graph uses is a placeholder too,
+before the first tensor that has it, and its input is an int; numbers computed from symbols are nodes made when an
+operation needs them.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynajit import symbols
 from dynajit.graph.fake import FakeMode, fake_of
+from dynajit.graph.seen import Dimensions
+from dynajit.graph.shapes import Shapes
 from dynajit.guards.source import Source
+from dynajit.report.records import FrameLoc
 
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -26,28 +33,40 @@ def _silent(record: logging.LogRecord) -> bool:
 
 
 class GraphInput:
-    """A placeholder: where its real tensor comes from, and the fake that stands for it."""
+    """A placeholder: where its real tensor or number comes from, and the fake tensor or symbolic number that stands
+    for it. `sizes` and `strides`: what the tensor's guard compares, with None where they are symbolic."""
 
-    def __init__(self, source: Source, node: fx.Node, real: torch.Tensor, fake: torch.Tensor) -> None:
+    def __init__(self, source: Source, node: fx.Node, real: Any, fake: Any, symbol: str | None = None) -> None:
         self.source = source
         self.node = node
         self.real = real
         self.fake = fake
-        self.version = fake._version
+        self.symbol = symbol
+        self.sizes: list[int | None] | None = None
+        self.strides: list[int | None] | None = None
+        self.version = fake._version if symbol is None else 0
+
+    @property
+    def mutated(self) -> bool:
+        """Whether the graph writes into the tensor."""
+        return self.symbol is None and self.fake._version != self.version
 
 
 class GraphBuilder:
     """The graph of one frame, from its first operation to the break or return."""
 
-    def __init__(self) -> None:
+    def __init__(self, locate: Callable[[], FrameLoc | None] = lambda: None) -> None:
         self.graph = fx.Graph()
         self.mode = FakeMode(allow_non_fake_inputs=False)
+        self.shapes = Shapes(self.mode, locate)
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.impure = False
         self._nodes: list[fx.Node] = []
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()
+        self._symbol_nodes: dict[str, fx.Node] = {}
+        self._number_nodes: dict[symbols.Tree, fx.Node] = {}
 
     # -- checkpoints
 
@@ -58,32 +77,73 @@ class GraphBuilder:
         """Erase what was added since `mark`, newest first."""
         nodes, inputs, self.op_count, self.impure = mark
         while len(self._nodes) > nodes:
-            self.graph.erase_node(self._nodes.pop())
+            node = self._nodes.pop()
+            self.graph.erase_node(node)
+            if "tree" in node.meta:
+                self._number_nodes.pop(node.meta["tree"], None)
         while len(self.inputs) > inputs:
-            self.graph.erase_node(self.inputs.pop().node)
+            entry = self.inputs.pop()
+            self.graph.erase_node(entry.node)
+            if entry.symbol is not None:
+                del self._symbol_nodes[entry.symbol]
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
 
     # -- growing
 
-    def add_input(self, source: Source, real: torch.Tensor) -> GraphInput:
-        """A placeholder for a real tensor reached through `source`."""
-        fake = self.fakeify(real, source)
+    def add_input(self, source: Source, real: torch.Tensor, dimensions: Dimensions | None = None) -> GraphInput:
+        """A placeholder for a real tensor reached through `source`; `dimensions`: what of it is symbolic."""
+        if dimensions is None:
+            return self._add_placeholder(source, real, fake_of(self.mode, real))
+        fake, sizes, strides = self.shapes.tensor(real, source, dimensions)
+        for name in list(self.shapes.symbols):
+            self._symbol_input(name)
+        made = self._add_placeholder(source, real, fake)
+        made.sizes, made.strides = sizes, strides
+        return made
+
+    def add_number(self, source: Source, real: Any) -> Any:
+        """A symbolic int or float for the one reached through `source`."""
+        return self.shapes.number(real, source)
+
+    def _add_placeholder(self, source: Source, real: Any, fake: Any, symbol: str | None = None) -> GraphInput:
         if self._last_placeholder is not None:
             where = self.graph.inserting_after(self._last_placeholder)
         else:
             where = self.graph.inserting_before(next(iter(self.graph.nodes), None))
         with where:
-            node = self.graph.placeholder(self._input_name(source))
+            node = self.graph.placeholder(self._input_name(source) if symbol is None else symbol)
         node.meta["example_value"] = fake
         node.meta["source"] = source.name()
-        made = GraphInput(source, node, real, fake)
+        made = GraphInput(source, node, real, fake, symbol)
         self._last_placeholder = node
         self.inputs.append(made)
         return made
 
-    def fakeify(self, real: torch.Tensor, source: Source) -> torch.Tensor:
-        """A fake tensor with the real one's metadata; shapes are static."""
-        return fake_of(self.mode, real)
+    # -- symbolic numbers
+
+    def _symbol_input(self, name: str) -> fx.Node:
+        """The placeholder of a symbol; one that nothing needs is dropped at the end."""
+        node = self._symbol_nodes.get(name)
+        if node is None:
+            symbol = self.shapes.symbols[name]
+            entry = self._add_placeholder(symbol.source, symbol.hint, self.shapes.symbolic(symbol), name)
+            node = self._symbol_nodes[name] = entry.node
+        return node
+
+    def number_node(self, number: Any) -> Any:
+        """What stands for a symbolic number in the graph: a node, or the number if it is a constant after all."""
+        tree = symbols.tree_of(number.node.expr)
+        return symbols.node_of(tree, self._create_number, self._leaf, self._number_nodes)
+
+    def _leaf(self, name: str) -> fx.Node:
+        return self._symbol_input(name)
+
+    def _create_number(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
+        node = self.graph.call_function(target, args)
+        examples = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args]
+        node.meta.update(example_value=target(*examples), part=True)
+        self._nodes.append(node)
+        return node
 
     def _input_name(self, source: Source) -> str:
         """A parameter's name that tells where it comes from, and is unique."""
@@ -132,13 +192,26 @@ class GraphBuilder:
             if "part" in node.meta and not node.users:
                 self.graph.erase_node(node)
         used = []
+        needed = self._symbols_of_inputs()
         for entry in self.inputs:
-            if entry.node.users:
+            if entry.node.users or entry.symbol in needed:
                 used.append(entry)
             else:
                 self.graph.erase_node(entry.node)
         module = fx.GraphModule(torch.nn.Module(), self.graph, "DynajitGraph")
         return module, used
+
+
+    def _symbols_of_inputs(self) -> set[str]:
+        """The symbols in the sizes of the tensors that the graph uses: as torch has it, they are inputs too."""
+        return {
+            name
+            for entry in self.inputs
+            if entry.sizes is not None and entry.node.users
+            for size in (*entry.fake.shape, *entry.fake.stride())
+            if isinstance(size, torch.SymInt)
+            for name in symbols.names_in(symbols.tree_of(size.node.expr))
+        }
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ source.py. One more kind of guard: the kinds_*.py file that fits.
 """
 
 # imported for what they register
-from dynajit.guards import kinds_container, kinds_module, kinds_object, kinds_state, kinds_tensor  # noqa: F401
+from dynajit.guards import kinds_container, kinds_module, kinds_object, kinds_relation, kinds_state, kinds_tensor  # noqa: F401
 from dynajit.guards.guard import Guard, GuardKind, guard_kind, kinds
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
@@ -20,7 +20,9 @@ from dynajit.guards.source import (
     InstanceAttrSource,
     ItemSource,
     LocalSource,
+    SizeSource,
     Source,
+    StrideSource,
     TypeAttrSource,
     TypeSource,
 )
@@ -39,7 +41,9 @@ __all__ = [
     "InstanceAttrSource",
     "ItemSource",
     "LocalSource",
+    "SizeSource",
     "Source",
+    "StrideSource",
     "TypeAttrSource",
     "TypeSource",
     "guard_kind",

@@ -115,6 +115,8 @@ class _Builder:
         first = slots[0] if slots else -1
         if name == "NOT_ALIASED":
             payload = tuple(slots)
+        elif name in ("RELATION", "PREDICATE_OF_MANY"):
+            payload = (payload, tuple(slots))
         self.instructions.append((name, index, first, slots[1] if name == "SAME_OBJECT" else -1, payload))
 
     def _slot(self, source: Source, index: int) -> int:

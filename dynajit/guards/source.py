@@ -440,3 +440,62 @@ class ClosureCellSource(Source):
         if closure is None or not 0 <= self.index < len(closure):
             raise Unreachable(self._name)
         return closure[self.index]
+
+
+class _Dimension(Source):
+    """A number of a tensor's metadata. The base leads to the tensor."""
+
+    __slots__ = ("dimension",)
+    dimension: int
+    method = ""
+
+    def __new__(cls, base: Source, dimension: int) -> _Dimension:
+        return cls._make((dimension,), base, f"{base.name()}.{cls.method}({dimension})", dimension=dimension)
+
+    def __init__(self, base: Source, dimension: int) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+
+        def arguments() -> None:
+            load(base)
+            e.load_const(self.dimension)
+
+        e.call_function(lambda: e.load_const(self._reader()), arguments, 2)
+
+    def _reader(self) -> Callable[..., int]:
+        raise NotImplementedError
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        try:
+            return self._reader()(base, self.dimension)
+        except TypeError:
+            raise Unreachable(self._name) from None
+
+
+class SizeSource(_Dimension):
+    """One size of a tensor."""
+
+    __slots__ = ()
+    method = "size"
+
+    def _reader(self) -> Callable[..., int]:
+        return _C.tensor_size
+
+    def access(self) -> tuple[str, object]:
+        return "TENSOR_SIZE", self.dimension
+
+
+class StrideSource(_Dimension):
+    """One stride of a tensor."""
+
+    __slots__ = ()
+    method = "stride"
+
+    def _reader(self) -> Callable[..., int]:
+        return _C.tensor_stride
+
+    def access(self) -> tuple[str, object]:
+        return "TENSOR_STRIDE", self.dimension

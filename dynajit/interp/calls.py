@@ -31,6 +31,7 @@ from dynajit.values.mapping import DictVal
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, super_attribute
 from dynajit.values.ops import torch_op
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
 
 
@@ -144,6 +145,10 @@ class Calls(Tracer):
 
     def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
         """Run a pure function on known arguments; what it raises, the program raises."""
+        if not kwargs and any(arg.symbolic for arg in args):
+            result = operate(self, fn, args)
+            if result is not None:
+                return result
         try:
             reals = [arg.real() for arg in args]
             named = {name: arg.real() for name, arg in (kwargs or {}).items()}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.graph.builder import GraphBuilder
+from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, Source
@@ -42,9 +43,10 @@ DELETED: Any = object()
 class Interpreter(Calls):
     """Interprets one outermost frame and all that is inlined into it."""
 
-    def __init__(self, compile_id: str) -> None:
+    def __init__(self, compile_id: str, seen: Seen | None = None) -> None:
         self.compile_id = compile_id
-        self.graph = GraphBuilder()
+        self.seen = Seen(False) if seen is None else seen
+        self.graph = GraphBuilder(self._location)
         self.journal = Journal()
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []
@@ -169,8 +171,18 @@ class Interpreter(Calls):
         """Record what the trace relies on."""
         if source is None and kind != "GLOBAL_STATE":
             return
-        location = self.frames[-1].location() if self.frames else None
-        self.guards.add(Guard(source, kind, *params, user_loc=location))
+        self.guards.add(Guard(source, kind, *params, user_loc=self._location()))
+
+    def _location(self) -> FrameLoc | None:
+        return self.frames[-1].location() if self.frames else None
+
+    def guard_shapes(self) -> None:
+        """Guard the relations among sizes and numbers that were relied on; called once, when nothing is traced or
+        compiled any more. Raises ConstraintViolation if a mark of the user's doesn't hold."""
+        self.graph.shapes.check_marks()
+        for tree, sources, location, note in self.graph.shapes.relations():
+            first, *others = sources.values()
+            self.guards.add(Guard(first, "RELATION", tree, tuple(sources), tuple(others), note, user_loc=location))
 
     def guard_distinct(self, left: Value, right: Value) -> None:
         if left.source is not None and right.source is not None and left.source != right.source:

@@ -32,6 +32,7 @@ from dynajit.resume.plan import (
 )
 from dynajit.resume.rebuild import Rebuilder, in_cycles, reachable
 from dynajit.values.base import NULL, Value
+from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
 # makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
@@ -118,9 +119,9 @@ class Emission:
         found.extend(value for _, value in self.tx.globals_written.values() if value is not DELETED)
         return [value for value in found if isinstance(value, Value) and value is not NULL]
 
-    def outputs(self) -> list[TensorVal]:
-        """The tensors that the graph has to return."""
-        return [value for value in reachable(self.roots()) if isinstance(value, TensorVal) and value.source is None]
+    def outputs(self) -> list[Any]:
+        """The tensors, and the numbers that depend on them, that the graph has to return."""
+        return [value for value in reachable(self.roots()) if value.source is None and _from_graph(value)]
 
     def obstacle(self) -> Value | None:
         """A value that the code would have to push and can't."""
@@ -128,7 +129,7 @@ class Emission:
 
     # -- the code
 
-    def call_graph(self, graph: Callable[..., Any], inputs: Sequence[GraphInput], outputs: Sequence[TensorVal]) -> None:
+    def call_graph(self, graph: Callable[..., Any], inputs: Sequence[GraphInput], outputs: Sequence[Value]) -> None:
         """Call the compiled graph and keep its outputs in variables."""
 
         def push_inputs() -> None:
@@ -357,6 +358,10 @@ class Emission:
 
 def _nothing() -> None:
     pass
+
+
+def _from_graph(value: Value) -> bool:
+    return isinstance(value, TensorVal) or (isinstance(value, SymVal) and value.from_graph)
 
 
 def _local(frame: SymFrame, name: str) -> Any:

@@ -16,6 +16,7 @@ from dynajit.report.breaks import BreakKind
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
+    from dynajit.graph.seen import Seen
     from dynajit.guards.source import Source
     from dynajit.values.journal import Journal
 
@@ -51,6 +52,7 @@ class Tracer(Protocol):
 
     graph: GraphBuilder
     journal: Journal
+    seen: Seen
     tensors: dict[int, Any]
     handled: Value | None
     open_generators: list[Any]
@@ -117,6 +119,8 @@ class Value:
     """Base of all models. Each operation defaults to a graph break that names the type."""
 
     source: Source | None = None
+    # whether `const()` can be had, though only by specialising: a symbolic number, or something that holds one
+    symbolic: bool = False
 
     def py_type(self) -> type:
         """The Python type that `type(obj)` gives."""

@@ -200,6 +200,6 @@ def identical(left: Value, right: Value) -> bool:
 
 def constant_of(value: Value, what: str) -> Any:
     """The Python object of a value that has to be known while tracing."""
-    if not value.is_const():
+    if not value.is_const() and not value.symbolic:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} must be known while tracing, not {value.describe()}")
     return value.const()

@@ -20,6 +20,7 @@ from dynajit.values.functions import FunctionVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import ObjVal, RealVal, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
@@ -166,7 +167,7 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
             return TupleVal(both, _sum_kind(left.kind, right.kind))
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
-        if isinstance(sequence, (ListVal, TupleVal)) and times.is_const() and isinstance(times.const(), int):
+        if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
             items = sequence.values(tx) * times.const()
             return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
     if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
@@ -184,6 +185,10 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
     if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
         return tx.fold(operator.mod, [left, right])
     return None
+
+
+def _is_count(value: Value) -> bool:
+    return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
 
 
 def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
@@ -249,6 +254,12 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.call(own, [right], {})
     if left.is_const() and right.is_const():
         return tx.fold(function, [left, right])
+    if isinstance(left, SymVal) or isinstance(right, SymVal):
+        if symbol not in ("==", "!=") or (is_number(left) and is_number(right)):
+            return tx.fold(function, [left, right])
+        if not isinstance(left, SequenceVal) and not isinstance(right, SequenceVal):
+            other = right if isinstance(left, SymVal) else left
+            return ConstVal((other.py_type() is complex and function(left.const(), right.const())) or symbol == "!=")
     if symbol in ("==", "!="):
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
@@ -260,7 +271,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
 
 
 def _comparable_with_tensor(value: Value) -> bool:
-    return isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
+    return isinstance(value, SymVal) or (
+        isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
+    )
 
 
 def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:

@@ -23,10 +23,12 @@ from torch._subclasses.fake_tensor import (
 
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.report import breaks
+from dynajit.symbols import is_symbolic
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.mapping import DictVal, DictViewVal
 from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.symbolic import SymVal, is_data_dependent
 from dynajit.values.tensor import TensorVal, is_constant_result
 
 # What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
@@ -44,9 +46,12 @@ class Lowered:
         """(fx argument, fake argument)."""
         if isinstance(value, TensorVal):
             return value.node, value.fake
+        if isinstance(value, SymVal):
+            node = value.node
+            return node, value.number if isinstance(node, fx.Node) else node
         if isinstance(value, (TupleVal, ListVal)):
             pairs = [self.both(item) for item in value.values(self.tx)]
-            if isinstance(value, TupleVal) and value.kind is torch.Size:
+            if isinstance(value, TupleVal) and value.kind is torch.Size and value.is_const():
                 return torch.Size(pair[0] for pair in pairs), torch.Size(pair[1] for pair in pairs)
             if isinstance(value, TupleVal):
                 return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
@@ -103,6 +108,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     result = run_fake(
         tx.graph, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     )
+    if is_symbolic(result):
+        return tx.from_real(result)
     if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
         return tx.from_real(result)
     node = tx.graph.create(
@@ -167,7 +174,15 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
         KeyError,
         ArithmeticError,
     ) as error:
+        if is_data_dependent(error):
+            raise GraphBreak(breaks.DATA_DEPENDENT, f"{_name_of(target)}: {_first_line(error)}", error) from None
         raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
+    finally:
+        graph.shapes.note()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 @functools.lru_cache(maxsize=4096)

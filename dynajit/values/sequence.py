@@ -161,8 +161,12 @@ class TupleVal(SequenceVal):
     def is_const(self) -> bool:
         return all(not isinstance(item, Lazy) and item.is_const() for item in self.items)
 
+    @property
+    def symbolic(self) -> bool:  # type: ignore[override]
+        return all(not isinstance(item, Lazy) and (item.is_const() or item.symbolic) for item in self.items)
+
     def const(self) -> Any:
-        if not self.is_const():
+        if not self.is_const() and not self.symbolic:
             return super().const()
         return self._make_real([item.const() for item in self.items])
 

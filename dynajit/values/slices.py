@@ -21,6 +21,13 @@ class SliceVal(Value):
     def py_type(self) -> type:
         return slice
 
+    @property
+    def symbolic(self) -> bool:  # type: ignore[override]
+        return all(part.is_const() or part.symbolic for part in self.slice_parts)
+
+    def const(self) -> Any:
+        return slice(*(part.const() for part in self.slice_parts)) if self.symbolic else super().const()
+
     def getattr(self, tx: Tracer, name: str) -> Value:
         names = ("start", "stop", "step")
         if name in names:

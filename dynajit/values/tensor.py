@@ -21,7 +21,7 @@ from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.constant import ConstVal, constant_of, is_literal
 from dynajit.values.sequence import TupleVal
 
 CONSTANT_ATTRIBUTES = frozenset(
@@ -113,6 +113,10 @@ BREAKING_METHODS: dict[str, BreakKind] = {
 }
 
 
+def _is_tensor_input(entry: Any) -> bool:
+    return entry.symbol is None
+
+
 def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.Tensor) and getattr(tensor, method)() == expected
 
@@ -149,7 +153,7 @@ class TensorVal(Value):
     def length(self, tx: Tracer) -> Value:
         if self.fake.dim() == 0:
             raise tx.raised(TypeError, "len() of a 0-d tensor")
-        return ConstVal(int(self.fake.shape[0]))
+        return tx.from_real(self.fake.shape[0])
 
     def iterate(self, tx: Tracer) -> Value:
         if self.fake.dim() == 0:
@@ -177,7 +181,7 @@ class TensorVal(Value):
         if name in CONSTANT_ATTRIBUTES:
             return tx.from_real(getattr(self.fake, name))
         if name == "shape":
-            return TupleVal([ConstVal(int(size)) for size in self.fake.shape], torch.Size)
+            return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
         if name in NODE_ATTRIBUTES:
             return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
         if name == "data":
@@ -254,18 +258,18 @@ class TensorVal(Value):
         return tx.torch_op("call_method", name, [self, *args], kwargs)
 
     def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        shape = TupleVal([ConstVal(int(size)) for size in self.fake.shape], torch.Size)
+        shape = TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
         dim = args[0] if args else kwargs.get("dim")
         if dim is None or (dim.is_const() and dim.const() is None):
             return shape
-        index = dim.const()
+        index = constant_of(dim, "a dimension")
         if not -len(shape.items) <= index < len(shape.items):
             raise GraphBreak(breaks.OP_RAISES, f"size({index}) of {self.describe()}")
         return shape.items[index]
 
     def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in UNGUARDED_METHODS:
-            for entry in tx.graph.inputs:
+            for entry in filter(_is_tensor_input, tx.graph.inputs):
                 known = functools.partial(_still, name, getattr(entry.real, name)())
                 tx.guard(entry.source, "PREDICATE", known, f"has the same {name}()")
         try:

@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
+from dynajit.symbols import is_symbolic
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
@@ -30,12 +32,14 @@ from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
 # Immutable, and their methods are pure.
 LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field)
+_LARGE = 1 << 31  # numbers that are no sizes, such as seeds and hashes
 _C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -60,6 +64,8 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
     if type(obj) in (int, float, complex, str, bytes):
         tx.guard(source, "TYPE", type(obj))
+        if _varies(tx, obj, source):
+            return from_symbolic(tx, tx.graph.add_number(source, obj), source)
         return UnreadConst(tx, obj, source)
     if is_literal(obj):
         guard_literal(tx, obj, source)
@@ -75,6 +81,13 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
     tx.remember_object(obj, made)
     return made
+
+
+def _varies(tx: Tracer, obj: Any, source: Source) -> bool:
+    """Whether a number from outside is symbolic in this capture."""
+    if type(obj) is int:
+        return abs(obj) < _LARGE and tx.seen.number(source, obj)
+    return type(obj) is float and math.isfinite(obj) and tx.seen.number(source, obj)
 
 
 def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:
@@ -111,8 +124,8 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
-    entry = tx.graph.add_input(source, obj)
-    tx.guard(source, "TENSOR", obj)
+    entry = tx.graph.add_input(source, obj, tx.seen.tensor(source, obj))
+    tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
     return made
@@ -283,6 +296,8 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     """The model of an object computed while tracing, which is a constant of the trace."""
     if is_literal(obj):
         return ConstVal(obj)
+    if is_symbolic(obj):
+        return from_symbolic(tx, obj)
     kind = type(obj)
     if kind in (tuple, torch.Size) or (
         issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))

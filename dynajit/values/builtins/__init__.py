@@ -7,7 +7,7 @@ takes the interpreter and the arguments as values, and returns a value. To add o
 
 from __future__ import annotations
 
-from dynajit.values.builtins import autograd, library, methods, python, torch_functions, torch_state
+from dynajit.values.builtins import autograd, library, methods, python, symbolic, torch_functions, torch_state
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "library",
     "methods",
     "python",
+    "symbolic",
     "torch_functions",
     "torch_state",
 ]

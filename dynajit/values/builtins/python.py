@@ -21,6 +21,7 @@ from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
+from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
 
 
@@ -356,6 +357,11 @@ def _extreme(tx: Tracer, symbol: str, args: tuple[Value, ...], key: Value | None
         if default is not None:
             return default
         raise tx.raised(ValueError, f"{'max' if symbol == '>' else 'min'}() arg is an empty sequence")
+    if is_none(key) and any(isinstance(item, SymVal) for item in items):
+        one_type = len({item.py_type() for item in items}) == 1
+        found = operate(tx, max if symbol == ">" else min, items) if one_type else None
+        if found is not None:
+            return found
     best = items[0]
     best_key = best if is_none(key) else tx.call(key, [best], {})  # type: ignore[arg-type]
     for item in items[1:]:

@@ -1,0 +1,125 @@
+"""Which sizes and numbers vary: what earlier captures of a code object saw, and what the user marked.
+
+In: at each capture the real tensors and numbers, by source. Out: which dimensions of a tensor are symbolic in this
+capture, and whether a number is. First compile static; what is found changed at the next compile is symbolic from then
+on. Marks are kept in the tensor's own `__dict__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from dynajit.guards.source import ItemSource, LocalSource, Source
+
+MARKS = "_dynajit_dimensions"
+# torch's own names for the same marks, so that a program that marks for torch.compile needs no change
+_TORCH_MARKS = (
+    ("_dynamo_static_indices", "static"),
+    ("_dynamo_weak_dynamic_indices", "maybe"),
+    ("_dynamo_dynamic_indices", "dynamic"),
+)
+CHANGED: Any = object()
+
+
+class Mark(NamedTuple):
+    """What the user said of one dimension: "dynamic" (specialising is an error), "maybe" or "static"; a range."""
+
+    kind: str
+    low: int | None = None
+    high: int | None = None
+
+
+class Dimensions(NamedTuple):
+    """What is symbolic of one tensor: dimension -> mark, and the dimensions whose stride varies by itself."""
+
+    sizes: dict[int, Mark]
+    strides: frozenset[int]
+
+
+AUTOMATIC = Mark("maybe")
+
+
+class Seen:
+    """The memory of one code object under one session."""
+
+    def __init__(self, dynamic: bool | None) -> None:
+        self.dynamic = dynamic
+        self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
+        self._numbers: dict[Source, Any] = {}
+
+    def tensor(self, source: Source, real: torch.Tensor) -> Dimensions | None:
+        """What is symbolic of this tensor; None: nothing."""
+        marks = marks_of(real)
+        if self.dynamic is False:
+            marks = {dimension: mark for dimension, mark in marks.items() if mark.kind == "dynamic"}
+        found = dict(marks)
+        strides: frozenset[int] = frozenset()
+        if self.dynamic is not False and not isinstance(real, torch.nn.Parameter):
+            if self.dynamic and not _is_buffer(source):
+                found = dict.fromkeys(range(real.dim()), AUTOMATIC) | found
+            sizes, steps = self._remember(source, real)
+            found = {at: AUTOMATIC for at, size in enumerate(sizes) if size is CHANGED} | found
+            strides = frozenset(at for at, step in enumerate(steps) if step is CHANGED)
+        sizes_found = {at: mark for at, mark in sorted(found.items()) if mark.kind != "static"}
+        return Dimensions(sizes_found, strides) if sizes_found or strides else None
+
+    def _remember(self, source: Source, real: torch.Tensor) -> tuple[list[Any], list[Any]]:
+        sizes, strides = list(real.shape), list(real.stride())
+        known = self._tensors.get(source)
+        if known is None or len(known[0]) != len(sizes):
+            known = self._tensors[source] = (sizes, strides)
+            return known
+        for old, new in zip(known, (sizes, strides), strict=True):
+            for at, number in enumerate(new):
+                if old[at] is not CHANGED and old[at] != number:
+                    old[at] = CHANGED
+        return known
+
+    def number(self, source: Source, real: float) -> bool:
+        """Whether this int or float is symbolic."""
+        if self.dynamic is False:
+            return False
+        known = self._numbers.setdefault(source, real)
+        if known is not CHANGED and (type(known) is not type(real) or known != real):
+            known = self._numbers[source] = CHANGED
+        return known is CHANGED or (bool(self.dynamic) and _is_argument(source))
+
+
+def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
+    """The user's marks on a tensor's dimensions."""
+    attributes = tensor.__dict__
+    marks: dict[int, Mark] = {}
+    if attributes:
+        for name, kind in _TORCH_MARKS:
+            marks.update(dict.fromkeys(attributes.get(name, ()), Mark(kind)))
+        marks.update(attributes.get(MARKS, {}))
+    return marks
+
+
+def _is_buffer(source: Source) -> bool:
+    """A module's own tensors keep their sizes; only if they are seen to change is anything symbolic of them."""
+    base = source.base
+    return isinstance(source, ItemSource) and base is not None and base.name().endswith(("._buffers", "._parameters"))
+
+
+def _is_argument(source: Source) -> bool:
+    while isinstance(source, ItemSource):
+        assert source.base is not None
+        source = source.base
+    return isinstance(source, LocalSource)
+
+
+def mark(tensor: torch.Tensor, dimensions: Any, kind: str, low: int | None = None, high: int | None = None) -> None:
+    """Note the user's mark on one dimension or several."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is marked, not {type(tensor).__name__}")
+    marks = dict(tensor.__dict__.get(MARKS, {}))
+    for dimension in dimensions if isinstance(dimensions, (list, tuple, set, frozenset, range)) else (dimensions,):
+        if not isinstance(dimension, int):
+            raise TypeError(f"a dimension is an int, not {type(dimension).__name__}")
+        if not -tensor.dim() <= dimension < tensor.dim():
+            raise IndexError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
+        marks[dimension % tensor.dim()] = Mark(kind, low, high)
+    tensor.__dict__[MARKS] = marks

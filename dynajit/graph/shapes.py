@@ -1,0 +1,273 @@
+"""Symbolic sizes and numbers of one frame: torch's ShapeEnv, where its symbols come from, and what it decided.
+
+In: real tensors and numbers with their sources, and what of them is symbolic (`seen.py`). Out: fake tensors with
+symbolic sizes, symbolic numbers; at the end `relations()`, what has to hold of sizes and numbers for the trace to be
+right. The ShapeEnv is made when the first symbol is needed: frames without one never pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._guards import Source as TorchSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dynajit import symbols
+from dynajit.exc import ConstraintViolation, InternalError
+from dynajit.graph.seen import Dimensions, Mark
+from dynajit.guards.source import SizeSource, Source, StrideSource
+from dynajit.report.records import FrameLoc
+from dynajit.symbols import Tree
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+_UNBOUNDED = 1 << 62
+
+
+class ShapeSource(TorchSource):
+    """A source as torch's ShapeEnv wants one: something with a name."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @property
+    def _name_template(self) -> str:
+        return self._text
+
+
+class Symbol(NamedTuple):
+    """A symbol: where its number comes from, the number at hand, the user's mark, and where it was first met."""
+
+    source: Source
+    hint: Any
+    mark: Mark | None
+    sympy: Any
+    loc: FrameLoc | None
+
+
+class Related(NamedTuple):
+    """A relation to be guarded: tree, the names in it with their sources, the user's line, and why."""
+
+    tree: Tree
+    sources: dict[str, Source]
+    loc: FrameLoc | None
+    note: str
+
+
+class Shapes:
+    """The symbols of one frame."""
+
+    def __init__(self, mode: FakeTensorMode, locate: Callable[[], FrameLoc | None]) -> None:
+        self.mode = mode
+        self.locate = locate
+        self._env: ShapeEnv | None = None
+        self.symbols: dict[str, Symbol] = {}
+        # numbers other than a symbol's first, and what they have to equal
+        self._bound: list[tuple[Source, Any, FrameLoc | None]] = []
+        self._places: list[FrameLoc | None] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any symbol."""
+        return self._env is not None
+
+    @property
+    def env(self) -> ShapeEnv:
+        """torch's ShapeEnv, made at first use."""
+        if self._env is None:
+            from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+            self._env = ShapeEnv()
+            self.mode.shape_env = self._env
+            self.mode.static_shapes = False
+        return self._env
+
+    # -- making symbols
+
+    def tensor(self, real: torch.Tensor, source: Source, dimensions: Dimensions) -> tuple[torch.Tensor, Any, Any]:
+        """A fake tensor; its sizes and strides with None where they are symbolic."""
+        sizes = [
+            self._size(SizeSource(source, at), size, dimensions.sizes.get(at)) for at, size in enumerate(real.shape)
+        ]
+        strides = self._strides(real, source, sizes, dimensions.strides)
+        fake = self._empty(real, sizes, strides)
+        return fake, [_known(size) for size in sizes], [_known(stride) for stride in strides]
+
+    def _size(self, source: Source, size: int, mark: Mark | None) -> int | torch.SymInt:
+        if mark is None or size in (0, 1):
+            if mark is not None and mark.kind == "dynamic":
+                raise ConstraintViolation(
+                    f"{source.name()} was marked dynamic and is {size}: sizes 0 and 1 are always specialised, as they "
+                    "decide what broadcasts",
+                    hint="mark a tensor whose size is 2 or more, or use maybe_mark_dynamic",
+                )
+            return size
+        duck = mark.kind != "dynamic" and mark.low is None and mark.high is None
+        found = self._symbol(source, size, mark, duck, positive=True)
+        self._limit(found, mark)
+        return found
+
+    def _symbol(self, source: Source, number: Any, mark: Mark | None, duck: bool, positive: bool) -> Any:
+        """A symbol for the number, or the one that another equal size has."""
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        env, adapter = self.env, ShapeSource(source.name())
+        expr = env.create_symbol(
+            number,
+            adapter,
+            DimDynamic.DUCK if duck else DimDynamic.DYNAMIC,
+            positive=True if positive else None,
+            do_not_specialize_zero_one=not positive,
+        )
+        loc = self.locate()
+        if str(expr) in self.symbols:
+            self._bound.append((source, expr, loc))
+        else:
+            self.symbols[str(expr)] = Symbol(source, number, mark, expr, loc)
+        return self.symbolic(self.symbols[str(expr)])
+
+    def symbolic(self, symbol: Symbol) -> Any:
+        """A SymInt or SymFloat of the symbol."""
+        create = self.env.create_symfloatnode if type(symbol.hint) is float else self.env.create_symintnode
+        return create(symbol.sympy, hint=symbol.hint)
+
+    def _limit(self, size: Any, mark: Mark) -> None:
+        from torch.utils._sympy.value_ranges import ValueRanges
+
+        if mark.low is None and mark.high is None:
+            return
+        expr, env = size.node.expr, self.env
+        known = env.var_to_range[expr]
+        low = known.lower if mark.low is None else max(mark.low, 2)
+        high = known.upper if mark.high is None else mark.high
+        hint = self.symbols[str(expr)].hint
+        if hint < low or hint > high:
+            raise ConstraintViolation(
+                f"{self.symbols[str(expr)].source.name()} is {hint}, outside of the range {low} to {high} that it was "
+                "marked with",
+                hint="correct the range given to mark_dynamic",
+            )
+        env.var_to_range[expr] = known & ValueRanges(low, high)
+
+    def _strides(self, real: torch.Tensor, source: Source, sizes: Sequence[Any], varying: frozenset[int]) -> list[Any]:
+        """Strides in terms of sizes where they follow from them; a stride that varies by itself has its own symbol."""
+        from torch.fx.experimental.symbolic_shapes import DimDynamic  # noqa: F401  the module may be new to the process
+
+        found: list[Any] = [None] * len(sizes)
+        products: dict[int, Any] = {}
+        for at in sorted(range(len(sizes)), key=lambda at: (real.stride(at), -at)):
+            stride = real.stride(at)
+            known = products.get(stride)
+            if stride in (0, 1) or (known is None and at not in varying):
+                known = stride
+            elif known is None:
+                known = self._symbol(StrideSource(source, at), stride, None, False, positive=True)
+            elif not isinstance(known, int):
+                self._bound.append((StrideSource(source, at), known.node._expr, self.locate()))
+            found[at] = known
+            products.setdefault(stride * real.shape[at], known * sizes[at])
+        return found
+
+    def _empty(self, real: torch.Tensor, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
+        with torch.inference_mode(real.is_inference()), torch.enable_grad(), self.mode:
+            fake = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
+            if real.requires_grad:
+                fake.requires_grad_()
+                if not real.is_leaf:
+                    # what another function computed: no leaf, though nothing is known of where it comes from
+                    fake = torch._C._functions.DelayedError("an input of the graph", 1)(fake)
+        return fake
+
+    def number(self, real: Any, source: Source) -> Any:
+        """A symbolic int or float from outside."""
+        return self._symbol(source, real, None, False, positive=False)
+
+    # -- at the end
+
+    def note(self) -> None:
+        """Whatever was decided since the last note was decided at the user's current line."""
+        if self._env is not None and len(self._env.guards) > len(self._places):
+            loc = self.locate()
+            self._places.extend([loc] * (len(self._env.guards) - len(self._places)))
+
+    def source_of(self, name: str) -> Source:
+        """Where a symbol's number comes from."""
+        if name not in self.symbols:
+            raise InternalError(f"the symbol {name} has no source")
+        return self.symbols[name].source
+
+    def relations(self) -> Iterator[Related]:
+        """What has to hold of sizes and numbers; ends the making of symbols."""
+        if self._env is None:
+            return
+        for name, symbol in self.symbols.items():
+            yield from self._range(name, symbol)
+        for number, (source, expr, loc) in enumerate(self._bound):
+            own = f"bound{number}"
+            tree = symbols.tree_of(expr)
+            yield Related(("eq", own, tree), {own: source} | self._sources(tree), loc, "")
+        self.note()
+        for guard, loc in zip(self._env.guards, self._places, strict=False):
+            if isinstance(guard.expr, bool) or guard.expr.is_number:
+                continue
+            tree = symbols.tree_of(guard.expr)
+            sources = self._sources(tree)
+            if sources:
+                yield Related(tree, sources, loc, "")
+
+    def _sources(self, tree: Tree) -> dict[str, Source]:
+        return {name: self.source_of(name) for name in symbols.names_in(tree)}
+
+    def _range(self, name: str, symbol: Symbol) -> Iterator[Related]:
+        """Where a size may be: at least 2, since 0 and 1 are specialised, or as the user marked it."""
+        if type(symbol.hint) is not int or not symbol.sympy.is_positive:
+            return
+        low, high = 2, None
+        if symbol.mark is not None:
+            low, high = max(low, symbol.mark.low or 0), symbol.mark.high
+        note = "sizes 0 and 1 are specialised" if low == 2 else "marked"
+        yield Related(("ge", name, low), {name: symbol.source}, symbol.loc, note)
+        if high is not None:
+            yield Related(("le", name, high), {name: symbol.source}, symbol.loc, "marked")
+
+    def check_marks(self) -> None:
+        """Raise ConstraintViolation if a dimension that the user marked dynamic turned out to be one number."""
+        if self._env is None:
+            return
+        self.note()
+        for symbol in self.symbols.values():
+            if symbol.mark is None or symbol.mark.kind != "dynamic":
+                continue
+            value = self._env.replace(symbol.sympy)
+            if value.is_number:
+                self._violated(symbol, f"only {int(value)} fits")
+            limits = self._env.var_to_range[symbol.sympy]
+            low, high = symbol.mark.low, symbol.mark.high
+            if (low is not None and limits.lower > max(low, 2)) or (high is not None and limits.upper < high):
+                self._violated(symbol, f"only {limits.lower} to {limits.upper} fits")
+
+    def _violated(self, symbol: Symbol, what: str) -> None:
+        assert self._env is not None
+        found = [
+            (guard.expr, loc)
+            for guard, loc in zip(self._env.guards, self._places, strict=False)
+            if symbol.sympy in getattr(guard.expr, "free_symbols", ())
+        ]
+        expr, loc = found[-1] if found else (None, None)
+        why = ""
+        if expr is not None:
+            tree = symbols.tree_of(expr)
+            names = {name: source.name() for name, source in self._sources(tree).items()}
+            why = f", because of {symbols.readable(tree, names)}"
+        raise ConstraintViolation(
+            f"{symbol.source.name()} was marked dynamic, and {what}{why}",
+            user_line=loc.render() if loc is not None else "",
+            hint="change that line so that it holds for all sizes, or use maybe_mark_dynamic",
+        )
+
+
+def _known(number: Any) -> int | None:
+    return number if isinstance(number, int) else None

@@ -1,0 +1,74 @@
+"""The guard kind on relations among numbers: sizes and strides of tensors, Python ints and floats.
+
+In: a tree of `dynajit/symbols.py`, its symbols' names, and for each name the source of the number. Out: see guard.py.
+Relations of ints are evaluated in C (csrc/relation.c), others by a Python function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+from dynajit import symbols
+from dynajit.guards.guard import GuardKind, guard_kind
+from dynajit.guards.source import Source
+
+_LIMIT = 1 << 63
+
+
+def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
+    """What both leaves decide: false for what is no number, and where the arithmetic fails."""
+    if any(type(value) not in (int, float) or abs(value) >= _LIMIT for value in values):
+        return False
+    try:
+        return bool(symbols.value_of(tree, dict(zip(names, values, strict=True))))
+    except (ArithmeticError, ValueError):
+        return False
+
+
+@guard_kind("RELATION")
+class Relation(GuardKind):
+    """A relation that the trace decided by the numbers at hand. The guard's own source is the first name's."""
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        tree, names, others, note = params
+        if len(names) != len(others) + 1:
+            raise ValueError(f"a RELATION guard has {len(names)} names for {len(others) + 1} sources")
+        return tree, tuple(names), tuple(others), str(note)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        tree, names, others, _ = params
+        return repr(tree), names, others
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        tree, names, _, _ = params
+        words = symbols.words_of(tree, {name: number for number, name in enumerate(names)})
+        if words is not None and len(words) < 96:  # its stack is 64 numbers deep
+            return "RELATION", words
+        return "PREDICATE_OF_MANY", functools.partial(_holds, tree, names)
+
+    def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
+        others: tuple[Source, ...] = params[2]
+        return others
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        tree, names, others, _ = params
+        values = value if others else [value]
+        if symbols.words_of(tree, dict.fromkeys(names, 0)) is not None and any(type(v) is not int for v in values):
+            return False
+        return _holds(tree, names, *values)
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        tree, names, others, note = params
+        texts = dict(zip(names, [name, *(source.name() for source in others)], strict=True))
+        return symbols.readable(tree, texts) + (f" ({note})" if note else "")
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        _, _, others, _ = params
+        values = value if others else [value]
+        texts = [name, *(source.name() for source in others)]
+        now = ", ".join(f"{text} is {number!r}" for text, number in zip(texts, values, strict=True))
+        return f"{self.describe(name, params)} does not hold: {now}"
+
+

@@ -1,0 +1,207 @@
+"""Symbolic numbers while tracing: sizes that vary, Python ints and floats that were found to change.
+
+In: torch's SymInt, SymFloat and SymBool from fake tensors and from `graph/shapes.py`. Out: `SymVal`, whose arithmetic
+stays symbolic; a decision that depends on one is taken by the number at hand, and guarded. What needs the number itself
+(a list index, a dictionary key, text) specialises: `const()`. A function of numbers that keeps them symbolic is an
+entry in `SYMBOLIC`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynajit import _C, symbols
+from dynajit.guards.source import Source
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal
+
+if TYPE_CHECKING:
+    from dynajit.graph.builder import GraphBuilder
+
+_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+class SymVal(Value):
+    """A symbolic int, float or bool."""
+
+    symbolic = True
+
+    def __init__(self, graph: GraphBuilder, number: Any, source: Source | None = None) -> None:
+        self.graph = graph
+        self.number = number
+        self.source = source
+
+    def py_type(self) -> type:
+        return _KINDS[type(self.number)]
+
+    def describe(self) -> str:
+        return f"the symbolic {self.py_type().__name__} {self.number}"
+
+    def const(self) -> Any:
+        """The number itself; from now on the trace holds for it alone."""
+        return decide(self.graph, self.py_type(), self.number)
+
+    def real(self) -> Any:
+        return self.const()
+
+    def truth(self, tx: Tracer) -> bool:
+        if isinstance(self.number, torch.SymBool):
+            return bool(self.const())
+        return bool(decide(self.graph, bool, self.number != 0))
+
+    def length(self, tx: Tracer) -> Value:
+        raise tx.raised(TypeError, f"object of type '{self.py_type().__name__}' has no len()")
+
+    def iterate(self, tx: Tracer) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not iterable")
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not subscriptable")
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in ("real", "numerator") and self.py_type() is int:
+            return self
+        return ConstVal(self.const()).getattr(tx, name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
+
+    def hash_key(self) -> object:
+        return self.const()
+
+    @property
+    def node(self) -> Any:
+        """The graph's node of the number."""
+        return self.graph.number_node(self.number)
+
+    @property
+    def from_graph(self) -> bool:
+        """Whether only the graph can tell the number: it depends on data."""
+        return not all(name in self.graph.shapes.symbols for name in symbols.names_in(self._tree()))
+
+    def _tree(self) -> symbols.Tree:
+        return symbols.tree_of(self.number.node.expr)
+
+    def rebuild(self, out: Any) -> None:
+        tree = self._tree()
+        names = symbols.names_in(tree)
+        if not names:
+            out.const(tree)
+            return
+        sources = [self.graph.shapes.source_of(name) for name in names]
+        if isinstance(tree, str):
+            out.load(sources[0])
+            return
+
+        def push() -> None:
+            for source in sources:
+                out.load(source)
+
+        function = symbols.function_of(tree, tuple(names))
+        _C.mark_ours(function.__code__)
+        out.call_const(function, push, len(sources))
+
+
+def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:
+    """The number at hand, guarded; a graph break if it depends on data."""
+    try:
+        return kind(number)
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            raise
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of the symbolic number {number}", error) from None
+    finally:
+        graph.shapes.note()
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether torch says that it can't decide without the data. (Its class's module is imported only with symbols.)"""
+    return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)
+
+
+def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Value:
+    """The model of a symbolic number; of a constant if it is one after all."""
+    found = symbols.plain(number)
+    if not symbols.is_symbolic(found):
+        return ConstVal(found)
+    return SymVal(tx.graph, number, source)
+
+
+def is_number(value: Value) -> bool:
+    """Whether it is an int, float or bool, symbolic or not."""
+    return isinstance(value, SymVal) or value.py_type() in (int, float, bool)
+
+
+def _int(number: Any) -> Any:
+    return torch.sym_int(number) if isinstance(number, torch.SymFloat) else number + 0  # type: ignore[no-untyped-call]
+
+
+def _root(number: Any) -> Any:
+    return torch._sym_sqrt(number)  # type: ignore[attr-defined]
+
+
+def _extreme(fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def extreme(*numbers: Any) -> Any:
+        best = numbers[0]
+        for number in numbers[1:]:
+            best = fn(best, number)
+        return best
+
+    return extreme
+
+
+# function of the program -> function that takes and gives symbolic numbers
+SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(operator, name): getattr(operator, name)
+        for name in (
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "and_", "or_", "xor"),
+            *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
+        )
+    },
+    **{fn: fn for fn in (abs, pow, math.floor, math.ceil, math.trunc)},
+    **{fn: fn for fn in (torch.sym_int, torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
+    round: round,
+    int: _int,
+    float: torch.sym_float,
+    builtins.max: _extreme(torch.sym_max),
+    builtins.min: _extreme(torch.sym_min),
+    math.sqrt: _root,
+    **{
+        getattr(math, name): getattr(torch, f"_sym_{name}")
+        for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan")
+        if hasattr(torch, f"_sym_{name}")
+    },
+}
+
+
+def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
+    """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
+    function = SYMBOLIC.get(fn)
+    if function is None or not all(map(is_number, args)):
+        return None
+    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    try:
+        result = function(*numbers)
+        symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            raise
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"{fn.__name__} of symbolic numbers", error) from None
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError, AttributeError, symbols.Untranslatable):
+        return None  # the numbers themselves say what is wrong, if anything is
+    finally:
+        tx.graph.shapes.note()
+    if result is NotImplemented:
+        return None
+    return tx.from_real(result)
+
+
+__all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate"]
