@@ -43,11 +43,15 @@ def eager_on_overlap(inputs: Sequence[Any], mutated: Sequence[int], eager: Compi
     """
     if not mutated or len(inputs) < 2:
         return compiled
-    extents = [(position, _extent(value), position in mutated) for position, value in enumerate(inputs)]
-    ranges = [item for item in extents if item[1]]
+    symbolic = any(isinstance(value, torch.Tensor) and not _is_static(value) for value in inputs)
+    extents = [
+        (position, 0 if symbolic else _extent(value), position in mutated) for position, value in enumerate(inputs)
+    ]
+    known = [item for item in extents if item[1]]
 
     def call(*inputs: Any) -> Any:
         end_of_any = end_of_mutated = 0
+        ranges = _ranges_now(inputs, extents) if symbolic else known
         for start, extent, is_mutated in sorted([(inputs[at].data_ptr(), size, flag) for at, size, flag in ranges]):
             if start < end_of_mutated or (is_mutated and start < end_of_any):
                 return eager(*inputs)
@@ -58,6 +62,16 @@ def eager_on_overlap(inputs: Sequence[Any], mutated: Sequence[int], eager: Compi
         return compiled(*inputs)
 
     return call
+
+
+def _ranges_now(inputs: Sequence[Any], extents: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+    """`extents` for the sizes of this call."""
+    found = [(at, _extent(inputs[at]), flag) for at, _, flag in extents]
+    return [item for item in found if item[1]]
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return all(type(number) is int for number in (*value.shape, *value.stride()))
 
 
 def _extent(value: Any) -> int:
