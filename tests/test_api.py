@@ -464,7 +464,7 @@ def test_threads_share_a_compiled_function() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and counter.frame_count >= 6
+    assert not failures and counter.frame_count >= 2
 
 
 def test_beside_torch_compile() -> None:
