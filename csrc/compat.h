@@ -7,6 +7,7 @@
 
 #include <Python.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
 #error "dynajit knows the insides of CPython 3.11 to 3.14; see compat.h for what another one needs"
@@ -41,6 +42,24 @@ bool dj_thread_is_traced(PyThreadState *tstate);
 
 /* The instance's own attribute, past its type. Borrowed or NULL, no error set. `name` is an exact str. */
 PyObject *dj_instance_lookup(PyObject *object, PyObject *name);
+
+#if PY_VERSION_HEX < 0x030D0000
+/* Dictionaries have versions: CPython gives a new one, never given before, to each that is made or written to. */
+#define DJ_DICT_VERSIONS
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+static inline uint64_t dj_dict_version(PyObject *dict)
+{
+    return ((PyDictObject *)dict)->ma_version_tag;
+}
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+/* Where an instance keeps its dictionary; NULL if it has none, or its attributes lie beside it so far. */
+PyObject **dj_instance_dict_place(PyObject *object);
+#endif
 
 /* The next item of a set, borrowed, and its hash; 0 at the end. `position` starts at 0. */
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash);

@@ -143,6 +143,16 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
     return value;
 }
 
+PyObject **dj_instance_dict_place(PyObject *object)
+{
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        PyObject **place = _PyObject_ManagedDictPointer(object);
+        return *_PyObject_ValuesPointer(object) == NULL && *place != NULL ? place : NULL;
+    }
+    PyObject **place = _PyObject_GetDictPtr(object);
+    return place != NULL && *place != NULL ? place : NULL;
+}
+
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
 {
     return _PySet_NextEntry(set, position, item, hash);

@@ -183,6 +183,17 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
     return value;
 }
 
+PyObject **dj_instance_dict_place(PyObject *object)
+{
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        PyDictOrValues *place = _PyObject_DictOrValuesPointer(object);
+        bool in_dict = !_PyDictOrValues_IsValues(*place) && _PyDictOrValues_GetDict(*place) != NULL;
+        return in_dict ? (PyObject **)place : NULL;
+    }
+    PyObject **place = _PyObject_GetDictPtr(object);
+    return place != NULL && *place != NULL ? place : NULL;
+}
+
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
 {
     return _PySet_NextEntry(set, position, item, hash);

@@ -38,6 +38,9 @@ bool dj_const_equal(PyObject *value, PyObject *expected);
 bool dj_length_is(PyObject *value, Py_ssize_t length);
 bool dj_dict_keys_are(PyObject *value, PyObject *keys);
 bool dj_set_equals(PyObject *value, PyObject *constants);
+enum { DJ_N_HOOK_TABLES = 4 };
+
+PyObject *dj_hook_table_name(int i); /* borrowed */
 bool dj_module_has_no_hooks(PyObject *module);
 bool dj_all_distinct(PyObject *const *slots, const int *indices, Py_ssize_t n);
 int dj_guard_leaves_init(void);
@@ -60,6 +63,7 @@ int dj_object_access_init(PyObject *module);
 /* ---- tensor_view.cpp: a tensor's metadata read from its TensorImpl ---- */
 
 int dj_tensor_view_init(PyObject *module);
+bool dj_is_tensor(PyObject *object);
 bool dj_is_tensor_spec(PyObject *object);
 bool dj_tensor_check(PyObject *spec, PyObject *value);
 PyObject *dj_tensor_size(PyObject *tensor, Py_ssize_t dimension);   /* new or NULL, no error set */

@@ -134,7 +134,12 @@ bool dj_set_equals(PyObject *value, PyObject *constants)
     return true;
 }
 
-static PyObject *hook_names[4];
+static PyObject *hook_names[DJ_N_HOOK_TABLES];
+
+PyObject *dj_hook_table_name(int i)
+{
+    return hook_names[i];
+}
 
 bool dj_module_has_no_hooks(PyObject *module)
 {

@@ -23,18 +23,33 @@ enum { LOOSE, ROOT, FIXED };
 enum { HAS_ATTRIBUTES = 1, HAS_ITEMS = 2 }; /* kept of a slot */
 enum { FEWEST_INSTRUCTIONS = 24, PATIENCE = 3, MOST_CHECKS_BETWEEN = 4096, PROVEN = 512 };
 
-typedef enum { STEP_LOCAL, STEP_CLASS, STEP_NODE, STEP_DICT, STEP_TYPE, STEP_EMPTY, STEP_READ, STEP_LEAF } StepKind;
+typedef enum {
+    STEP_LOCAL,
+    STEP_CLASS,
+    STEP_NODE,
+    STEP_DICT,
+    STEP_TYPE,
+    STEP_HOOKS,
+    STEP_TENSOR,
+    STEP_READ,
+    STEP_LEAF,
+} StepKind;
 
 typedef struct {
     StepKind kind;
     int slot;                       /* what is to blame if the step fails */
     bool expected;                  /* STEP_READ: the object must lie where it lay */
     PyObject *object;               /* borrowed, as is all below; alive if the steps before passed */
-    PyObject **place;               /* STEP_NODE: where the object keeps its dictionary */
-    PyObject *dict;
-    uint64_t version;               /* of the dictionary, or the type */
-    PyTypeObject *type;
-    const Instruction *instruction; /* STEP_READ, STEP_LEAF */
+    const Instruction *instruction; /* STEP_READ, STEP_LEAF, STEP_TENSOR */
+    union {
+        struct {
+            PyObject **place; /* STEP_NODE: where the object keeps its dictionary */
+            PyObject *dict;
+            uint64_t version; /* of the dictionary, or the type */
+            PyTypeObject *type;
+        };
+        PyObject *hooks[DJ_N_HOOK_TABLES];
+    };
 } Step;
 
 struct GuardMemo {
@@ -107,12 +122,14 @@ static bool is_node(PyObject *object)
         && dj_instance_dict_place(object) != NULL;
 }
 
+static bool keep_attributes(Maker *maker, int slot);
+
 /* From here on the object's class is what it was. */
 static void keep_class(Maker *maker, int slot)
 {
     PyObject *object = maker->slots[slot];
-    if (class_is_fixed(object) || maker->memo->classed[slot]) {
-        return;
+    if (class_is_fixed(object) || maker->memo->classed[slot] || keep_attributes(maker, slot)) {
+        return; /* who looks at a class will look at attributes, and that is one step */
     }
     maker->memo->classed[slot] = 1;
     add_step(maker, STEP_CLASS, slot)->type = Py_TYPE(object);
@@ -223,6 +240,9 @@ static bool access_is_kept(Maker *maker, const Instruction *instruction)
 /* Reading the attribute runs no Python. */
 static bool reads_quietly(const Maker *maker, const Instruction *instruction)
 {
+    if (instruction->op == OP_ITEM) {
+        return PyUnicode_CheckExact(instruction->payload) || PyLong_CheckExact(instruction->payload);
+    }
     if (instruction->op != OP_ATTR) {
         return true;
     }
@@ -254,28 +274,14 @@ static void remember_access(Maker *maker, const Instruction *instruction)
     }
 }
 
-static bool is_plain_constant(PyObject *payload)
-{
-    if (PyTuple_CheckExact(payload)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(payload); i++) {
-            if (!is_plain_constant(PyTuple_GET_ITEM(payload, i))) {
-                return false;
-            }
-        }
-        return true;
-    }
-    return payload == Py_None || PyBool_Check(payload) || PyLong_CheckExact(payload) || PyFloat_CheckExact(payload)
-        || PyComplex_CheckExact(payload) || PyUnicode_CheckExact(payload) || PyBytes_CheckExact(payload);
-}
-
 static bool hooks_are_kept(Maker *maker, int slot)
 {
     if (!keep_attributes(maker, slot)) {
         return false;
     }
+    Step *step = add_step(maker, STEP_HOOKS, slot);
     for (int i = 0; i < DJ_N_HOOK_TABLES; i++) {
-        PyObject *hooks = dj_instance_lookup(maker->slots[slot], dj_hook_table_name(i));
-        add_step(maker, STEP_EMPTY, slot)->dict = hooks;
+        step->hooks[i] = dj_instance_lookup(maker->slots[slot], dj_hook_table_name(i));
     }
     return true;
 }
@@ -321,7 +327,7 @@ static bool leaf_is_kept(Maker *maker, const Instruction *instruction)
     case OP_ID_WEAK:
         return fixed;
     case OP_EQUALS:
-        return fixed && is_plain_constant(instruction->payload);
+        return fixed && dj_is_plain_constant(instruction->payload);
     case OP_LEN:
         return (fixed && PyTuple_Check(object)) || keep_items(maker, slot);
     case OP_DICT_KEYS:
@@ -365,7 +371,8 @@ static void remember_leaf(Maker *maker, const Instruction *instruction)
     if (late != maker->late || (!late && leaf_is_kept(maker, instruction))) {
         return;
     }
-    add_step(maker, STEP_LEAF, instruction->a)->instruction = instruction;
+    StepKind kind = instruction->op == OP_TENSOR && !late ? STEP_TENSOR : STEP_LEAF;
+    add_step(maker, kind, instruction->a)->instruction = instruction;
 }
 
 static void remember_locals(Maker *maker)
@@ -483,7 +490,7 @@ void dj_memo_passed(GuardProgram *program, PyObject *const *slots)
     maker.late = true;
     pass_over(&maker);
     memcpy(memo->slots, slots, (size_t)program->n_slots * sizeof(PyObject *));
-    memo->armed = !maker.failed && hold_for_late_steps(memo) && 4 * memo->n_steps < 3 * program->n_instructions;
+    memo->armed = !maker.failed && hold_for_late_steps(memo) && memo->n_steps < program->n_instructions;
 }
 
 /* ---- checking ---- */
@@ -498,6 +505,15 @@ static bool type_is_unchanged(const Step *step)
 {
     uint64_t version;
     return type_version(step->type, &version) && version == step->version;
+}
+
+static bool hooks_are_empty(const Step *step)
+{
+    Py_ssize_t count = 0;
+    for (int i = 0; i < DJ_N_HOOK_TABLES; i++) {
+        count |= PyDict_GET_SIZE(step->hooks[i]);
+    }
+    return count == 0;
 }
 
 static bool read_again(const GuardProgram *program, GuardMemo *memo, const Step *step)
@@ -529,8 +545,10 @@ static inline bool step_holds(const GuardProgram *program, GuardMemo *memo, cons
         return dj_dict_version(step->dict) == step->version;
     case STEP_TYPE:
         return type_is_unchanged(step);
-    case STEP_EMPTY:
-        return PyDict_GET_SIZE(step->dict) == 0;
+    case STEP_HOOKS:
+        return hooks_are_empty(step);
+    case STEP_TENSOR:
+        return dj_tensor_check(step->instruction->payload, memo->slots[step->slot]);
     case STEP_READ:
         return read_again(program, memo, step);
     case STEP_LEAF:
@@ -584,7 +602,7 @@ int dj_memo_check(const GuardProgram *program, PyObject *const *locals)
     if (step == end) {
         memo->proven++;
     }
-    else if (step->kind == STEP_LEAF) {
+    else if (step->kind == STEP_LEAF || step->kind == STEP_TENSOR) {
         PyErr_Clear();
         result = step->instruction->guard; /* it fails whatever else has changed */
     }

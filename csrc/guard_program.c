@@ -3,86 +3,19 @@
  * In: a frame's locals. Out: -1, or the guard index of the first instruction that fails. The program is a flat list. An
  * access reads an object and puts it into the next slot; a leaf tests a slot. Slots start with the locals. An instruction
  * is given as (name, guard_index, a, b, payload); for an access a is the slot written and b the slot read, for a leaf a
- * is the slot tested. To add an instruction: a name in OPS, a case in run_access or run_leaf, a kind or source in
- * dynajit/guards/. */
-#include "dynajit.h"
+ * is the slot tested. To add an instruction: a name in OPS, a case in dj_guard_access or dj_guard_leaf, a kind or
+ * source in dynajit/guards/. */
+#include "guard_program.h"
 
 #include <structmember.h>
 
 PyTypeObject *dj_GuardProgramType;
-
-/* name, payload's checker */
-#define OPS(X) \
-    X(CONST, any) \
-    X(GLOBAL, text) \
-    X(ATTR, text) \
-    X(INSTANCE_ATTR, text) \
-    X(TYPE_OF, any) \
-    X(TYPE_ATTR, text) \
-    X(ITEM, hashable) \
-    X(SEQUENCE_ITEM, integer) \
-    X(DICT_KEY, integer) \
-    X(CELL_CONTENTS, any) \
-    X(CLOSURE_CELL, integer) \
-    X(TENSOR_SIZE, integer) \
-    X(TENSOR_STRIDE, integer) \
-    X(LAST_ACCESS, any) \
-    X(TYPE, any) \
-    X(TYPE_WEAK, weak) \
-    X(ID, any) \
-    X(ID_WEAK, weak) \
-    X(EQUALS, any) \
-    X(LEN, integer) \
-    X(DICT_KEYS, tuple) \
-    X(DICT_CONTAINS, hashable) \
-    X(DICT_MISSING, hashable) \
-    X(SET_EQUALS, dict) \
-    X(NO_INSTANCE_ATTR, text) \
-    X(NO_TYPE_ATTR, text) \
-    X(NO_HOOKS, any) \
-    X(TENSOR, tensor_spec) \
-    X(NOT_ALIASED, slots) \
-    X(SAME_OBJECT, any) \
-    X(GLOBAL_STATE, global_state) \
-    X(CELL_EMPTY, any) \
-    X(RELATION, relation) \
-    X(PREDICATE, any) \
-    X(PREDICATE_OF_MANY, predicate_of_many)
-
-typedef enum {
-#define X(name, payload) OP_##name,
-    OPS(X)
-#undef X
-    N_OPS
-} Op;
 
 static const char *const op_names[] = {
 #define X(name, payload) #name,
     OPS(X)
 #undef X
 };
-
-typedef struct {
-    Op op;
-    int guard;
-    int a;
-    int b;
-    PyObject *payload; /* owned */
-    Py_ssize_t number; /* an integer payload, or a payload's hash, or a count of slots */
-    int *slots;        /* owned; of what tests several slots */
-    int64_t *words;    /* owned; of RELATION */
-    Py_ssize_t n_words;
-} Instruction;
-
-typedef struct {
-    PyObject_HEAD
-    Py_ssize_t n_locals;
-    Py_ssize_t n_slots;
-    Py_ssize_t n_instructions;
-    Instruction *instructions;
-    PyObject *globals;  /* or NULL */
-    PyObject *builtins; /* or NULL */
-} GuardProgram;
 
 /* ---- running ---- */
 
@@ -110,8 +43,7 @@ static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
     return Py_NewRef(PyTuple_GET_ITEM(closure, index));
 }
 
-/* New reference or NULL; NULL is a failed guard, with or without an error. */
-static PyObject *run_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
 {
     switch (instruction->op) {
     case OP_CONST:
@@ -180,7 +112,7 @@ static PyObject *referent(PyObject *reference)
     return ((PyWeakReference *)reference)->wr_object;
 }
 
-static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
+bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots)
 {
     PyObject *value = instruction->a >= 0 ? slots[instruction->a] : NULL;
     PyObject *payload = instruction->payload;
@@ -232,11 +164,30 @@ static bool run_leaf(const Instruction *instruction, PyObject *const *slots)
     }
 }
 
+bool dj_is_plain_constant(PyObject *constant)
+{
+    if (PyTuple_CheckExact(constant)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constant); i++) {
+            if (!dj_is_plain_constant(PyTuple_GET_ITEM(constant, i))) {
+                return false;
+            }
+        }
+        return true;
+    }
+    return constant == Py_None || PyBool_Check(constant) || PyLong_CheckExact(constant) || PyFloat_CheckExact(constant)
+        || PyComplex_CheckExact(constant) || PyUnicode_CheckExact(constant) || PyBytes_CheckExact(constant);
+}
+
+bool dj_guard_runs_python(const Instruction *instruction)
+{
+    return instruction->op == OP_PREDICATE || instruction->op == OP_PREDICATE_OF_MANY
+        || (instruction->op == OP_EQUALS && !dj_is_plain_constant(instruction->payload));
+}
+
 enum { INLINE_SLOTS = 256 };
 
-int dj_guard_check(PyObject *program, PyObject *const *locals)
+static int check_all(GuardProgram *self, PyObject *const *locals)
 {
-    const GuardProgram *self = (const GuardProgram *)program;
     PyObject *inline_slots[INLINE_SLOTS];
     PyObject **slots = inline_slots;
     if (self->n_slots > INLINE_SLOTS) {
@@ -253,17 +204,20 @@ int dj_guard_check(PyObject *program, PyObject *const *locals)
     const Instruction *end = self->instructions + self->n_instructions;
     for (const Instruction *instruction = self->instructions; instruction < end; instruction++) {
         if (instruction->op < OP_LAST_ACCESS) {
-            PyObject *value = run_access(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
+            PyObject *value = dj_guard_access(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
             if (value != NULL) {
                 slots[filled++] = value;
                 continue;
             }
         }
-        else if (run_leaf(instruction, slots)) {
+        else if (dj_guard_leaf(instruction, slots)) {
             continue;
         }
         failed = instruction->guard;
         break;
+    }
+    if (failed < 0) {
+        dj_memo_passed(self, slots);
     }
     while (filled > self->n_locals) {
         Py_DECREF(slots[--filled]);
@@ -275,6 +229,13 @@ int dj_guard_check(PyObject *program, PyObject *const *locals)
         PyErr_Clear();
     }
     return failed;
+}
+
+int dj_guard_check(PyObject *program, PyObject *const *locals)
+{
+    GuardProgram *self = (GuardProgram *)program;
+    int remembered = dj_memo_check(self, locals);
+    return remembered != DJ_MEMO_UNKNOWN ? remembered : check_all(self, locals);
 }
 
 Py_ssize_t dj_guard_n_locals(PyObject *program)
@@ -565,6 +526,7 @@ static int program_traverse(PyObject *object, visitproc visit, void *arg)
 static int program_clear(PyObject *object)
 {
     GuardProgram *self = (GuardProgram *)object;
+    dj_memo_free(self);
     Instruction *instructions = self->instructions;
     Py_ssize_t n = self->n_instructions;
     self->instructions = NULL;

@@ -266,6 +266,11 @@ PyType_Spec spec_definition = {
 
 } // namespace
 
+bool dj_is_tensor(PyObject *object)
+{
+    return THPVariable_Check(object);
+}
+
 bool dj_is_tensor_spec(PyObject *object)
 {
     return Py_IS_TYPE(object, spec_type);
