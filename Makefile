@@ -2,6 +2,7 @@
 # make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
 # make lint    ruff, mypy, and the extension with warnings as errors
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
+# make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
 #
@@ -16,6 +17,7 @@ PIP_FLAGS ?=
 TESTS     ?= tests
 DEMO      ?=
 FUZZ      ?= --seeds 0 2000
+OPERATORS ?= --samples 8 --save benchmarks/results/operators.md
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.packages
@@ -23,7 +25,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz bench build setup clean distclean
+.PHONY: demo test lint fuzz operators bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -38,6 +40,9 @@ lint: build
 
 fuzz: build
 	$(BIN)/python tests/fuzz/run.py $(FUZZ)
+
+operators: build
+	$(BIN)/python tests/operators/run_operators.py $(OPERATORS)
 
 bench: build
 	-$(BIN)/python benchmarks/overhead.py --save

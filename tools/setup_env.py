@@ -33,6 +33,7 @@ PACKAGES = {
     "transformers": "4.50",
     "ruff": "0.12",
     "mypy": "1.15",
+    "expecttest": "0.2",
 }
 
 # Run by a Python to learn what it has. Prints JSON.

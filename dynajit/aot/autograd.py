@@ -40,6 +40,8 @@ def compile_with_autograd(
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
+            if phase == "forward":
+                graph.meta["returns"] = getattr(context.fw_metadata, "num_forward_returns", 0)
             # backward is compiled at its first run, inside of whatever the program captures then
             return _boxed(_C.call_eager(compile_fn, (graph, inputs, phase)))
 

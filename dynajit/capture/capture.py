@@ -373,7 +373,7 @@ class FrameCapture:
         if debug.enabled():
             self._write_graph(module, inputs)
         fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
-        examples = [entry.fake if fakes or entry.symbol is not None else entry.real for entry in inputs]
+        examples = [tx.graph.example(entry) if fakes or entry.symbol is not None else entry.real for entry in inputs]
         tx.entry_state.restore()
         try:
             with timer("backend"):

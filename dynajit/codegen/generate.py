@@ -134,6 +134,7 @@ class _Planner:
             tuple(self.steps),
             outputs,
             device=program.device,
+            returns=program.returns,
         )
         return plan_memory(plan)
 
@@ -202,12 +203,18 @@ class _Planner:
     def _name(self, value: Value) -> str:
         """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
         root = value.root
-        if value.whole:
+        if value.whole and value.stride in (None, root.stride):
             return root.name
         layout = affine(value)
         assert layout is not None
         stride, offset = layout
-        key = (root, value.shape, layout)
+        if value.stride is not None:
+            # only dimensions of size 1 may take eager's stride: the others say where the elements are
+            pairs = zip(value.shape, stride, value.stride, strict=True)
+            stride = tuple(theirs if size == 1 else own for size, own, theirs in pairs)
+            if value.whole and stride == root.stride:
+                return root.name
+        key = (root, value.shape, (stride, offset))
         found = self.views.get(key)
         if found is None:
             found = self.views[key] = f"{root.name}_view{len(self.views)}"

@@ -12,9 +12,9 @@ What the executor has to keep:
   text. A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`,
   to be raised as IndexError.
 * Sizes, strides, dtypes and devices of inputs are those of the example inputs (guards see to it).
-* An extern call may return other strides than the fake tensor had. Where `ExternStep.check` the executor compares each
-  result's sizes, strides (of dimensions longer than 1) and dtype with its `Buffer` and copies the result into a tensor
-  made by `empty_strided` if the strides differ, for kernels read these strides.
+* An extern call may return other strides (or another dtype) than the fake tensor had. Where `ExternStep.check` and a
+  kernel, a view or the backward graph reads the result, the executor compares its sizes, strides (of dimensions longer
+  than 1) and dtype with its `Buffer` and copies the result into a tensor made by `empty_strided` if they differ.
 * Linking: compile with -fopenmp but do not link libgomp; torch's own copy is loaded with global visibility, and a
   second one would bring a second pool of threads.
 """
@@ -165,6 +165,9 @@ class Plan:
     constants: dict[str, Any]  # tensors (and submodules) held by the graph, by name
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]  # BufferRef, or the constant itself (None, int, ...)
+    # How many of the outputs, from the first on, go to the user with the strides that an operator chose (None: all). The
+    # others are kept for the backward graph, whose kernels read the strides of their `Buffer`s.
+    returns: int | None = None
     ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder
     device: torch.device = CPU  # where kernels run
 

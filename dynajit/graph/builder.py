@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols
 from dynajit.graph.fake import FakeMode, fake_of
@@ -45,6 +46,7 @@ class GraphInput:
         self.sizes: list[int | None] | None = None
         self.strides: list[int | None] | None = None
         self.version = fake._version if symbol is None else 0
+        self.layout = _layout(fake) if symbol is None else None
 
     @property
     def mutated(self) -> bool:
@@ -145,6 +147,20 @@ class GraphBuilder:
         self._nodes.append(node)
         return node
 
+    def example(self, entry: GraphInput) -> torch.Tensor:
+        """The fake input as the graph's caller gives it. `entry.fake` is what tracing left of it: an operation like
+        `unsqueeze_` changes the shape of the tensor it is called on."""
+        fake = entry.fake
+        if entry.layout is None or _text(entry.layout) == _text(_layout(fake)):
+            return fake
+        shape, stride, _ = entry.layout
+        if all(type(size) is int for size in shape):
+            # The mode remembers which fake stands for a tensor; a converter of its own does not.
+            return FakeTensorConverter().from_real_tensor(self.mode, entry.real)
+        with self.mode:
+            fresh = torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
+        return fresh.requires_grad_(fake.requires_grad)
+
     def _input_name(self, source: Source) -> str:
         """A parameter's name that tells where it comes from, and is unique."""
         text = "".join(char if char.isascii() and char.isalnum() else "_" for char in source.name())
@@ -220,3 +236,12 @@ def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]
         return getattr(args[0], target)(*args[1:], **kwargs)
     function: Callable[..., Any] = target
     return function(*args, **kwargs)
+
+
+def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(fake.shape), fake.stride(), fake.storage_offset()
+
+
+def _text(layout: tuple[Any, ...]) -> str:
+    """To compare layouts: symbolic numbers that are compared would have to be decided."""
+    return str(layout)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class _Lowering:
         self.gm = gm
         self.left = left
         self.device = device
-        self.program = Program(name, (), device)
+        self.program = Program(name, (), device, returns=gm.meta.get("returns"))
         self.build = Builder(self.program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
@@ -130,7 +131,7 @@ class _Lowering:
         build.out = out
         made = len(self.program.items)
         try:
-            made_here = function(build, *args, **kwargs)
+            made_here = _as_in_eager(function(build, *args, **kwargs), out)
             return _spoilt(build, made_here) if str(node.target) == config.planted_bug else made_here
         except NotLowered:
             del self.program.items[made:]
@@ -194,9 +195,16 @@ class _Lowering:
         layout = affine(value)
         expected = tuple(fake.stride())
         if layout is not None and _same_strides(value.shape, layout[0], expected):
-            return value
+            return replace(value, stride=expected)
         build = self.build
         return build.pointwise(value.shape, lambda axes: convert(build.element(value, axes), value.dtype), expected)
+
+
+def _as_in_eager(value: Any, fake: Any) -> Any:
+    """A lowered op's result that knows its strides in eager."""
+    if isinstance(value, tuple):
+        return tuple(_as_in_eager(item, part) for item, part in zip(value, fake, strict=True))
+    return replace(value, stride=tuple(fake.stride())) if isinstance(value, Value) else value
 
 
 def _same_strides(shape: Any, one: Any, other: Any) -> bool:

@@ -180,9 +180,11 @@ def _scaled(b: Scalar, alpha: Number) -> Scalar:
     return b if alpha == 1 else apply("mul", like(alpha, b), b)
 
 
-def _arithmetic(build: Builder) -> None:
+def _arithmetic(build: Builder, alpha: Number) -> None:
     if build.out.dtype is torch.bool:
         raise NotLowered("arithmetic on bool")
+    if type(alpha) is bool or (isinstance(alpha, float) and not build.out.dtype.is_floating_point):
+        raise NotLowered("an alpha that eager refuses")
 
 
 def _times_alpha(build: Builder, b: Scalar, alpha: Number) -> Scalar:
@@ -192,19 +194,19 @@ def _times_alpha(build: Builder, b: Scalar, alpha: Number) -> Scalar:
 
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def _add(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
-    _arithmetic(build)
+    _arithmetic(build, alpha)
     return build.elementwise(lambda a, b: apply("add", a, _times_alpha(build, b, alpha)), x, y)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def _sub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
-    _arithmetic(build)
+    _arithmetic(build, alpha)
     return build.elementwise(lambda a, b: apply("sub", a, _times_alpha(build, b, alpha)), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def _rsub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
-    _arithmetic(build)
+    _arithmetic(build, alpha)
     return build.elementwise(lambda a, b: apply("sub", b, _times_alpha(build, a, alpha)), x, y)
 
 

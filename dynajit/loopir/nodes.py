@@ -144,11 +144,13 @@ class Op(Scalar):
 @dataclass(slots=True)
 class Value:
     """What an fx node that is a tensor stands for: `root` seen through a view; element at `axes` is root's at
-    `position`."""
+    `position`. `stride` is what eager's tensor has, where that is known: positions don't tell those of dimensions of
+    size 1, which the user sees all the same."""
 
     root: Tensor
     position: tuple[Index, ...]
     shape: Shape
+    stride: Shape | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -189,6 +191,7 @@ class Program:
     constants: dict[str, Any] = field(default_factory=dict)
     items: list[Tensor | Extern] = field(default_factory=list)
     outputs: tuple[Any, ...] = ()
+    returns: int | None = None  # how many of the outputs are the user's; the others are kept for the backward graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,12 @@ class _Writer:
         self._pointers: dict[str, str] = {}  # buffer -> variable that holds its address
         self._pointer_uses = Counter(arg for step in plan.steps if isinstance(step, KernelStep) for arg in step.args)
         self._tensor_uses = _tensors_used(plan)
-        self._read = self._tensor_uses | set(self._pointer_uses)
+        self._returns = len(plan.outputs) if plan.returns is None else plan.returns
+        # Only these rely on strides known beforehand; to the user and to other operators goes what an operator gave.
+        self._laid_out = set(self._pointer_uses) | {step.base for step in plan.steps if isinstance(step, ViewStep)}
+        self._laid_out |= {ref.name for ref in plan.outputs[self._returns :] if isinstance(ref, BufferRef)}
+        self._outputs = {ref.name for ref in plan.outputs[: self._returns] if isinstance(ref, BufferRef)}
+        self._returned: dict[str, str] = {}  # output -> variable with the operator's own result
 
     def write(self) -> str:
         plan = self.plan
@@ -114,7 +119,7 @@ class _Writer:
                     self._view(step)
                 case FreeStep():
                     self._free(step)
-        outputs = "".join(f"{self._expression(value)}, " for value in plan.outputs)
+        outputs = "".join(f"{self._output(place, value)}, " for place, value in enumerate(plan.outputs))
         self.lines.append(f"return ({outputs.strip()})" if plan.outputs else "return ()")
         return "\n    ".join([f"def call({parameters}):", *self.lines]) + "\n"
 
@@ -185,18 +190,24 @@ class _Writer:
             self.lines.append(f"{targets}{',' if len(step.outputs) == 1 else ''} = {call}")
         if step.check:
             for output in kept:
-                if output in self._read:
-                    self._check(output)
+                if output in self._laid_out:
+                    self._check(output, step.target)
 
-    def _check(self, output: str) -> None:
-        # Sizes and dtype follow from the arguments' metadata; strides are the operator's own choice.
+    def _check(self, output: str, target: Callable[..., Any]) -> None:
+        # Sizes follow from the arguments' metadata; strides are the operator's own choice, and so is the dtype of
+        # statistics where the fake implementation is wrong about it.
         buffer = self.plan.buffers.get(output)
-        if buffer is not None:
-            name = self._name(output)
-            expected = self._bind("buffer", buffer)
-            # an operation may leave out a result that this machine's implementation does not need
-            wrong = f"{name} is not None and {name}.stride() != {buffer.stride!r}"
-            self.lines.append(f"if {wrong}: {name} = _fix({name}, {expected})")
+        if buffer is None:
+            return
+        name = self._name(output)
+        if output in self._outputs:
+            self._returned[output] = self._unused(f"own_{name}")
+            self.lines.append(f"{self._returned[output]} = {name}")
+        # an operation may leave out a result that this machine's implementation does not need
+        wrong = f"{name} is not None and ({name}.stride() != {buffer.stride!r}"
+        if getattr(target, "namespace", "") != "aten" or target.overloadpacket.__name__ not in _DIRECT:  # type: ignore[attr-defined]
+            wrong += f" or {name}.dtype is not {self._bind('dtype', buffer.dtype)}"
+        self.lines.append(f"if {wrong}): {name} = _fix({name}, {self._bind('buffer', buffer)})")
 
     def _view(self, step: ViewStep) -> None:
         buffer = self.plan.buffers[step.output]
@@ -218,6 +229,11 @@ class _Writer:
                 return self._bind(packet, getattr(torch, packet))
             return self._bind(f"aten_{packet}", target)
         return self._bind(getattr(target, "__name__", "fn"), target)
+
+    def _output(self, place: int, value: Any) -> str:
+        if place < self._returns and isinstance(value, BufferRef) and value.name in self._returned:
+            return self._returned[value.name]
+        return self._expression(value)
 
     def _expression(self, value: Any) -> str:
         """Text that evaluates to `value`."""
@@ -287,14 +303,16 @@ def _tensors_used(plan: Plan) -> set[str]:
 
 
 def _fix(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
-    """`tensor` with the strides that kernels were compiled for: itself where only strides that don't count differ."""
-    if tuple(tensor.shape) != buffer.shape or tensor.dtype != buffer.dtype:
+    """`tensor` with the strides and dtype that kernels were compiled for: itself where only strides that don't count
+    differ."""
+    if tuple(tensor.shape) != buffer.shape:
         raise RuntimeError(
-            f"{buffer.name} is {tensor.dtype} {list(tensor.shape)}, was to be {buffer.dtype} {list(buffer.shape)}: "
+            f"{buffer.name} is {list(tensor.shape)}, was to be {list(buffer.shape)}: "
             "the operator's fake implementation and its kernel disagree"
         )
     pairs = zip(tensor.shape, tensor.stride(), buffer.stride, strict=True)
-    if tensor.numel() == 0 or all(size == 1 or stride == expected for size, stride, expected in pairs):
+    same_layout = tensor.numel() == 0 or all(size == 1 or stride == expected for size, stride, expected in pairs)
+    if same_layout and tensor.dtype == buffer.dtype:
         return tensor
     made = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=buffer.device)
     return made.copy_(tensor)

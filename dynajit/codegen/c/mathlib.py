@@ -58,6 +58,23 @@ _F16 = """\
 INLINE float round_f16(float f) { return (float)(_Float16)f; }
 """
 
+_TO_INT = "\n".join(
+    [
+        "/* What the processor does with NaN and what does not fit; the compiler, left to itself, folds it otherwise. */",
+        "#if defined(__x86_64__)",
+        *(
+            f"INLINE int{bits}_t {kind}_to_i{bits}({ctype} f) {{ return f >= -0x1p{bits - 1}{suffix} && "
+            f"f < 0x1p{bits - 1}{suffix} ? (int{bits}_t)f : INT{bits}_MIN; }}"
+            for kind, ctype, suffix in (("f32", "float", "f"), ("f64", "double", ""))
+            for bits in (32, 64)
+        ),
+        "#else",
+        *(f"#define {kind}_to_i{bits}(f) ((int{bits}_t)(f))" for kind in ("f32", "f64") for bits in (32, 64)),
+        "#endif",
+        "",
+    ]
+)
+
 _EXP = """\
 /* 2^n * polynomial(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The
    power goes in as two factors, so that results below the normal range round right and those above become infinite. */
@@ -150,6 +167,7 @@ INLINE float erf_f32(float x) {
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
+    "to_int": (_TO_INT, ()),
     "exp_f32": (_EXP, ()),
     "log_f32": (_LOG, ()),
     "tanh_f32": (_TANH, ("exp_f32",)),

@@ -422,8 +422,12 @@ class _Printer:
         if target is torch.float16:
             self.helpers["f16"] = None
             return f"round_f16((float){value})"
-        if source.is_floating_point and target in (torch.uint8, torch.int8, torch.int16):
-            return f"({_VALUE_TYPES[target]})(int32_t){value}"
+        if source.is_floating_point and not target.is_floating_point:
+            self.helpers["to_int"] = None
+            kind = "f64" if source is torch.float64 else "f32"
+            # torch takes unsigned bytes from 64 bits, shorter integers from 32
+            bits = 64 if target in (torch.int64, torch.uint8) else 32
+            return f"({_VALUE_TYPES[target]}){kind}_to_i{bits}({value})"
         return f"({_VALUE_TYPES[target]}){value}"
 
 

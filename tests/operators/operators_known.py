@@ -1,0 +1,33 @@
+"""What the operator runner may find, with the reason. In: an operator's name and a finding. Out: the reason, or "".
+
+One more: a line in `KNOWN`; the pattern is searched for in the finding's detail.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# Their values are whatever is in memory.
+METADATA_ONLY = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+
+# (operator's name, kind of finding, pattern in its detail, reason); all three are regular expressions.
+KNOWN: tuple[tuple[str, str, str, str], ...] = (
+    (".*", "refused", r"\[dynamic-output-shape\]", "the shape of the result depends on values"),
+    (
+        ".*",
+        "refused",
+        "custom .non-ATen. operator whose output has alias annotations",
+        "torch's functionalisation does not know this in-place operator",
+    ),
+    (".*", "refused", "its data is not allocated yet", "the operator reads values to decide what to do"),
+    (".*", "refused", r"\[data-dependent\]", "the operator reads values to decide what to do"),
+)
+
+
+def reason_for(name: str, finding: Any) -> str:
+    """Why this finding is none to mend."""
+    for operator, kind, pattern, reason in KNOWN:
+        if re.fullmatch(operator, name) and re.fullmatch(kind, finding.kind) and re.search(pattern, finding.detail):
+            return reason
+    return ""
