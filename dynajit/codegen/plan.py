@@ -165,7 +165,7 @@ class Plan:
     constants: dict[str, Any]  # tensors (and submodules) held by the graph, by name
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]  # BufferRef, or the constant itself (None, int, ...)
-    # How many of the outputs, from the first on, go to the user with the strides that an operator chose (None: all). The
+    # How many of the outputs, from the first on, go to the user with strides that an operator chose (None: all). The
     # others are kept for the backward graph, whose kernels read the strides of their `Buffer`s.
     returns: int | None = None
     ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder

@@ -1,7 +1,7 @@
 """Every operator of torch's own database against eager, for every dtype it has on CPUs.
 
     python tests/operators/run_operators.py                          all operators, up to 6 samples each
-    python tests/operators/run_operators.py --only softmax --all     every sample of the operators whose name holds "softmax"
+    python tests/operators/run_operators.py --only softmax --all     every sample of operators named like that
     python tests/operators/run_operators.py --save FILE              also writes the table
 
 Each operator runs in a process of its own, so a crash is a finding like any other. The exit status is 1 if there is a
@@ -32,7 +32,7 @@ SECONDS_PER_OPERATOR = 900
 
 
 def _without_seed(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The database's random operators set the seed themselves; here the comparison does, outside of what is compiled."""
+    """Random operators of the database set the seed themselves; here the comparison does, before the compiled call."""
     return op(*args, **kwargs)
 
 

@@ -60,7 +60,7 @@ INLINE float round_f16(float f) { return (float)(_Float16)f; }
 
 _TO_INT = "\n".join(
     [
-        "/* What the processor does with NaN and what does not fit; the compiler, left to itself, folds it otherwise. */",
+        "/* What the processor does with NaN and what does not fit; left to itself the compiler folds it otherwise. */",
         "#if defined(__x86_64__)",
         *(
             f"INLINE int{bits}_t {kind}_to_i{bits}({ctype} f) {{ return f >= -0x1p{bits - 1}{suffix} && "
