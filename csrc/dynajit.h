@@ -1,7 +1,7 @@
 /* Declarations shared by the files of dynajit._C, one section a file.
  *
  * What differs between CPython releases is behind compat.h; what needs torch's C++ headers is behind the extern "C"
- * functions of tensor_view.cpp and global_state.cpp. Everything else is plain C over the public Python API. */
+ * functions of tensor_view.cpp, global_state.cpp and profile_mark.cpp. Everything else is plain C over the public Python API. */
 #ifndef DYNAJIT_H
 #define DYNAJIT_H
 
@@ -164,6 +164,9 @@ void dj_bind_clear(BoundArguments *bound);
 
 int dj_fast_call_init(PyObject *module);
 int dj_graph_call_init(PyObject *module);
+
+/* ---- profile_mark.cpp: the profiler's ranges ---- */
+PyObject *dj_call_marked(PyObject *name, PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 
 #ifdef __cplusplus
 }

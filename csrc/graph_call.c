@@ -10,28 +10,37 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *function;
+    PyObject *name; /* in profiles; NULL: none */
     PyObject *dict;
     PyObject *weakrefs;
 } GraphCall;
 
+static inline PyObject *call(GraphCall *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (self->name != NULL) {
+        return dj_call_marked(self->name, self->function, args, nargsf, kwnames);
+    }
+    return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+}
+
 static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    PyObject *function = ((GraphCall *)object)->function;
+    GraphCall *self = (GraphCall *)object;
     if (dj_hook_is_off()) {
-        return PyObject_Vectorcall(function, args, nargsf, kwnames);
+        return call(self, args, nargsf, kwnames);
     }
     HookRegion region;
     dj_hook_enter_off(&region);
-    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    PyObject *result = call(self, args, nargsf, kwnames);
     dj_hook_leave(&region);
     return result;
 }
 
 static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fn", NULL};
-    PyObject *function;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:GraphCall", names, &function)) {
+    static char *names[] = {"fn", "name", NULL};
+    PyObject *function, *name = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|U:GraphCall", names, &function, &name)) {
         return NULL;
     }
     if (!PyCallable_Check(function)) {
@@ -41,6 +50,7 @@ static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kw
     if (self != NULL) {
         self->vectorcall = graph_call;
         self->function = Py_NewRef(function);
+        self->name = Py_XNewRef(name);
     }
     return (PyObject *)self;
 }
@@ -56,6 +66,7 @@ static int graph_call_traverse(PyObject *object, visitproc visit, void *arg)
 static int graph_call_clear(PyObject *object)
 {
     Py_CLEAR(((GraphCall *)object)->function);
+    Py_CLEAR(((GraphCall *)object)->name);
     Py_CLEAR(((GraphCall *)object)->dict);
     return 0;
 }
@@ -79,6 +90,7 @@ static PyObject *graph_call_repr(PyObject *self)
 
 static PyMemberDef graph_call_members[] = {
     {"fn", T_OBJECT, offsetof(GraphCall, function), READONLY, "What is called."},
+    {"name", T_OBJECT, offsetof(GraphCall, name), READONLY, "What profiles show, or None."},
     {"__dictoffset__", T_PYSSIZET, offsetof(GraphCall, dict), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(GraphCall, weakrefs), READONLY, NULL},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(GraphCall, vectorcall), READONLY, NULL},
@@ -91,7 +103,8 @@ static PyGetSetDef graph_call_getset[] = {
 };
 
 static PyType_Slot graph_call_slots[] = {
-    {Py_tp_doc, "GraphCall(fn)\n--\n\nCalls fn so that no frame hook captures what runs in it."},
+    {Py_tp_doc, "GraphCall(fn, name=None)\n--\n\nCalls fn so that no frame hook captures what runs in it; profiles show "
+                "the name."},
     {Py_tp_new, graph_call_new},
     {Py_tp_dealloc, graph_call_dealloc},
     {Py_tp_traverse, graph_call_traverse},

@@ -387,7 +387,7 @@ class FrameCapture:
         if every:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
             compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
-        return _C.GraphCall(compiled)
+        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}")
 
     def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         """The captured graph in the debug folder."""

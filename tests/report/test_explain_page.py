@@ -170,3 +170,14 @@ def test_no_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress.watch("forward"):
         pass
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_profiles_name_the_graphs(backend: str) -> None:
+    dynajit.reset()
+    compiled = dynajit.compile(program, backend=backend)
+    compiled(torch.randn(3, 4))
+    with torch.profiler.profile() as profile:
+        compiled(torch.randn(3, 4))
+    names = [event.key for event in profile.key_averages() if event.key.startswith("dynajit [")]
+    assert len(names) == 3 and any(name.endswith("] program") for name in names)
