@@ -28,7 +28,8 @@ from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLim
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.program import GuardSet
 from dynajit.interp.frame import SymFrame
-from dynajit.interp.machine import Interpreter, with_deep_recursion
+from dynajit.interp.machine import Interpreter
+from dynajit.interp.recursion import with_deep_recursion
 from dynajit.report import breaks, debug, logs, progress, records, runnable
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import builtins
 import linecache
-import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dynajit.graph.builder import GraphBuilder
@@ -371,16 +370,6 @@ class LazyLocals(dict[str, Any]):
         self.boxes.pop(name, None)
         dict.pop(self, name, None)
         return found
-
-
-def with_deep_recursion(run: Callable[[], Any]) -> Any:
-    """Run with room for the interpreter's own frames on top of the user's."""
-    old = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(old, 20000))
-    try:
-        return run()
-    finally:
-        sys.setrecursionlimit(old)
 
 
 __all__ = ["Exhausted", "Interpreter"]
