@@ -66,6 +66,8 @@ PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instructi
         return dj_dict_key(base, instruction->number);
     case OP_CELL_CONTENTS:
         return PyCell_Check(base) ? Py_XNewRef(PyCell_GET(base)) : NULL;
+    case OP_CALL:
+        return PyObject_CallOneArg(instruction->payload, base);
     case OP_CLOSURE_CELL:
         return closure_cell(base, instruction->number);
     case OP_TENSOR_SIZE:

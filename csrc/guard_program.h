@@ -17,6 +17,7 @@
     X(DICT_KEY, integer) \
     X(CELL_CONTENTS, any) \
     X(CLOSURE_CELL, integer) \
+    X(CALL, any) \
     X(TENSOR_SIZE, integer) \
     X(TENSOR_STRIDE, integer) \
     X(LAST_ACCESS, any) \

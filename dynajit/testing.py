@@ -6,6 +6,7 @@ and recompiles. `CompileCounter` and its relatives are backends that count or re
 field of `Outcome`.
 """
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -208,7 +209,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
             yield ".grad", value.grad
     elif isinstance(value, Mapping):
         yield from ((f"[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, collections.deque)):
         yield from ((f"[{i}]", item) for i, item in enumerate(value))
     if _has_state(value):
         yield from ((f".{name}", item) for name, item in vars(value).items())
@@ -276,7 +277,7 @@ class _Comparison:
 
     @staticmethod
     def _is_container(value: Any) -> bool:
-        return isinstance(value, (Mapping, list, tuple))
+        return isinstance(value, (Mapping, list, tuple, collections.deque))
 
     def _tensor(self, actual: torch.Tensor, expected: torch.Tensor, where: str) -> None:
         for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):

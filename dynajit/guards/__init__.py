@@ -11,6 +11,7 @@ from dynajit.guards.guard import Guard, GuardKind, guard_kind, kinds
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
     AttrSource,
+    CallSource,
     CellContentsSource,
     CellSource,
     ClosureCellSource,
@@ -29,6 +30,7 @@ from dynajit.guards.source import (
 
 __all__ = [
     "AttrSource",
+    "CallSource",
     "CellContentsSource",
     "CellSource",
     "ClosureCellSource",

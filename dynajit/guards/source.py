@@ -499,3 +499,33 @@ class StrideSource(_Dimension):
 
     def access(self) -> tuple[str, object]:
         return "TENSOR_STRIDE", self.dimension
+
+
+class CallSource(Source):
+    """What a C function gives for the base: an item of a deque, the object of a weak reference.
+
+    The function must read only and run no user code; `text` says what it gives, with {} for the base.
+    """
+
+    __slots__ = ("function",)
+    function: Callable[[Any], Any]
+
+    def __new__(cls, base: Source, function: Callable[[Any], Any], text: str) -> CallSource:
+        return cls._make((text,), base, text.format(base.name()), function=function)
+
+    def __init__(self, base: Source, function: Callable[[Any], Any], text: str) -> None:
+        pass
+
+    def emit(self, e: Emitter, load: Load) -> None:
+        base = self.base
+        assert base is not None
+        e.call_function(lambda: e.load_const(self.function), lambda: load(base), 1)
+
+    def access(self) -> tuple[str, object]:
+        return "CALL", self.function
+
+    def read(self, base: Any, environment: Environment) -> Any:
+        try:
+            return self.function(base)
+        except Exception as error:
+            raise Unreachable(self._name) from error

@@ -23,16 +23,19 @@ from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tr
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
+from dynajit.values.deque import DequeVal
 from dynajit.values.effects import is_replayed, replay
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import IteratorVal, SequenceIterator
-from dynajit.values.mapping import DictVal
-from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, super_attribute
+from dynajit.values.mapping import DictVal, SetVal
+from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
+
+_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
 class Calls(Tracer):
@@ -42,6 +45,7 @@ class Calls(Tracer):
     frames: list[SymFrame]
     direct_call: bool
     indirect_depth = 0
+    cached_calls: dict[Any, Value]
 
     @contextlib.contextmanager
     def indirect(self) -> Iterator[None]:
@@ -126,10 +130,23 @@ class Calls(Tracer):
         if isinstance(fn, functools._lru_cache_wrapper):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)
-            return self.call(self.from_real(fn.__wrapped__), args, kwargs)
+            return self._cached(fn, args, kwargs)
         if is_pure(fn):
+            if isinstance(fn, _DESCRIPTORS) and args and isinstance(payload_of(args[0]), ConstVal):
+                args = [payload_of(args[0]), *args[1:]]  # the builtin class's own method, whatever a subclass has
             return self.fold(fn, args, kwargs)
         raise GraphBreak(policy.builtin_kind(fn), policy.name_of(fn))
+
+    def _cached(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """A function behind lru_cache is traced; a second call with the same arguments gives the same object."""
+        key = (fn, tuple(arg.hash_key(self) for arg in args), tuple((k, v.hash_key(self)) for k, v in kwargs.items()))
+        known = self.cached_calls.get(key)
+        if known is None:
+            known = self.call(self.from_real(fn.__wrapped__), args, kwargs)
+            if known.source is None and isinstance(known, (ListVal, DictVal, SetVal, DequeVal, ObjVal, IteratorVal)):
+                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()}, which may be changed")
+            self.journal.set_item(self.cached_calls, key, known)
+        return known
 
     def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         handler = CONSTRUCTORS.get(cls.obj)
@@ -236,6 +253,9 @@ class Calls(Tracer):
 
     def equal(self, left: Value, right: Value) -> bool:
         return operators.compare(self, "==", left, right).truth(self)
+
+    def same_object(self, left: Value, right: Value) -> bool:
+        return operators.same_object(self, left, right)
 
     def less(self, left: Value, right: Value) -> bool:
         return operators.compare(self, "<", left, right).truth(self)

@@ -55,6 +55,7 @@ class Interpreter(Calls):
         self.handled_outside = HandledVal()
         self.direct_call = False
         self.open_generators: list[Any] = []
+        self.cached_calls: dict[Any, Value] = {}
         self.broken_frames: list[SymFrame] | None = None
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}

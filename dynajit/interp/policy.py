@@ -130,6 +130,14 @@ def undisabled(function: types.FunctionType) -> types.FunctionType | None:
         # it numbers modules for torch.compile, which does not see those made while tracing
         parts = [cell.cell_contents for cell in function.__closure__ or ()]
         return next((part for part in parts if isinstance(part, types.FunctionType)), None)
+    elif where in ("dataclasses", "reprlib") and "recursive_repr.<locals>" in function.__qualname__ + str(
+        getattr(function.__code__, "co_qualname", "")
+    ):
+        # keeps a set of what is being printed; one that prints itself is traced too deep and breaks
+        names = function.__code__.co_freevars
+        if "user_function" in names:
+            inner = (function.__closure__ or ())[names.index("user_function")].cell_contents
+            return inner if isinstance(inner, types.FunctionType) else None
     if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
         return original
     return None

@@ -15,7 +15,9 @@ from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
-from dynajit.values.mapping import DictVal, replace_entries
+from dynajit.values.keys import has_user_key
+from dynajit.values.mapping import DictVal, SetVal, replace_entries
+from dynajit.values.objects import payload_of
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
 
@@ -79,6 +81,16 @@ def _has_cycle(values: Sequence[Value]) -> bool:
             elif id(part) not in done:
                 path[id(part)] = iter(part.children() if part.source is None else ())
     return False
+
+
+def keys_with_hash(value: Value) -> list[Value]:
+    """The keys or members of a container whose hash is computed by the user's class."""
+    container = payload_of(value)
+    if isinstance(container, DictVal):
+        return [entry[0] for key, entry in container.entries.items() if has_user_key(key)]
+    if isinstance(container, SetVal):
+        return [member for key, member in container.entries.items() if has_user_key(key)]
+    return []
 
 
 class Rebuilder:
@@ -146,6 +158,7 @@ class Rebuilder:
         self._keep.append(value)
         for child in value.children():
             self.prepare(child)
+        self._fill_keys(value)
         value.rebuild(self)
         name = self.variable("made")
         self.emit.store_fast(name)
@@ -182,7 +195,20 @@ class Rebuilder:
     def run_fills(self) -> None:
         """Fill the objects made so far."""
         while self._fills:
-            _, fill = self._fills.pop(0)
+            value, fill = self._fills.pop(0)
+            self._fill_keys(value)
+            fill(self)
+
+    def _fill_keys(self, value: Value) -> None:
+        """Objects have to be complete before a dictionary or set asks for their hash."""
+        keys = keys_with_hash(value)
+        if not keys:
+            return
+        needed = {id(part) for part in reachable(keys)}
+        first = [entry for entry in self._fills if id(entry[0]) in needed]
+        self._fills = [entry for entry in self._fills if id(entry[0]) not in needed]
+        for part, fill in first:
+            self._fill_keys(part)
             fill(self)
 
     def push(self, value: Any) -> None:

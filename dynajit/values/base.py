@@ -108,6 +108,7 @@ class Tracer(Protocol):
     def construct_plain(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value: ...
     def class_attribute(self, owner: Value, kind: type, name: str) -> Value: ...
     def equal(self, left: Value, right: Value) -> bool: ...
+    def same_object(self, left: Value, right: Value) -> bool: ...
     def less(self, left: Value, right: Value) -> bool: ...
 
 
@@ -181,7 +182,7 @@ class Value:
     def contains(self, tx: Tracer, item: Value) -> bool:
         self.unsupported("'in'")
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         """A hashable Python object that is equal exactly for keys that are equal in the program."""
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{self.describe()} as a dictionary key or set item")
 

@@ -128,9 +128,9 @@ class ConstVal(Value):
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         if isinstance(self.value, slice):
-            return super().hash_key()
+            return super().hash_key(tx)
         return self.value
 
     def rebuild(self, out: Any) -> None:
@@ -183,6 +183,8 @@ class ConstMethod(Value):
         return tx.from_real(getattr(self.real(), name))
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        if self.name == "format" and type(self.owner.value) is str:
+            return tx.call_builtin(str.format, [self.owner, *args], kwargs)
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
             args = [tx.new_list(tx.unpack(args[0]))]
         return tx.fold(self.real(), args, kwargs)
@@ -200,6 +202,9 @@ def identical(left: Value, right: Value) -> bool:
 
 def constant_of(value: Value, what: str) -> Any:
     """The Python object of a value that has to be known while tracing."""
+    payload = getattr(value, "payload", None)
+    if isinstance(payload, ConstVal):
+        return payload.value
     if not value.is_const() and not value.symbolic:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} must be known while tracing, not {value.describe()}")
     return value.const()

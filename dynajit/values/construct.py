@@ -5,6 +5,7 @@ In: a class and arguments. Out: the instance's model, after its `__new__` and `_
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Sequence
 
@@ -15,8 +16,15 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.modules import ProxyVal
 from dynajit.values.objects import ClassVal, ObjVal, bind, class_value, lookup_type
 
+# classes whose `__new__` only makes the object, or is modelled
+_KNOWN_NEW: frozenset[object] = frozenset(
+    {object, dict, list, set, frozenset, tuple, str, int, float, bytes, complex}
+    | {collections.OrderedDict, collections.defaultdict}
+)
+_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 _UNTRACED = (
     "_thread",
     "threading",
@@ -52,6 +60,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         return _construct_c(tx, kind, args, kwargs)
     if kind.__module__ in _UNTRACED:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    if kind.__flags__ & _ABSTRACT:
+        return tx.fold(object.__new__, [cls])  # raises
     new, new_where = lookup_type(kind, "__new__")
     if isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType):
         assert new_where is not None
@@ -61,7 +71,9 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
     elif issubclass(kind, BaseException):
         made = ExceptionVal(kind, args)
     else:
-        made = bare_instance(tx, kind)
+        if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
+            raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
+        made = bare_instance(tx, kind, args, kwargs)
     _initialise(tx, kind, made, args, kwargs)
     return made
 
@@ -84,6 +96,13 @@ def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str
     """A class written in C without a model: computed if its instances are immutable."""
     if kind is object:
         return ObjVal(object)
+    if kind is types.MappingProxyType and len(args) == 1:
+        return ProxyVal(args[0])
+    if kind is types.SimpleNamespace and not args:
+        made = ObjVal(kind)
+        for name, value in kwargs.items():
+            made.instance_dict(tx).setitem(tx, ConstVal(name), value)
+        return made
     if kind in (str, bytes, int, float, complex, torch.device, torch.Size, torch.dtype, types.GenericAlias) or kind in (
         torch.finfo,
         torch.iinfo,

@@ -1,18 +1,20 @@
-"""`collections.deque` made while tracing.
+"""`collections.deque` while tracing.
 
-In: items and a maximal length. Out: `DequeVal`. Methods are entries of `DEQUE_METHODS`, registered in
-`builtins/methods.py`. A deque from outside has no model: guards can't reach its items.
+In: items and a maximal length, or a real deque with its source. Out: `DequeVal`. Methods are entries of
+`DEQUE_METHODS`, registered in `builtins/methods.py`.
 """
 
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal, constant_of
-from dynajit.values.sequence import LIST_METHODS, SequenceVal
+from dynajit.values.constant import ConstVal, constant_of, identical
+from dynajit.values.sequence import LIST_METHODS, Lazy, LiveIterator, SequenceVal
 
 
 class DequeVal(SequenceVal):
@@ -20,16 +22,38 @@ class DequeVal(SequenceVal):
 
     kind = collections.deque
 
-    def __init__(self, items: Sequence[Value], limit: int | None = None) -> None:
+    def __init__(self, items: Sequence[Any], limit: int | None = None, source: Source | None = None) -> None:
         self.items = list(items) if limit is None else list(items)[max(len(items) - limit, 0) :]
         self.limit = limit
+        self.source = source
+        self.changes = 0  # an iterator notices
+
+    @staticmethod
+    def outside(tx: Tracer, obj: collections.deque[Any], source: Source) -> DequeVal:
+        """The model of an existing deque."""
+        tx.guard(source, "TYPE", collections.deque)
+        tx.guard(CallSource(source, len, "len({})"), "EQUALS", len(obj))
+        maxlen = AttrSource(source, "maxlen")
+        tx.guard(maxlen, *(("ID", None) if obj.maxlen is None else ("EQUALS", obj.maxlen)))
+        items = [
+            Lazy(item, CallSource(source, operator.itemgetter(index), f"{{}}[{index}]"))
+            for index, item in enumerate(obj)
+        ]
+        return DequeVal(items, obj.maxlen, source)
 
     def replace(self, tx: Tracer, items: Sequence[Value], left: bool = False) -> None:
         """New contents; what is too much goes from the other end than the one that grew."""
         kept = list(items)
         if self.limit is not None and len(kept) > self.limit:
             kept = kept[: self.limit] if left else kept[len(kept) - self.limit :]
+        if self.source is not None:
+            self.values(tx)
+            tx.journal.touch(self)
+        tx.journal.set_attr(self, "changes", self.changes + 1)
         tx.journal.replace_all(self.items, kept)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DequeIterator(self)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "maxlen":
@@ -37,15 +61,18 @@ class DequeVal(SequenceVal):
         return tx.class_attribute(self, collections.deque, name)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        index = self._index(tx, key, "index")
-        self.replace(tx, [*self.items[:index], value, *self.items[index + 1 :]])
+        index, items = self._index(tx, key, "index"), self.values(tx)
+        self.replace(tx, [*items[:index], value, *items[index + 1 :]])
 
     def delitem(self, tx: Tracer, key: Value) -> None:
-        index = self._index(tx, key, "index")
-        self.replace(tx, [*self.items[:index], *self.items[index + 1 :]])
+        index, items = self._index(tx, key, "index"), self.values(tx)
+        self.replace(tx, [*items[:index], *items[index + 1 :]])
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         raise tx.raised(TypeError, "sequence index must be integer, not 'slice'")
+
+    def hash_key(self, tx: Tracer) -> object:
+        raise tx.raised(TypeError, "unhashable type: 'collections.deque'")
 
     def rebuild(self, out: Any) -> None:
         """Made empty and filled afterwards, since it may contain itself."""
@@ -56,7 +83,10 @@ class DequeVal(SequenceVal):
         return ()
 
     def fill_children(self) -> Sequence[Value]:
-        return self.items
+        return [item for item in self.items if isinstance(item, Value)]
+
+    def effect_children(self) -> Sequence[Value]:
+        return self.fill_children()
 
     def _refill(self, out: Any) -> None:
         def push() -> None:
@@ -67,24 +97,73 @@ class DequeVal(SequenceVal):
         out.call_const(collections.deque.extend, push, 2)
         out.emit.pop_top()
 
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real deque up to date."""
+
+        def push() -> None:
+            out.load(self.source)
+            self.push_items(out)
+            out.emit.build_list(len(self.items))
+
+        out.call_const(replace_items, push, 2)
+        out.emit.pop_top()
+
+
+def replace_items(real: collections.deque[Any], items: list[Any]) -> None:
+    """Give `real` exactly these items; in generated code."""
+    real.clear()
+    real.extend(items)
+
+
+class DequeIterator(LiveIterator):
+    """Over a deque; one that changes meanwhile raises."""
+
+    def __init__(self, sequence: DequeVal) -> None:
+        super().__init__(sequence)
+        self.kind = type(iter(collections.deque()))
+        self.deque = sequence
+        self.changes = sequence.changes
+
+    def next(self, tx: Tracer) -> Value:
+        if self.changes != self.deque.changes:
+            raise tx.raised(RuntimeError, "deque mutated during iteration")
+        return super().next(tx)
+
+    def rebuild(self, out: Any) -> None:
+        if self.deque.source is not None and self.deque.changes:
+            self.deque.emit_effect(out)  # an iterator made before the change would notice it
+
+        def push() -> None:
+            out.push(self.sequence)
+            out.const(self.index)
+
+        out.call_const(_iterator_at, push, 2)
+
+
+def _iterator_at(deque: collections.deque[Any], index: int) -> Any:
+    iterator = iter(deque)
+    for _ in range(index):
+        next(iterator)
+    return iterator
+
 
 def append(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.replace(tx, [*self.items, item])
+    self.replace(tx, [*self.values(tx), item])
     return ConstVal(None)
 
 
 def appendleft(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.replace(tx, [item, *self.items], left=True)
+    self.replace(tx, [item, *self.values(tx)], left=True)
     return ConstVal(None)
 
 
 def extend(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    self.replace(tx, [*self.items, *tx.unpack(items)])
+    self.replace(tx, [*self.values(tx), *tx.unpack(items)])
     return ConstVal(None)
 
 
 def extendleft(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    self.replace(tx, [*tx.unpack(items)[::-1], *self.items], left=True)
+    self.replace(tx, [*tx.unpack(items)[::-1], *self.values(tx)], left=True)
     return ConstVal(None)
 
 
@@ -99,10 +178,37 @@ def popleft(tx: Tracer, self: DequeVal) -> Value:
 def _take(tx: Tracer, self: DequeVal, index: int) -> Value:
     if not self.items:
         raise tx.raised(IndexError, "pop from an empty deque")
-    items = list(self.items)
-    found: Value = items.pop(index)
+    items = self.values(tx)
+    found = items.pop(index)
     self.replace(tx, items)
     return found
+
+
+def insert(tx: Tracer, self: DequeVal, index: Value, item: Value) -> Value:
+    items = self.values(tx)
+    if self.limit is not None and len(items) >= self.limit:
+        raise tx.raised(IndexError, "deque already at its maximum size")
+    items.insert(constant_of(index, "an index"), item)
+    self.replace(tx, items)
+    return ConstVal(None)
+
+
+def remove(tx: Tracer, self: DequeVal, item: Value) -> Value:
+    items = self.values(tx)
+    for position, member in enumerate(items):
+        if identical(member, item) or tx.equal(member, item):
+            self.replace(tx, [*items[:position], *items[position + 1 :]])
+            return ConstVal(None)
+    raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
+
+
+def index(tx: Tracer, self: DequeVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
+    items = self.values(tx)
+    first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
+    for position in range(first, last):
+        if identical(items[position], item) or tx.equal(items[position], item):
+            return ConstVal(position)
+    raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
 
 
 def clear(tx: Tracer, self: DequeVal) -> Value:
@@ -111,23 +217,44 @@ def clear(tx: Tracer, self: DequeVal) -> Value:
 
 
 def reverse(tx: Tracer, self: DequeVal) -> Value:
-    self.replace(tx, self.items[::-1])
+    self.replace(tx, self.values(tx)[::-1])
     return ConstVal(None)
 
 
 def rotate(tx: Tracer, self: DequeVal, steps: Value | None = None) -> Value:
-    rotated = collections.deque(self.items)
+    rotated = collections.deque(self.values(tx))
     rotated.rotate(1 if steps is None else constant_of(steps, "a number of steps"))
     self.replace(tx, list(rotated))
     return ConstVal(None)
 
 
 def copy(tx: Tracer, self: DequeVal) -> Value:
-    return DequeVal(self.items, self.limit)
+    return DequeVal(self.values(tx), self.limit)
+
+
+def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
+    extend(tx, self, other)
+    return self
 
 
 DEQUE_METHODS: dict[str, Callable[..., Value]] = {
     method.__name__: method
-    for method in (append, appendleft, extend, extendleft, pop, popleft, clear, reverse, rotate, copy)
+    for method in (
+        append,
+        appendleft,
+        extend,
+        extendleft,
+        pop,
+        popleft,
+        insert,
+        remove,
+        index,
+        clear,
+        reverse,
+        rotate,
+        copy,
+    )
 }
 DEQUE_METHODS["count"] = LIST_METHODS["count"]
+DEQUE_METHODS["__iadd__"] = iadd
+DEQUE_METHODS["__copy__"] = copy

@@ -150,7 +150,7 @@ class FunctionVal(Value):
             self.pin()
         return self.real_function
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         if self.pin is not None:
             self.pin()
         return self.real_function if self.real_function is not None else self
@@ -305,7 +305,7 @@ class CompiledVal(Value):
     def real(self) -> Any:
         return self.obj
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         return self.obj
 
     def getattr(self, tx: Tracer, name: str) -> Value:
@@ -362,8 +362,8 @@ class MethodVal(Value):
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
-    def hash_key(self) -> object:
-        return ("method", self.owner.hash_key(), self.function.hash_key())
+    def hash_key(self, tx: Tracer) -> object:
+        return ("method", self.owner.hash_key(tx), self.function.hash_key(tx))
 
     def real(self) -> Any:
         return types.MethodType(self.function.real(), self.owner.real())
@@ -389,6 +389,7 @@ class PartialVal(Value):
         self.args = list(args)
         self.kwargs = dict(kwargs)
         self.source = source
+        self.attrs: dict[str, Value] = {}
 
     def py_type(self) -> type:
         return functools.partial
@@ -403,7 +404,25 @@ class PartialVal(Value):
             for key, value in self.kwargs.items():
                 made.setitem(tx, ConstVal(key), value)
             return made
+        if name in self.attrs:
+            return self.attrs[name]
+        if self.source is None and name not in functools.partial.__dict__:
+            raise tx.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
         return super().getattr(tx, name)
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if self.source is not None or name in functools.partial.__dict__:
+            super().setattr(tx, name, value)
+        tx.journal.set_item(self.attrs, name, value)
+
+    def fill_children(self) -> Sequence[Value]:
+        return tuple(self.attrs.values())
+
+    def _fill(self, out: Any) -> None:
+        for name, value in self.attrs.items():
+            out.push(value)
+            out.push(self)
+            out.emit.store_attr(name)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs}, direct)
@@ -417,6 +436,8 @@ class PartialVal(Value):
                 out.push(part)
 
         out.call_const(functools.partial, push, 1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        if self.attrs:
+            out.later(self, self._fill)
 
 
 class BoundBuiltin(Value):

@@ -17,14 +17,17 @@ class Journal:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self.dirty: dict[int, Any] = {}
+        self.rolling_back = False
 
     def mark(self) -> int:
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
         """Take back, newest first, everything recorded since `mark`."""
+        self.rolling_back = True
         while len(self._undo) > mark:
             self._undo.pop()()
+        self.rolling_back = False
 
     def record(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)

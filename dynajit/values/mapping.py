@@ -15,6 +15,7 @@ from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.iterators import IteratorVal
+from dynajit.values.keys import UserKey
 from dynajit.values.sequence import Lazy
 
 
@@ -47,7 +48,7 @@ class DictVal(Value):
 
     def lookup(self, tx: Tracer, key: Value) -> Value | None:
         """The value at `key`, or None; guards presence or absence."""
-        return self.lookup_hashed(tx, key.hash_key(), key)
+        return self.lookup_hashed(tx, key.hash_key(tx), key)
 
     def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
         entry = self.entries.get(hashed)
@@ -97,7 +98,7 @@ class DictVal(Value):
         entries: dict[Any, tuple[Value, Any]] = {}
         for position, (real_key, real_value) in enumerate(dict.items(real)):
             key = self._wrap_key(tx, real_key, position)
-            hashed = key.hash_key()
+            hashed = key.hash_key(tx)
             entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key, self.raw)))
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
@@ -136,7 +137,7 @@ class DictVal(Value):
         return DictIterator(self, "keys")
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        hashed = item.hash_key()
+        hashed = item.hash_key(tx)
         if hashed in self.entries:
             return True
         if self.complete:
@@ -169,7 +170,7 @@ class DictVal(Value):
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         self.mutate(tx)
-        hashed = key.hash_key()
+        hashed = key.hash_key(tx)
         old = self.entries.get(hashed)
         self._set_entry(tx, hashed, (old[0] if old else key, value))
 
@@ -181,17 +182,17 @@ class DictVal(Value):
         found = self.getitem(tx, key)
         self.mutate(tx)
         rest = dict(self.entries)
-        del rest[key.hash_key()]
+        del rest[key.hash_key(tx)]
         tx.journal.replace_all(self.entries, rest)
         return found
 
     def copy_as(self, tx: Tracer, kind: type) -> DictVal:
         copied = DictVal(kind)
         for key, value in self.items(tx):
-            copied.entries[key.hash_key()] = (key, value)
+            copied.entries[key.hash_key(tx)] = (key, value)
         return copied
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'dict'")
 
     # -- generated code
@@ -275,6 +276,9 @@ class DictIterator(IteratorVal):
         return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
+        if self.mapping.source is not None and self.mapping.complete:
+            self.mapping.emit_effect(out)  # an iterator made before the change would notice it
+
         def push() -> None:
             out.push(self.mapping)
             for part in (self.what, self.index, self.backwards):
@@ -346,7 +350,7 @@ class SetVal(Value):
     def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
         made = SetVal(kind)
         for item in items:
-            made.entries.setdefault(item.hash_key(), item)
+            made.entries.setdefault(item.hash_key(tx), item)
         return made
 
     def py_type(self) -> type:
@@ -362,19 +366,16 @@ class SetVal(Value):
         return ConstVal(len(self.entries))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return item.hash_key() in self.entries
+        return item.hash_key(tx) in self.entries
 
     def ordered(self) -> list[Value]:
         """Items in the order in which the real set would give them, where that is known."""
         if len(self.entries) <= 1:
             return list(self.entries.values())
         try:
-            reals = {item.real(): item for item in self.entries.values()}
+            reals = {key if isinstance(key, UserKey) else item.real(): item for key, item in self.entries.items()}
         except NotReal:
             self.unsupported("iteration over several items that are not constants")
-        if not all(isinstance(item, (int, float, bool, type(None))) for item in reals):
-            # the order of strings changes from process to process, but not within one
-            pass
         return [reals[item] for item in self.kind(reals)]
 
     def iterate(self, tx: Tracer) -> Value:
@@ -388,7 +389,7 @@ class SetVal(Value):
             tx.journal.touch(self)
         tx.journal.replace_all(self.entries, entries)
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         if self.kind is set:
             raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
         return frozenset(self.entries)
@@ -420,8 +421,8 @@ class SetVal(Value):
 
 def replace_members(real: set[Any], members: set[Any]) -> None:
     """Give `real` exactly these members."""
-    real.intersection_update(members)
-    real.update(members)
+    set.intersection_update(real, members)
+    set.update(real, members)
 
 
 Method = Callable[..., Value]
@@ -515,7 +516,7 @@ def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None
     if last is None or last.truth(tx):
         self.setitem(tx, key, value)
     else:
-        tx.journal.replace_all(self.entries, {key.hash_key(): (key, value), **self.entries})
+        tx.journal.replace_all(self.entries, {key.hash_key(tx): (key, value), **self.entries})
     return ConstVal(None)
 
 
@@ -541,7 +542,7 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
 
 @set_method
 def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
-    hashed = item.hash_key()
+    hashed = item.hash_key(tx)
     if hashed not in self.entries:
         self.replace(tx, {**self.entries, hashed: item})
     return ConstVal(None)
@@ -549,7 +550,7 @@ def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
 
 @set_method
 def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
-    self.replace(tx, {key: value for key, value in self.entries.items() if key != item.hash_key()})
+    self.replace(tx, {key: value for key, value in self.entries.items() if key != item.hash_key(tx)})
     return ConstVal(None)
 
 
@@ -586,20 +587,20 @@ def set_union(tx: Tracer, self: SetVal, *others: Value) -> Value:
 def set_intersection(tx: Tracer, self: SetVal, *others: Value) -> Value:
     kept = dict(self.entries)
     for other in others:
-        keys = {item.hash_key() for item in tx.unpack_set(other)}
+        keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
         kept = {key: value for key, value in kept.items() if key in keys}
     return _made(self.kind, kept)
 
 
 @set_method
 def set_difference(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    gone = {item.hash_key() for other in others for item in tx.unpack_set(other)}
+    gone = {item.hash_key(tx) for other in others for item in tx.unpack_set(other)}
     return _made(self.kind, {key: value for key, value in self.entries.items() if key not in gone})
 
 
 @set_method
 def set_symmetric_difference(tx: Tracer, self: SetVal, other: Value) -> Value:
-    right = {item.hash_key(): item for item in tx.unpack_set(other)}
+    right = {item.hash_key(tx): item for item in tx.unpack_set(other)}
     kept = {key: value for key, value in self.entries.items() if key not in right}
     return _made(self.kind, {**kept, **{key: value for key, value in right.items() if key not in self.entries}})
 
@@ -624,26 +625,26 @@ def set_symmetric_difference_update(tx: Tracer, self: SetVal, other: Value) -> V
 
 @set_method
 def set_issubset(tx: Tracer, self: SetVal, other: Value) -> Value:
-    keys = {item.hash_key() for item in tx.unpack_set(other)}
+    keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
     return ConstVal(set(self.entries) <= keys)
 
 
 @set_method
 def set_issuperset(tx: Tracer, self: SetVal, other: Value) -> Value:
-    keys = {item.hash_key() for item in tx.unpack_set(other)}
+    keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
     return ConstVal(set(self.entries) >= keys)
 
 
 @set_method
 def set_isdisjoint(tx: Tracer, self: SetVal, other: Value) -> Value:
-    return ConstVal(not any(item.hash_key() in self.entries for item in tx.unpack_set(other)))
+    return ConstVal(not any(item.hash_key(tx) in self.entries for item in tx.unpack_set(other)))
 
 
 def _union(tx: Tracer, self: SetVal, others: Sequence[Value]) -> dict[Any, Value]:
     entries = dict(self.entries)
     for other in others:
         for item in tx.unpack_set(other):
-            entries.setdefault(item.hash_key(), item)
+            entries.setdefault(item.hash_key(tx), item)
     return entries
 
 

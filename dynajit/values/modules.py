@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import AttrSource, ConstSource
+from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
@@ -33,6 +33,46 @@ class LibraryMethod(RealVal):
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.fold(self.obj, args, kwargs)
+
+
+class ProxyVal(Value):
+    """`types.MappingProxyType`: a dictionary that can only be read."""
+
+    def __init__(self, mapping: Value, source: Source | None = None) -> None:
+        self.mapping = mapping
+        self.source = source
+
+    def py_type(self) -> type:
+        return types.MappingProxyType
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name not in types.MappingProxyType.__dict__:
+            raise tx.raised(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
+        return self.mapping.getattr(tx, name)
+
+    def length(self, tx: Tracer) -> Value:
+        return self.mapping.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.mapping.truth(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self.mapping.iterate(tx)
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        return self.mapping.getitem(tx, key)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return self.mapping.contains(tx, item)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise tx.raised(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def children(self) -> Sequence[Value]:
+        return (self.mapping,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(types.MappingProxyType, lambda: out.push(self.mapping), 1)
 
 
 class ModuleVal(RealVal):

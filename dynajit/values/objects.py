@@ -7,8 +7,8 @@ code that CPython would run (`__getattr__`, properties, `__set__`) is traced.
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -17,112 +17,26 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source, TypeAttrSource
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.constant import ConstVal, identical, is_literal
-from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal, SuperVal
-from dynajit.values.mapping import DictVal
-from dynajit.values.sequence import TupleVal
+from dynajit.values.constant import ConstVal, identical
+from dynajit.values.functions import SuperVal
+from dynajit.values.keys import user_key
+from dynajit.values.lookup import (
+    MISSING,
+    bind,
+    class_value,
+    guard_missing,
+    is_trusted,
+    lookup_type,
+    type_source,
+)
+from dynajit.values.mapping import DictVal, SetVal
+from dynajit.values.polyfills import by_position
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.subclasses import behaves_as_plain, is_immutable
 from dynajit.values.wording import no_place_for_attribute
-
-MISSING: Any = object()
-_TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
-_C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
-
-
-def is_trusted(name: str | None) -> bool:
-    """Whether the module's attributes are taken not to change: Python's own library and torch."""
-    return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
-
-
-def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
-    """(attribute as it stands in the class that has it, that class) by the method resolution order."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name], base
-    return MISSING, None
-
-
-def type_source(kind: type, name: str) -> Source:
-    return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
-
-
-def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
-    """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
-    source = type_source(kind, name)
-    if is_trusted(owner.__module__):
-        if isinstance(found, types.FunctionType):
-            return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
-        if is_literal(found) or isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)):
-            return tx.from_real(found)
-    return tx.wrap(found, source)
-
-
-def guard_missing(tx: Tracer, kind: type, name: str) -> None:
-    """Rely on a class having no such attribute, unless nobody is taken to change the class."""
-    if not is_trusted(kind.__module__):
-        tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
-
-
-def bind(
-    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
-) -> Value:
-    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
-
-    `owner` is None when the attribute is read from the class itself.
-    """
-    source = type_source(kind, name)
-    if isinstance(found, types.FunctionType):
-        function = class_value(tx, kind, where, name, found)
-        return function if owner is None else MethodVal(owner, function)
-    if isinstance(found, classmethod):
-        return _bind_classmethod(tx, self_for_class, found, source)
-    if isinstance(found, staticmethod):
-        return tx.wrap(found.__func__, AttrSource(source, "__func__"))
-    if isinstance(found, types.ClassMethodDescriptorType):
-        return BoundBuiltin(self_for_class, name, tx.from_real(found))
-    if isinstance(found, _C_DESCRIPTORS):
-        return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
-    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
-        cached = tx.wrap(found, source)
-        return cached if owner is None else MethodVal(owner, cached)
-    if owner is not None and isinstance(found, functools.cached_property):
-        return _bind_cached_property(tx, owner, found, source)
-    if isinstance(found, property):
-        if owner is None:
-            tx.guard(source, "ID", found)
-            return tx.from_real(found)
-        return _bind_property(tx, owner, found, source)
-    getter, getter_class = lookup_type(type(found), "__get__")
-    if isinstance(getter, types.FunctionType):
-        descriptor = tx.wrap(found, source)
-        assert getter_class is not None
-        function = class_value(tx, type(found), getter_class, "__get__", getter)
-        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {})
-    if getter is not MISSING and not isinstance(
-        found,
-        (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
-    ):
-        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
-    return class_value(tx, kind, where, name, found)
-
-
-def _bind_classmethod(tx: Tracer, cls: Value, found: Any, source: Source) -> Value:
-    return MethodVal(cls, tx.wrap(found.__func__, AttrSource(source, "__func__")))
-
-
-def _bind_property(tx: Tracer, owner: Value, found: property, source: Source) -> Value:
-    if found.fget is None:
-        raise tx.raised(AttributeError, "unreadable attribute")
-    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, True)
-
-
-def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
-    value = tx.call(tx.wrap(found.func, AttrSource(source, "func")), [owner], {})
-    assert isinstance(owner, ObjVal)
-    owner.instance_dict(tx).setitem(tx, ConstVal(found.attrname), value)
-    return value
 
 
 class InstanceDict(DictVal):
@@ -158,7 +72,7 @@ class InstanceDict(DictVal):
         return InstanceAttrSource(self.owner.source, name)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        hashed = item.hash_key()
+        hashed = item.hash_key(tx)
         if not self.complete and isinstance(hashed, str):
             return self.lookup_hashed(tx, hashed, item) is not None
         return super().contains(tx, item)
@@ -171,13 +85,13 @@ class InstanceDict(DictVal):
             tx.journal.touch(self)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        hashed = key.hash_key()
+        hashed = key.hash_key(tx)
         self._set_entry(tx, hashed, (key, value))
         self._note(tx, hashed)
 
     def take(self, tx: Tracer, key: Value) -> Value:
         found = self.getitem(tx, key)
-        hashed = key.hash_key()
+        hashed = key.hash_key(tx)
         rest = {name: entry for name, entry in self.entries.items() if name != hashed}
         tx.journal.replace_all(self.entries, rest)
         self._note(tx, hashed)
@@ -263,17 +177,27 @@ class ObjVal(Value):
         return self._dict
 
     def real(self) -> Any:
+        if isinstance(self.payload, (ConstVal, TupleVal)) and behaves_as_plain(self.cls):
+            return self.payload.real()
         if self.real_object is None or (self._dict is not None and self._dict.changed_names) or self.slots:
             raise NotReal(self.describe())
         if self.source is not None and not isinstance(self.source, ConstSource):
             raise NotReal(self.describe())
         return self.real_object
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         method, _ = lookup_type(self.cls, "__hash__")
-        if method is object.__hash__:
+        if method is None:
+            raise tx.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        if isinstance(method, types.FunctionType):
+            bound = self.special(tx, "__hash__")
+            assert bound is not None
+            return user_key(tx, self, bound)
+        if method is object.__hash__ and lookup_type(self.cls, "__eq__")[0] is object.__eq__:
             return self
-        return super().hash_key()
+        if self.payload is not None and lookup_type(self.cls, "__eq__")[0] is self.payload.py_type().__eq__:
+            return self.payload.hash_key(tx)
+        return super().hash_key(tx)
 
     # -- attributes
 
@@ -410,7 +334,8 @@ class ObjVal(Value):
         if isinstance(found, property):
             setter, part = (found.fset, "fset") if value is not None else (found.fdel, "fdel")
             if setter is None:
-                raise GraphBreak(breaks.RAISES, f"the property {name!r} can't be written")
+                what = "setter" if value is not None else "deleter"
+                raise tx.raised(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no {what}")
             tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {})
             return
         if isinstance(found, types.MemberDescriptorType):
@@ -418,10 +343,14 @@ class ObjVal(Value):
             if self.source is not None:
                 tx.journal.touch(self)
             return
-        setter, _ = lookup_type(type(found), "__set__")
-        if isinstance(setter, types.FunctionType) and value is not None:
-            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, value], {})
+        operation = "__set__" if value is not None else "__delete__"
+        setter, _ = lookup_type(type(found), operation)
+        if isinstance(setter, types.FunctionType):
+            given = [value] if value is not None else []
+            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, *given], {})
             return
+        if setter is MISSING:
+            raise tx.raised(AttributeError, operation)
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
 
     def delattr(self, tx: Tracer, name: str) -> None:
@@ -472,10 +401,12 @@ class ObjVal(Value):
         return _length(self.call_special(tx, "__len__"))
 
     def iterate(self, tx: Tracer) -> Value:
+        if isinstance(self.payload, ConstVal) and behaves_as_plain(self.cls):
+            return self.payload.iterate(tx)
         if self.special(tx, "__iter__") is not None:
             return self.call_special(tx, "__iter__")
         if self.special(tx, "__getitem__") is not None:
-            self.unsupported("iteration by __getitem__")
+            return tx.run_python(by_position, [self])
         raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
 
     def next(self, tx: Tracer) -> Value:
@@ -505,11 +436,26 @@ class ObjVal(Value):
 
     # -- generated code
 
+    def _made_with(self) -> Value | None:
+        """The builtin part that `__new__` takes."""
+        return self.payload if self.real_object is None and is_immutable(self.cls) else None
+
+    def children(self) -> Sequence[Value]:
+        made_with = self._made_with()
+        return (made_with,) if made_with is not None else ()
+
     def rebuild(self, out: Any) -> None:
         if self.real_object is not None:
             out.const(self.real_object)
             return
-        out.call_const(maker(self.cls), lambda: out.const(self.cls), 1)
+        made_with = self._made_with()
+
+        def push() -> None:
+            out.const(self.cls)
+            if made_with is not None:
+                out.push(made_with)
+
+        out.call_const(maker(self.cls), push, 1 if made_with is None else 2)
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
@@ -522,7 +468,17 @@ class ObjVal(Value):
 
             out.call_const(fill_mapping, push_payload, 2)
             out.emit.pop_top()
-        elif self.payload is not None:
+        elif isinstance(self.payload, SetVal) and self.payload.kind is set:
+
+            def push_members() -> None:
+                out.push(self)
+                for member in self.payload.entries.values():  # type: ignore[union-attr]
+                    out.push(member)
+                out.emit.build_set(len(self.payload.entries))  # type: ignore[union-attr]
+
+            out.call_const(set.update, push_members, 2)
+            out.emit.pop_top()
+        elif isinstance(self.payload, ListVal):
 
             def push_items() -> None:
                 out.push(self)
@@ -546,6 +502,8 @@ class ObjVal(Value):
         """What `_fill` pushes."""
         found: list[Value] = [value for value in self.slots.values() if value is not None]
         for part in (self.payload, self._dict if self.source is None else None):
+            if part is self._made_with():
+                continue
             if isinstance(part, DictVal):
                 found.extend(DictVal.children(part))
             elif part is not None:
@@ -554,6 +512,8 @@ class ObjVal(Value):
 
     def _emit_slots(self, out: Any) -> None:
         for name, value in self.slots.items():
+            if value is None and self.real_object is None:
+                continue  # made while tracing, the slot is empty anyway
 
             def push(name: str = name, value: Value | None = value) -> None:
                 out.push(self)
@@ -611,7 +571,7 @@ class RealVal(Value):
     def real(self) -> Any:
         return self.obj
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         return self.obj
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
@@ -619,6 +579,18 @@ class RealVal(Value):
         if type(self.obj).__module__ != "typing":
             return super().getitem(tx, key)
         return tx.fold(lambda obj, part: obj[part], [self, key])
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+        """`Stack[int]()` makes an instance of the class, and tells it so."""
+        origin = getattr(self.obj, "__origin__", None)
+        if not isinstance(origin, type):
+            return super().call(tx, args, kwargs, direct)
+        with tx.indirect():
+            made = tx.call(tx.from_real(origin), args, kwargs)
+            if isinstance(made, ObjVal):
+                with contextlib.suppress(Raised):  # as typing does: the instance may have no place for it
+                    made.setattr(tx, "__orig_class__", self)
+        return made
 
     def describe(self) -> str:
         return (
@@ -693,13 +665,27 @@ class ClassVal(RealVal):
     def iterate(self, tx: Tracer) -> Value:
         if issubclass(self.obj, enum.Enum):
             return tx.iterator([ConstVal(member) for member in self.obj], type(iter(())))
-        return super().iterate(tx)
+        found, where = lookup_type(type(self.obj), "__iter__")
+        if where is None:
+            raise tx.raised(TypeError, f"'{type(self.obj).__name__}' object is not iterable")
+        return tx.call(bind(tx, self, type(self.obj), "__iter__", found, where, tx.from_real(type(self.obj))), [], {})
+
+    def _of_metaclass(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that the metaclass defines in Python, bound."""
+        found, where = lookup_type(type(self.obj), name)
+        if where is None or not isinstance(found, types.FunctionType) or issubclass(self.obj, enum.Enum):
+            return None
+        return bind(tx, self, type(self.obj), name, found, where, tx.from_real(type(self.obj)))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
+        own = self._of_metaclass(tx, "__contains__")
+        if own is not None:
+            return tx.call(own, [item], {}).truth(tx)
         return bool(tx.fold(lambda kind, member: member in kind, [self, item]).const())
 
     def length(self, tx: Tracer) -> Value:
-        return tx.fold(len, [self])
+        own = self._of_metaclass(tx, "__len__")
+        return tx.fold(len, [self]) if own is None else tx.call(own, [], {})
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.construct(self, args, kwargs)
@@ -751,6 +737,7 @@ def is_namedtuple_class(cls: type) -> bool:
 
 
 __all__ = [
+    "MISSING",
     "BuiltinVal",
     "ClassVal",
     "InstanceDict",
@@ -758,5 +745,9 @@ __all__ = [
     "RealVal",
     "TupleVal",
     "bind",
+    "class_value",
+    "guard_missing",
+    "is_trusted",
     "lookup_type",
+    "type_source",
 ]

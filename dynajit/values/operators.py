@@ -16,7 +16,10 @@ import torch
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical
+from dynajit.values.deque import DequeVal
+from dynajit.values.formatting import format_percent
 from dynajit.values.functions import FunctionVal
+from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import ObjVal, RealVal, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
@@ -86,9 +89,20 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if isinstance(left, TensorVal) or (isinstance(right, TensorVal) and not _has_operator(left, symbol)):
         in_left = inplace and isinstance(left, TensorVal)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
+    if (
+        isinstance(left, ConstVal)
+        and type(left.value) is str
+        and symbol == "%"
+        and not hasattr(right.py_type(), "__rmod__")
+    ):
+        return format_percent(tx, left.value, right)
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
-        return _user_binary(tx, symbol, inplace, left, right)
-    if inplace and isinstance(left, (ListVal, DictVal, SetVal)) and _container_inplace(tx, symbol, left, right):
+        return user_binary(tx, symbol, BINARY[symbol][1], inplace, left, right)
+    if (
+        inplace
+        and isinstance(left, (ListVal, DictVal, SetVal, DequeVal))
+        and _container_inplace(tx, symbol, left, right)
+    ):
         return left
     own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
     result = tx.call(own, [right], {}) if own is not None else _container_binary(tx, symbol, left, right)
@@ -101,8 +115,8 @@ def _has_operator(value: Value, symbol: str) -> bool:
     return isinstance(value, ObjVal) and hasattr(value.cls, f"__{BINARY[symbol][1]}__")
 
 
-def _user_binary(tx: Tracer, symbol: str, inplace: bool, left: Value, right: Value) -> Value:
-    name = BINARY[symbol][1]
+def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value) -> Value:
+    """The operator `symbol` by the special methods `name`, of which one operand's class is the user's."""
     attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
     left_type, right_type = left.py_type(), right.py_type()
     if (
@@ -126,7 +140,7 @@ def _user_binary(tx: Tracer, symbol: str, inplace: bool, left: Value, right: Val
         if not (isinstance(result, ConstVal) and result.value is NotImplemented):
             return result
     plain = payload_of(left), payload_of(right)
-    if plain != (left, right):
+    if plain != (left, right) and symbol in BINARY:
         return binary(tx, symbol, *plain)
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
@@ -143,6 +157,9 @@ def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bo
     """Change the container in place, if the operator does that."""
     if isinstance(left, ListVal) and symbol == "+":
         left.replace(tx, [*left.values(tx), *tx.unpack(right)])
+        return True
+    if isinstance(left, DequeVal) and symbol == "+":
+        left.call_method(tx, "extend", [right], {})
         return True
     if isinstance(left, ListVal) and symbol == "*":
         left.replace(tx, left.values(tx) * right.const())
@@ -163,6 +180,8 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
         both = [*left.values(tx), *right.values(tx)]
         if isinstance(left, ListVal) and isinstance(right, ListVal):
             return ListVal(both)
+        if isinstance(left, DequeVal) and isinstance(right, DequeVal):
+            return DequeVal(both, left.limit)
         if isinstance(left, TupleVal) and isinstance(right, TupleVal):
             return TupleVal(both, _sum_kind(left.kind, right.kind))
     if symbol == "*":
@@ -265,7 +284,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         return _order_sequences(tx, symbol, left, right)
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
-        first, second = ({item.hash_key() for item in tx.unpack_set(side)} for side in (left, right))
+        first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
         return ConstVal(function(first, second))
     return tx.fold(function, [left, right])
 
@@ -280,6 +299,8 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     """Equality of values that are not both constants and not user objects."""
     if left is right:
         return True
+    if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
@@ -288,16 +309,18 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
             for first, second in zip(left.values(tx), right.values(tx), strict=True)
         )
     if isinstance(left, DictVal) and isinstance(right, DictVal):
-        ours, theirs = left.items(tx), {key.hash_key(): value for key, value in right.items(tx)}
+        ours, theirs = left.items(tx), {key.hash_key(tx): value for key, value in right.items(tx)}
         if len(ours) != len(theirs):
             return False
         return all(
-            key.hash_key() in theirs
-            and (identical(value, theirs[key.hash_key()]) or tx.equal(value, theirs[key.hash_key()]))
+            key.hash_key(tx) in theirs
+            and (identical(value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
             for key, value in ours
         )
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
-        return {item.hash_key() for item in tx.unpack_set(left)} == {item.hash_key() for item in tx.unpack_set(right)}
+        return {item.hash_key(tx) for item in tx.unpack_set(left)} == {
+            item.hash_key(tx) for item in tx.unpack_set(right)
+        }
     try:
         return bool(left.real() == right.real())
     except NotReal:
@@ -307,7 +330,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         return False
     if isinstance(left, ConstVal) or isinstance(right, ConstVal):
         return False
-    return left.hash_key() == right.hash_key()
+    return left.hash_key(tx) == right.hash_key(tx)
 
 
 def _family(value: SequenceVal) -> type:

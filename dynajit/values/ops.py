@@ -61,6 +61,9 @@ class Lowered:
             return {key: pair[0] for key, pair in found.items()}, {key: pair[1] for key, pair in found.items()}
         if isinstance(value, DictViewVal):
             return self.both(ListVal(self.tx.unpack(value)))
+        payload = getattr(value, "payload", None)
+        if isinstance(payload, (ConstVal, TupleVal, ListVal)):
+            return self.both(payload)
         parts = getattr(value, "slice_parts", None)
         if parts is not None:
             pairs = [self.both(part) for part in parts]

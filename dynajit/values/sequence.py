@@ -185,6 +185,11 @@ class TupleVal(SequenceVal):
         if fields is not None:
             return fields.index(name) if name in fields else None
         if hasattr(self.kind, "n_sequence_fields"):
+            order = getattr(self.kind, "__match_args__", None)
+            if order:
+                if name in order:
+                    return order.index(name)
+                return None
             member = self.kind.__dict__.get(name)
             if isinstance(member, types.MemberDescriptorType):
                 fields = [
@@ -202,8 +207,8 @@ class TupleVal(SequenceVal):
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         raise tx.raised(TypeError, f"'{self.kind.__name__}' object does not support item assignment")
 
-    def hash_key(self) -> object:
-        return tuple("lazy" if isinstance(item, Lazy) else item.hash_key() for item in self.items)
+    def hash_key(self, tx: Tracer) -> object:
+        return tuple(item.hash_key(tx) for item in self.values(tx))
 
     def rebuild(self, out: Any) -> None:
         if self.kind is tuple and self.is_const() and all(item.source is None for item in self.items):
@@ -290,7 +295,7 @@ class ListVal(SequenceVal):
             del new[self._index(tx, key, "assignment index")]
         self.replace(tx, new)
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'list'")
 
     def rebuild(self, out: Any) -> None:

@@ -170,7 +170,7 @@ class TensorVal(Value):
     def contains(self, tx: Tracer, item: Value) -> bool:
         raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         return self
 
     # -- attributes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import gc
 import inspect
 import math
 import re
@@ -26,12 +27,14 @@ from dynajit.report.breaks import BreakKind
 from dynajit.symbols import is_symbolic
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
+from dynajit.values.deque import DequeVal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal
+from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, ProxyVal
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
 
@@ -146,6 +149,11 @@ def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
     return ListVal([Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)], source)
 
 
+@wraps_type(collections.deque)
+def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
+    return DequeVal.outside(tx, obj, source)
+
+
 @wraps_type(dict, collections.OrderedDict)
 def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     if not isinstance(source, ConstSource):
@@ -155,7 +163,11 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 @wraps_type(types.MappingProxyType)
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
-    return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy")
+    behind = gc.get_referents(obj)
+    if len(behind) != 1 or type(behind[0]) is not dict:
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of another type than dict")
+    tx.guard(source, "ID", obj)
+    return ProxyVal(wrap(tx, behind[0], ConstSource(behind[0], f"dict behind {source.name()}")), source)
 
 
 @wraps_type(set, frozenset)
@@ -173,7 +185,7 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             )
     tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), "has the same members")
     made = SetVal(type(obj), source)
-    made.entries = {member.hash_key(): member for member in members}
+    made.entries = {member.hash_key(tx): member for member in members}
     return made
 
 
@@ -258,17 +270,12 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         payload = ListVal(
             [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(list.__iter__(obj))], source
         )
-    elif issubclass(kind, tuple):
-        tx.guard(source, "LEN", tuple.__len__(obj))
-        payload = TupleVal(
-            [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(tuple.__iter__(obj))],
-            tuple,
-            source,
-        )
-    elif issubclass(kind, (set, frozenset, str, int, float, bytes)):
-        return _opaque(
-            tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
-        )
+    elif issubclass(kind, (tuple, set, frozenset, *PLAIN)):
+        payload = payload_of_real(tx, obj, kind, source)
+        if payload is None:
+            return _opaque(
+                tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
+            )
     if (callable(obj) and kind.__module__ in ("torch._C", "functools")) or issubclass(
         kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
     ):
@@ -309,7 +316,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         made = DictVal(kind)
         for key, value in obj.items():
             wrapped = from_real(tx, key)
-            made.entries[wrapped.hash_key()] = (wrapped, from_real(tx, value))
+            made.entries[wrapped.hash_key(tx)] = (wrapped, from_real(tx, value))
         return made
     if kind in (set, frozenset):
         return SetVal.of(tx, [from_real(tx, item) for item in obj], kind)

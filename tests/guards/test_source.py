@@ -11,6 +11,7 @@ from dynajit import _C
 from dynajit.bytecode.assemble import Emitter
 from dynajit.guards import (
     AttrSource,
+    CallSource,
     CellContentsSource,
     CellSource,
     ClosureCellSource,
@@ -68,6 +69,7 @@ REACHABLE = {
     "global": (GlobalSource("GLOBAL_LIST"), None),
     "builtin": (GlobalSource("len"), None),
     "constant": (ConstSource(Thing, "Thing"), None),
+    "call": (CallSource(ConstSource(Thing, "Thing"), type, "type({})"), None),
     "closure cell": (ClosureCellSource(ConstSource(FUNCTION, "f"), 0), None),
     "closure contents": (CellContentsSource(ClosureCellSource(ConstSource(FUNCTION, "f"), 0)), None),
 }

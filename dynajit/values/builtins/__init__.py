@@ -7,7 +7,18 @@ takes the interpreter and the arguments as values, and returns a value. To add o
 
 from __future__ import annotations
 
-from dynajit.values.builtins import autograd, library, methods, python, symbolic, torch_functions, torch_state
+from dynajit.values.builtins import (
+    autograd,
+    copying,
+    library,
+    methods,
+    ordering,
+    python,
+    symbolic,
+    text,
+    torch_functions,
+    torch_state,
+)
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
 
 __all__ = [
@@ -17,11 +28,14 @@ __all__ = [
     "autograd",
     "builtin",
     "constructor",
+    "copying",
     "is_pure",
     "library",
     "methods",
+    "ordering",
     "python",
     "symbolic",
+    "text",
     "torch_functions",
     "torch_state",
 ]

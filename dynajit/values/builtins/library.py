@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
-import copy
 import dataclasses
 import functools
 import importlib.metadata
@@ -38,8 +37,8 @@ from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
 from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
 from dynajit.values.mapping import DictVal
-from dynajit.values.objects import ClassVal, ObjVal, lookup_type
-from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.objects import ClassVal
+from dynajit.values.sequence import SequenceVal, TupleVal
 
 pure(typing.get_origin, typing.get_args)
 
@@ -127,8 +126,18 @@ for _real, _traced in (
     (itertools.pairwise, polyfills.pairwise),
     (itertools.zip_longest, polyfills.zip_longest),
     (itertools.groupby, polyfills.groupby),
+    (itertools.filterfalse, polyfills.filterfalse),
 ):
     _polyfill(_real, _traced)
+
+
+@builtin(itertools.tee)
+def tee(tx: Tracer, iterable: Value, n: Value | None = None) -> Value:
+    return tx.run_python(polyfills.tee, [iterable, n or ConstVal(2)])
+
+
+if hasattr(itertools, "batched"):  # since 3.12
+    _polyfill(itertools.batched, polyfills.batched)
 
 
 @builtin(itertools.chain.from_iterable)
@@ -268,6 +277,39 @@ def setitem(tx: Tracer, obj: Value, key: Value, value: Value) -> Value:
     return ConstVal(None)
 
 
+@builtin(operator.delitem)
+def delitem(tx: Tracer, obj: Value, key: Value) -> Value:
+    obj.delitem(tx, key)
+    return ConstVal(None)
+
+
+@builtin(operator.concat)
+def concat(tx: Tracer, left: Value, right: Value) -> Value:
+    return operators.binary(tx, "+", left, right)
+
+
+@builtin(operator.iconcat)
+def iconcat(tx: Tracer, left: Value, right: Value) -> Value:
+    return operators.binary(tx, "+=", left, right)
+
+
+@builtin(operator.countOf)
+def count_of(tx: Tracer, items: Value, item: Value) -> Value:
+    return tx.run_python(polyfills.count_of, [items, item])
+
+
+@builtin(operator.indexOf)
+def index_of(tx: Tracer, items: Value, item: Value) -> Value:
+    return tx.run_python(polyfills.index_of, [items, item])
+
+
+@builtin(operator.length_hint)
+def length_hint(tx: Tracer, obj: Value, default: Value | None = None) -> Value:
+    if isinstance(obj, (SequenceVal, DictVal)):
+        return obj.length(tx)
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"operator.length_hint of {obj.describe()}")
+
+
 @builtin(operator.not_)
 def not_(tx: Tracer, obj: Value) -> Value:
     return ConstVal(not obj.truth(tx))
@@ -365,31 +407,6 @@ def find_spec(tx: Tracer, name: Value, package: Value | None = None) -> Value:
 @builtin(typing.cast)
 def cast(tx: Tracer, kind: Value, value: Value) -> Value:
     return value
-
-
-# ------------------------------------------------------------------------------------------------------- copy, context
-
-
-@builtin(copy.copy)
-def shallow_copy(tx: Tracer, obj: Value) -> Value:
-    if isinstance(obj, (ConstVal, FunctionVal, ClassVal)):
-        return obj
-    if isinstance(obj, TupleVal):
-        return obj
-    if isinstance(obj, (ListVal, DictVal)):
-        return obj.call_method(tx, "copy", [], {})
-    if (
-        isinstance(obj, ObjVal)
-        and obj.payload is None
-        and not hasattr(obj.cls, "__copy__")
-        and lookup_type(obj.cls, "__reduce_ex__")[1] is object
-        and not hasattr(obj.cls, "__slots__")
-    ):
-        made = ObjVal(obj.cls)
-        for key, value in obj.instance_dict(tx).items(tx):
-            made.instance_dict(tx).setitem(tx, key, value)
-        return made
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.copy of {obj.describe()}")
 
 
 # ----------------------------------------------------------------------------------------------- environment variables

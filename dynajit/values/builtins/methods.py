@@ -7,8 +7,9 @@ subclasses too. The models of the methods themselves are beside the containers' 
 from __future__ import annotations
 
 import collections
+import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.report import breaks
@@ -18,9 +19,10 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
-from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal
+from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import ClassVal, ObjVal, payload_of
 from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
+from dynajit.values.subclasses import make_payload
 
 
 def _on_payload(model: Model) -> Model:
@@ -177,8 +179,24 @@ def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None =
 def tuple_new(tx: Tracer, cls: Value, items: Value | None = None) -> Value:
     assert isinstance(cls, ClassVal)
     if not (hasattr(cls.obj, "_fields") or cls.obj is tuple):
-        cls.unsupported("tuple.__new__")
+        return bare_instance(tx, cls.obj, [items] if items is not None else [])
     return TupleVal(tx.unpack(items) if items is not None else [], cls.obj)
+
+
+@builtin(str.__new__, int.__new__, float.__new__, bytes.__new__, complex.__new__, frozenset.__new__, set.__new__)
+def scalar_new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    if cls.obj in _BUILTIN_CLASSES:
+        return tx.call(cls, args, kwargs)
+    return bare_instance(tx, cls.obj, args, kwargs)
+
+
+@builtin(set.__init__)
+def set_init(tx: Tracer, self: Value, items: Value | None = None) -> Value:
+    target = payload_of(self)
+    assert isinstance(target, SetVal)
+    target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
+    return ConstVal(None)
 
 
 @builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
@@ -187,7 +205,10 @@ def new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     return bare_instance(tx, cls.obj)
 
 
-def bare_instance(tx: Tracer, cls: type) -> Value:
+_BUILTIN_CLASSES = (str, int, float, bytes, complex, bool, frozenset, set)
+
+
+def bare_instance(tx: Tracer, cls: type, args: Sequence[Value] = (), kwargs: dict[str, Value] | None = None) -> Value:
     """An instance before `__init__`."""
     payload: Value | None = None
     if issubclass(cls, dict):
@@ -196,8 +217,10 @@ def bare_instance(tx: Tracer, cls: type) -> Value:
         payload = ListVal([])
     elif issubclass(cls, BaseException):
         return ExceptionVal(cls, [])
-    elif issubclass(cls, (tuple, set, frozenset, str, int, float, bytes)):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making an instance of {cls.__name__}, a subclass of a builtin")
+    elif issubclass(cls, _BUILTIN_CLASSES) or issubclass(cls, tuple):
+        payload = make_payload(tx, cls, args, kwargs or {})
+        if payload is None:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making an instance of {cls.__name__}, a subclass of a builtin")
     return ObjVal(cls, payload=payload)
 
 
@@ -211,6 +234,7 @@ def exception_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Va
     return ConstVal(None)
 
 
+_kind: Any
 for _kind in (
     Exception,
     RuntimeError,
@@ -263,6 +287,24 @@ def generator_next(tx: Tracer, self: Value) -> Value:
 @builtin(types.GeneratorType.__iter__)
 def generator_iter(tx: Tracer, self: Value) -> Value:
     return self
+
+
+def iterator_next(tx: Tracer, self: Value) -> Value:
+    """`iterator.__next__()`."""
+    return _resumed(tx, lambda: tx.next(self))
+
+
+_ITERATED: tuple[Any, ...] = ([], (), "", "\xe9", b"", range(0), {}, {}.values(), {}.items(), set())
+_REVERSED: tuple[Any, ...] = ([], {}, {}.values(), {}.items(), collections.deque())
+_ITERATOR_KINDS: tuple[Any, ...] = (
+    *(type(iter(container)) for container in _ITERATED),
+    *(type(reversed(container)) for container in _REVERSED),
+    *(enumerate, zip, map, filter, reversed),
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and hasattr(kind, "__next__")),
+)
+for _kind in _ITERATOR_KINDS:
+    BUILTINS.setdefault(_kind.__next__, iterator_next)
+    BUILTINS.setdefault(_kind.__iter__, generator_iter)
 
 
 def _generator(value: Value) -> GeneratorVal:

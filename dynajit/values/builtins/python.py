@@ -6,7 +6,10 @@ Python in `values/polyfills`.
 
 from __future__ import annotations
 
+import abc
 import builtins
+import math
+import operator
 import types
 from typing import Any
 
@@ -17,6 +20,7 @@ from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
+from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal, sorted_values
@@ -65,6 +69,16 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return issubclass(kind, cls)
     except TypeError as error:
         raise tx.raised(TypeError, *error.args) from None
+
+
+@builtin(type.__instancecheck__, abc.ABCMeta.__instancecheck__)
+def plain_instance_check(tx: Tracer, cls: Value, obj: Value) -> Value:
+    return ConstVal(issubclass(obj.py_type(), cls.real()))
+
+
+@builtin(type.__subclasscheck__)
+def plain_subclass_check(tx: Tracer, cls: Value, sub: Value) -> Value:
+    return tx.fold(type.__subclasscheck__, [cls, sub])
 
 
 def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
@@ -169,14 +183,14 @@ def object_eq(tx: Tracer, left: Value, right: Value) -> Value:
 
 @builtin(id)
 def id_(tx: Tracer, obj: Value) -> Value:
+    if isinstance(obj, (ObjVal, TensorVal, ListVal, DictVal, SetVal, FunctionVal, ClassVal)):
+        return IdVal(obj)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"id() of {obj.describe()}")
 
 
 @builtin(hash)
 def hash_(tx: Tracer, obj: Value) -> Value:
-    if isinstance(obj, ObjVal):
-        return obj.call_special(tx, "__hash__")
-    return tx.fold(hash, [obj])
+    return hash_of(tx, obj)
 
 
 @builtin(vars)
@@ -259,7 +273,7 @@ def slice_(tx: Tracer, *parts: Value) -> Value:
 
 @constructor(range)
 def range_(tx: Tracer, *parts: Value) -> Value:
-    return tx.fold(range, parts)
+    return tx.fold(range, [as_index(tx, part) for part in parts])
 
 
 @builtin(len)
@@ -423,7 +437,40 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
             return args[0].call_special(tx, method)
     if args and isinstance(args[0], TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
+    if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
+        return _container_text(tx, args[0])
     return tx.fold(fn, args, kwargs)
+
+
+def _container_text(tx: Tracer, value: Value) -> Value:
+    """The text of a container, of whose items' texts the program may be asked."""
+    try:
+        return ConstVal(repr(value.real()))
+    except NotReal:
+        pass
+    if any(value is part for part in _containers_inside(tx, value)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "the text of a container that contains itself")
+    if isinstance(value, DictVal):
+        pairs = [(repr_(tx, key).const(), repr_(tx, item).const()) for key, item in value.items(tx)]
+        return ConstVal("{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}")
+    items = [repr_(tx, item).const() for item in tx.unpack(value)]
+    if isinstance(value, TupleVal):
+        return ConstVal(f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})")
+    return ConstVal(f"[{', '.join(items)}]")
+
+
+def _containers_inside(tx: Tracer, value: Value) -> list[Value]:
+    """All containers in a container, each once."""
+    found: dict[int, Value] = {}
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        inside = [item for _, item in part.items(tx)] if isinstance(part, DictVal) else tx.unpack(part)
+        for item in inside:
+            if isinstance(item, (SequenceVal, DictVal)) and id(item) not in found:
+                found[id(item)] = item
+                pending.append(item)
+    return list(found.values())
 
 
 @builtin(format)
@@ -448,10 +495,43 @@ def abs_(tx: Tracer, value: Value) -> Value:
     return tx.fold(abs, [value])
 
 
+def _rounding(function: Any, method: str) -> None:
+    @builtin(function)
+    def model(tx: Tracer, value: Value) -> Value:
+        if isinstance(value, ObjVal) and value.special(tx, method) is not None:
+            return value.call_special(tx, method)
+        return tx.fold(function, [value])
+
+
+for _function, _method in ((math.trunc, "__trunc__"), (math.floor, "__floor__"), (math.ceil, "__ceil__")):
+    _rounding(_function, _method)
+
+
+def _of_index(function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, value: Value) -> Value:
+        return tx.fold(function, [as_index(tx, value)])
+
+
+def as_index(tx: Tracer, value: Value) -> Value:
+    """An object of the user's as the integer that it stands for."""
+    if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
+        return value.call_special(tx, "__index__")
+    return value
+
+
+_index_function: Any
+for _index_function in (operator.index, bin, hex, oct, chr):
+    _of_index(_index_function)
+
+
 @builtin(pow)
-def pow_(tx: Tracer, base: Value, exponent: Value, modulus: Value | None = None) -> Value:
-    if modulus is None:
+def pow_(tx: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value:
+    modulus, exponent = mod, exp
+    if modulus is None or is_none(modulus):
         return operators.binary(tx, "**", base, exponent)
+    if isinstance(base, ObjVal) and base.special(tx, "__pow__") is not None:
+        return base.call_special(tx, "__pow__", exponent, modulus)
     return tx.fold(pow, [base, exponent, modulus])
 
 
@@ -469,6 +549,8 @@ def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
 
 @builtin(divmod)
 def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return operators.user_binary(tx, "divmod()", "divmod", False, left, right)
     return tx.new_tuple([operators.binary(tx, "//", left, right), operators.binary(tx, "%", left, right)])
 
 

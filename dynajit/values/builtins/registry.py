@@ -28,6 +28,11 @@ _PURE_BUILTINS = frozenset(
 )
 _PURE_CLASSES = (str, bytes, int, float, complex, bool, tuple, frozenset, slice, range, type(None), object, torch.Size)
 _PURE: set[Any] = set(_PURE_BUILTINS)
+_INPLACE = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
+# operator's functions that change their argument
+_WRITING = frozenset(
+    {operator.setitem, operator.delitem, operator.iconcat} | {getattr(operator, f"i{name}") for name in _INPLACE}
+)
 
 
 def builtin(*functions: Any) -> Callable[[Model], Model]:
@@ -72,7 +77,7 @@ def is_pure(fn: Any) -> bool:
         if isinstance(owner, type) and owner in _PURE_CLASSES:
             return fn.__name__ != "__new__"
         if isinstance(owner, types.ModuleType) and owner.__name__ in ("math", "cmath", "_operator"):
-            return True
+            return fn not in _WRITING
     try:
         return fn in _PURE
     except TypeError:
@@ -83,17 +88,5 @@ for _module in _PURE_MODULES:
     _PURE.update(
         value for value in vars(_module).values() if callable(value) and isinstance(value, types.BuiltinFunctionType)
     )
-_PURE.difference_update(
-    {
-        operator.setitem,
-        operator.delitem,
-        operator.iadd,
-        operator.iconcat,
-        operator.imul,
-        operator.ior,
-        operator.iand,
-        operator.ixor,
-        operator.isub,
-    }
-)
+_PURE.difference_update(_WRITING)
 __all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "collections", "constructor", "is_pure", "pure", "tail_call"]

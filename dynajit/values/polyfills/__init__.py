@@ -17,6 +17,18 @@ def each(iterator: Iterator[Any]) -> Iterator[Any]:
         yield item
 
 
+def by_position(sequence: Any) -> Iterator[Any]:
+    """Iteration over an object that has `__getitem__` alone."""
+    position = 0
+    while True:
+        try:
+            item = sequence[position]
+        except (IndexError, StopIteration):
+            return
+        yield item
+        position += 1
+
+
 def iter_until(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
     while True:
         value = fn()
@@ -181,6 +193,59 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
         group.append(item)
     if current is not _MISSING:
         yield current, iter(group)
+
+
+def filterfalse(fn: Callable[[Any], Any] | None, iterable: Iterable[Any]) -> Iterator[Any]:
+    for item in iterable:
+        if not (item if fn is None else fn(item)):
+            yield item
+
+
+def tee(iterable: Iterable[Any], n: int) -> tuple[Iterator[Any], ...]:
+    source = iter(iterable)
+    waiting: list[list[Any]] = [[] for _ in range(n)]
+
+    def branch(own: list[Any]) -> Iterator[Any]:
+        while True:
+            if not own:
+                item = next(source, _MISSING)
+                if item is _MISSING:
+                    return
+                for other in waiting:
+                    other.append(item)
+            yield own.pop(0)
+
+    return tuple([branch(own) for own in waiting])
+
+
+def batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[tuple[Any, ...]]:
+    if n < 1:
+        raise ValueError("n must be at least one")
+    batch: list[Any] = []
+    for item in iterable:
+        batch.append(item)
+        if len(batch) == n:
+            yield tuple(batch)
+            batch = []
+    if batch:
+        if strict:
+            raise ValueError("batched(): incomplete batch")
+        yield tuple(batch)
+
+
+def count_of(iterable: Iterable[Any], wanted: Any) -> int:
+    found = 0
+    for item in iterable:
+        if item is wanted or item == wanted:
+            found += 1
+    return found
+
+
+def index_of(iterable: Iterable[Any], wanted: Any) -> int:
+    for position, item in enumerate(iterable):
+        if item is wanted or item == wanted:
+            return position
+    raise ValueError("sequence.index(x): x not in sequence")
 
 
 def counter_update(counter: Any, iterable: Iterable[Any]) -> None:

@@ -1,0 +1,146 @@
+"""Models of formatting, regular expressions and other functions of the library that only compute.
+
+In: arguments as values. Out: the result, computed while tracing. `str.format` and `%` call back into the program for
+objects with a `__str__`, `__repr__` or `__format__` of their own; everything else needs arguments known while tracing.
+Modules whose functions are computed are listed in `interp/policy.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.builtins.registry import builtin, pure
+from dynajit.values.constant import ConstVal
+
+pure(str.maketrans, bytes.maketrans)
+
+
+@builtin(str.format)
+def str_format(tx: Tracer, template: Value, *args: Value, **kwargs: Value) -> Value:
+    try:
+        if not any(_has_own_text(arg) for arg in (*args, *kwargs.values())):
+            return tx.fold(str.format, [template, *args], kwargs)
+    except GraphBreak:
+        pass  # some argument is only partly known
+    return _Formatting(tx, args, kwargs).expand(template.const(), 2)
+
+
+def _has_own_text(value: Value) -> bool:
+    try:
+        value.real()
+    except NotReal:
+        return True
+    return False
+
+
+class _Formatting:
+    """One call of `str.format`."""
+
+    def __init__(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+        self.tx = tx
+        self.args = args
+        self.kwargs = kwargs
+        self.next_position: int | None = 0
+
+    def expand(self, template: str, depth: int) -> Value:
+        tx = self.tx
+        if depth < 0:
+            raise tx.raised(ValueError, "Max string recursion exceeded")
+        pieces: list[Value] = []
+        try:
+            parsed = list(string.Formatter().parse(template))
+        except ValueError as error:
+            raise tx.raised(ValueError, *error.args) from None
+        for literal, field, spec, conversion in parsed:
+            pieces.append(ConstVal(literal))
+            if field is None:
+                continue
+            value = self._field(field)
+            if conversion:
+                value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
+            expanded = self.expand(spec, depth - 1) if spec else ConstVal("")
+            pieces.append(tx.call(tx.from_real(format), [value, expanded], {}))
+        return tx.fold(lambda *parts: "".join(parts), pieces)
+
+    def _field(self, field: str) -> Value:
+        tx = self.tx
+        first, rest = string._string.formatter_field_name_split(field)  # type: ignore[attr-defined]
+        if first == "":
+            if self.next_position is None:
+                raise tx.raised(
+                    ValueError, "cannot switch from manual field specification to automatic field numbering"
+                )
+            first = self.next_position
+            self.next_position += 1
+        elif isinstance(first, int):
+            if self.next_position:
+                raise tx.raised(
+                    ValueError, "cannot switch from automatic field numbering to manual field specification"
+                )
+            self.next_position = None
+        if isinstance(first, int):
+            if first >= len(self.args):
+                raise tx.raised(IndexError, f"Replacement index {first} out of range for positional args tuple")
+            value = self.args[first]
+        elif first in self.kwargs:
+            value = self.kwargs[first]
+        else:
+            raise tx.raised(KeyError, first)
+        for is_attribute, name in rest:
+            value = value.getattr(tx, name) if is_attribute else value.getitem(tx, ConstVal(name))
+        return value
+
+
+# ------------------------------------------------------------------------------------------------ regular expressions
+
+
+def _substitution(tx: Tracer, pattern: Any, repl: Value, text: Value, count: int) -> Value:
+    """`pattern.sub` with a function of the program's."""
+    subject = text.const()
+    pieces: list[Value] = []
+    position = 0
+    for number, match in enumerate(pattern.finditer(subject)):
+        if count and number >= count:
+            break
+        pieces.append(ConstVal(subject[position : match.start()]))
+        pieces.append(tx.call(repl, [tx.from_real(match)], {}))
+        position = match.end()
+    pieces.append(ConstVal(subject[position:]))
+    empty = subject[:0]
+    return tx.fold(lambda *parts: empty.join(part for part in parts if part is not None), pieces)
+
+
+@builtin(re.sub)
+def re_sub(
+    tx: Tracer, pattern: Value, repl: Value, string: Value, count: Value | None = None, flags: Value | None = None
+) -> Value:
+    if isinstance(repl, ConstVal):
+        rest = [part for part in (count, flags) if part is not None]
+        return tx.fold(re.sub, [pattern, repl, string, *rest])
+    compiled = re.compile(pattern.real(), flags.const() if flags is not None else 0)
+    return _substitution(tx, compiled, repl, string, count.const() if count is not None else 0)
+
+
+@builtin(re.Pattern.sub)
+def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Value | None = None) -> Value:
+    if isinstance(repl, ConstVal):
+        return tx.fold(re.Pattern.sub, [self, repl, string, *([count] if count is not None else [])])
+    return _substitution(tx, self.real(), repl, string, count.const() if count is not None else 0)
+
+
+def _found(function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            result = function(*(arg.real() for arg in args), **{name: arg.real() for name, arg in kwargs.items()})
+        except re.error as error:
+            raise tx.raised(re.error, *error.args) from None
+        return tx.iterator([tx.from_real(match) for match in result], type(iter([])))
+
+
+_found(re.finditer)
+_found(re.Pattern.finditer)

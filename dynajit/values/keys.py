@@ -1,0 +1,142 @@
+"""Dictionary keys and set members whose class has its own `__hash__`.
+
+In: an object's model. Out: `UserKey`, a Python object that host dictionaries and sets take for the key: its hash is
+what the traced `__hash__` gave, its equality traces the class's `__eq__`. So keys are looked for, compared and raise as
+in CPython. `hash_of` is the built-in function `hash`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal
+
+
+class UserKey:
+    """Stands for one object in the tables of models."""
+
+    __slots__ = ("hashed", "same", "tx", "value")
+
+    def __init__(self, tx: Tracer, value: Value, hashed: int) -> None:
+        self.tx = tx
+        self.value = value
+        self.hashed = hashed
+        self.same: list[UserKey] = []  # those found equal, for the time when nothing can be traced
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if self.tx.journal.rolling_back:
+            return any(other is known for known in self.same)
+        if isinstance(other, UserKey):
+            equal = self.value is other.value or self.tx.equal(self.value, other.value)
+            if equal:
+                self.same.append(other)
+                other.same.append(self)
+            return equal
+        if isinstance(other, (Value, tuple)):
+            return False
+        return self.tx.equal(self.value, self.tx.from_real(other))
+
+
+def has_user_key(key: object) -> bool:
+    """Whether hashing the key's object runs a user's code."""
+    if isinstance(key, (tuple, frozenset)):
+        return any(has_user_key(part) for part in key)
+    return isinstance(key, UserKey)
+
+
+class IdVal(Value):
+    """`id(obj)`: a number that only the running program knows. It can be compared, and be a key."""
+
+    def __init__(self, target: Value) -> None:
+        self.target = target
+
+    def py_type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"the id of {self.target.describe()}"
+
+    def hash_key(self, tx: Tracer) -> object:
+        return _IdKey(tx, self.target)
+
+    def children(self) -> Sequence[Value]:
+        return (self.target,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(id, lambda: out.push(self.target), 1)
+
+
+class _IdKey:
+    """Equal to the id of the same object; which objects differ is guarded."""
+
+    def __init__(self, tx: Tracer, target: Value) -> None:
+        self.tx = tx
+        self.target = target
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _IdKey):
+            return self.target is other.target or (
+                not self.tx.journal.rolling_back and self.tx.same_object(self.target, other.target)
+            )
+        if isinstance(other, int):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
+        return False
+
+
+class _Hashed:
+    """Has a known hash."""
+
+    def __init__(self, hashed: int) -> None:
+        self.hashed = hashed
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
+    """The key of an object whose class defines `__hash__`."""
+    changed = len(tx.journal.dirty)
+    found = tx.call(method, [], {})
+    if len(tx.journal.dirty) != changed:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
+    if not (found.is_const() and isinstance(found.const(), int)):
+        raise tx.raised(TypeError, "__hash__ method should return an integer")
+    return UserKey(tx, value, hash(found.const()))
+
+
+def hash_of(tx: Tracer, value: Value) -> Value:
+    """`hash(value)`; a tuple's is made of its items'."""
+    return ConstVal(hash(_hashable(tx, value)))
+
+
+def _hashable(tx: Tracer, value: Value) -> object:
+    items = getattr(value, "items", None)
+    if issubclass(value.py_type(), tuple) and isinstance(items, list) and not value.is_const():
+        if isinstance(value.py_type().__hash__, types.FunctionType):
+            return _Hashed(hash(tx.call(tx.class_attribute(value, value.py_type(), "__hash__"), [], {}).const()))
+        return tuple(_hashable(tx, item) for item in tx.unpack(value))
+    key = value.hash_key(tx)
+    if isinstance(key, (UserKey, frozenset)):
+        return key
+    if isinstance(key, Value):  # hashed by its address
+        real = getattr(value, "real_object", None)
+        if real is None or value.source is None:
+            value.unsupported("hash()")
+        tx.guard(value.source, "ID", real)
+        return real
+    return value.real()
+
+
+__all__ = ["IdVal", "UserKey", "has_user_key", "hash_of", "user_key"]

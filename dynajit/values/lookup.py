@@ -1,0 +1,117 @@
+"""Attribute look-up in classes, and what a found attribute gives when it is bound: the descriptor protocol.
+
+In: a class and a name. Out: the attribute's model, guarded. The order is that of the language reference, section
+"Invoking Descriptors". Instances' own attributes are in `objects.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+from dynajit import _C
+from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal
+
+MISSING: Any = object()
+_TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
+_C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+
+
+def is_trusted(name: str | None) -> bool:
+    """Whether the module's attributes are taken not to change: Python's own library and torch."""
+    return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
+
+
+def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
+    """(attribute as it stands in the class that has it, that class) by the method resolution order."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name], base
+    return MISSING, None
+
+
+def type_source(kind: type, name: str) -> Source:
+    return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
+
+
+def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
+    """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
+    source = type_source(kind, name)
+    if is_trusted(owner.__module__):
+        if isinstance(found, types.FunctionType):
+            return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
+        if is_literal(found) or isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)):
+            return tx.from_real(found)
+    return tx.wrap(found, source)
+
+
+def guard_missing(tx: Tracer, kind: type, name: str) -> None:
+    """Rely on a class having no such attribute, unless nobody is taken to change the class."""
+    if not is_trusted(kind.__module__):
+        tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
+
+
+def bind(
+    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
+) -> Value:
+    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
+
+    `owner` is None when the attribute is read from the class itself.
+    """
+    source = type_source(kind, name)
+    if isinstance(found, types.FunctionType):
+        function = class_value(tx, kind, where, name, found)
+        return function if owner is None else MethodVal(owner, function)
+    if isinstance(found, classmethod):
+        return _bind_classmethod(tx, self_for_class, found, source)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, AttrSource(source, "__func__"))
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BoundBuiltin(self_for_class, name, tx.from_real(found))
+    if isinstance(found, _C_DESCRIPTORS):
+        return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
+        cached = tx.wrap(found, source)
+        return cached if owner is None else MethodVal(owner, cached)
+    if owner is not None and isinstance(found, functools.cached_property):
+        return _bind_cached_property(tx, owner, found, source)
+    if isinstance(found, property):
+        if owner is None:
+            tx.guard(source, "ID", found)
+            return tx.from_real(found)
+        return _bind_property(tx, owner, name, found, source)
+    getter, getter_class = lookup_type(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        descriptor = tx.wrap(found, source)
+        assert getter_class is not None
+        function = class_value(tx, type(found), getter_class, "__get__", getter)
+        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {})
+    if getter is not MISSING and not isinstance(
+        found,
+        (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
+    return class_value(tx, kind, where, name, found)
+
+
+def _bind_classmethod(tx: Tracer, cls: Value, found: Any, source: Source) -> Value:
+    return MethodVal(cls, tx.wrap(found.__func__, AttrSource(source, "__func__")))
+
+
+def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:
+    if found.fget is None:
+        raise tx.raised(AttributeError, f"property {name!r} of {owner.py_type().__name__!r} object has no getter")
+    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, True)
+
+
+def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    value = tx.call(tx.wrap(found.func, AttrSource(source, "func")), [owner], {})
+    instance_dict: Any = owner.instance_dict  # type: ignore[attr-defined]
+    instance_dict(tx).setitem(tx, ConstVal(found.attrname), value)
+    return value
