@@ -13,6 +13,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.aot.contexts import as_it_stands, has_levels, in_inference_mode, without_inference_mode
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
@@ -33,9 +34,18 @@ def compile_joint(
     The result is a callable with the graph's inputs and outputs. It belongs to the grad mode, inference mode, autocast
     state and input metadata that it was compiled under: the caller guards on them.
     """
+    inside = without_inference_mode(gm)
+    if inside is not None:
+        with torch.inference_mode(inside[1]):
+            compiled = compile_joint(inside[0], example_inputs, compile_fn, decompositions)
+        return in_inference_mode(inside[1], compiled)
+    reason = as_it_stands(gm)
+    if reason is not None:
+        logs.emit("aot_graphs", f"runs as it stands: {reason}")
+        return gm.forward
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()):
-        short = not _may_need_grad(gm, example_inputs)
+        short = not _may_need_grad(gm, example_inputs) and not has_levels(gm)
         graph = _try_short_road(gm, example_inputs, decompositions or {}) if short else None
         if graph is None:
             # Imported here because it takes 0.2 s that most inference never needs.

@@ -11,7 +11,7 @@ import dataclasses
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ from dynajit.report.phases import collect, timer
 from dynajit.report.places import user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
-from dynajit.resume.plan import plan_breaks
+from dynajit.resume.plan import Plan, plan_breaks
+from dynajit.resume.rerun import Rerun
 from dynajit.values.base import GraphBreak, Value
 from dynajit.verify import VerifiedGraph
 
@@ -231,7 +232,7 @@ class FrameCapture:
             self._internal_error(error)
             return self._eager(GuardSet())
         finally:
-            tx.entry_state.restore()
+            tx.finish()
 
     # -- interpretation
 
@@ -242,6 +243,9 @@ class FrameCapture:
             except GraphBreak as stop:
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
+        if not tx.can_stop_here():
+            self.record.skipped = "it leaves a context open that only it can close"
+            return None
         emission = Emission(tx, frame, self.session.continuation, self.session.shell)
         emission.returning(result)
         obstacle = emission.obstacle()
@@ -260,8 +264,10 @@ class FrameCapture:
         users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
         if self.session.fullgraph:
             raise _unsupported(stop.kind, stop, users)
-        for plan in plan_breaks(chain):
+        for plan in _places_to_break(tx, chain):
             plan.restore(tx)
+            if not tx.can_stop_here():
+                continue
             emission = Emission(tx, frame, self.session.continuation, self.session.shell)
             emission.breaking(plan)
             if not self._worth_breaking(tx):
@@ -334,7 +340,9 @@ class FrameCapture:
         if tx.graph.op_count and (outputs or tx.graph.impure or _mutates(tx)):
             module, inputs = tx.graph.finish([value.node for value in outputs])
             graph = self._call_backend(tx, module, inputs)
-            emission.call_graph(graph, inputs, outputs)
+            pure = not (tx.graph.impure or _mutates(tx))
+            rerun = Rerun(self.code, self.function.__globals__, module.graph, pure, self._own_backend())
+            emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
         with timer("bytecode"):
             code = emission.finish()
         with timer("guards"):
@@ -373,8 +381,8 @@ class FrameCapture:
             logs.emit("graph_code", module.print_readable(print_output=False), self.record.compile_id)
         if debug.enabled():
             self._write_graph(module, inputs)
-        fakes = getattr(self.session.backend, "__module__", "").startswith("dynajit.")
-        examples = [tx.graph.example(entry) if fakes or entry.symbol is not None else entry.real for entry in inputs]
+        own = self._own_backend()
+        examples = [tx.graph.example(entry) if own or entry.symbol is not None else entry.real for entry in inputs]
         tx.entry_state.restore()
         try:
             with timer("backend"):
@@ -400,6 +408,9 @@ class FrameCapture:
         text = runnable.script(module, [entry.fake for entry in inputs], backend, "inputs.pt" if folder else None)
         debug.write("fx_graph_runnable.py", text)
 
+    def _own_backend(self) -> bool:
+        return bool(getattr(self.session.backend, "__module__", "").startswith("dynajit."))
+
     def _log(self, tx: Interpreter, code: types.CodeType) -> None:
         self.record.guards = [
             GuardRecord(guard.describe(), guard.source.name() if guard.source else "", guard.user_loc)
@@ -420,6 +431,16 @@ class FrameCapture:
         if logs.enabled("perf"):
             text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.record.phases.items())
             logs.emit("perf", text, self.record.compile_id, place)
+
+
+def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[Plan]:
+    """Plans for the break, the nearest first; the last resort is where a context was entered that must not be open."""
+    opened = tx.opened_at
+    yield from plan_breaks(chain)
+    if opened is not None:
+        for state in opened.states:
+            state.restore()
+        yield from plan_breaks(opened.frames)
 
 
 def _is_eager(variant: _C.Variant) -> bool:

@@ -33,6 +33,11 @@ def _silent(record: logging.LogRecord) -> bool:
     return False
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often the tensor was written in place; inference tensors don't count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class GraphInput:
     """A placeholder: where its real tensor or number comes from, and the fake tensor or symbolic number that stands
     for it. `sizes` and `strides`: what the tensor's guard compares, with None where they are symbolic."""
@@ -45,13 +50,13 @@ class GraphInput:
         self.symbol = symbol
         self.sizes: list[int | None] | None = None
         self.strides: list[int | None] | None = None
-        self.version = fake._version if symbol is None else 0
+        self.version = version_of(fake) if symbol is None else 0
         self.layout = _layout(fake) if symbol is None else None
 
     @property
     def mutated(self) -> bool:
         """Whether the graph writes into the tensor."""
-        return self.symbol is None and self.fake._version != self.version
+        return self.symbol is None and (version_of(self.fake) != self.version or self.fake.is_inference())
 
 
 class GraphBuilder:

@@ -68,5 +68,6 @@ def _is_ordinary(real: torch.Tensor) -> bool:
         and not torch._is_functional_tensor(real)
         and not torch._C._functorch.is_functorch_wrapped_tensor(real)
         and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
         and (not real.requires_grad or getattr(real, "grad_dtype", real.dtype) == real.dtype)
     )

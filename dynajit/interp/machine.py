@@ -25,7 +25,7 @@ from dynajit.interp.frame import Checkpoint, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
-from dynajit.values.builtins.torch_state import EntryState
+from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
@@ -56,6 +56,10 @@ class Interpreter(Calls):
         self.direct_call = False
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
+        self.open_levels = 0
+        self.function_modes: list[Value] = []
+        #: before the outermost context was entered that only the graph can leave
+        self.opened_at: Snapshot | None = None
         self.broken_frames: list[SymFrame] | None = None
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}
@@ -160,6 +164,27 @@ class Interpreter(Calls):
         self.journal.rollback(checkpoint.journal)
         self.graph.rollback(checkpoint.graph)
         self.guards.truncate(checkpoint.guards)
+
+    def can_stop_here(self) -> bool:
+        """Whether generated code can bring torch into the present state: a context that is open has to be closed by the
+        graph that opened it."""
+        return (
+            self.open_levels == 0 and not self.function_modes and autocast_nesting() == self.entry_state.nesting
+        )
+
+    def opening(self) -> None:
+        """A context is about to be entered that generated code can't stand inside of: remember where."""
+        if self.can_stop_here():
+            checkpoint = self.frames[-1].checkpoint
+            assert checkpoint is not None
+            made = Snapshot([frame.state() for frame in self.frames], checkpoint)
+            self.journal.set_attr(self, "opened_at", made)
+
+    def finish(self) -> None:
+        """Leave torch as it was before the capture."""
+        if self.open_levels:
+            self.journal.rollback(0)
+        self.entry_state.restore()
 
     def user_stack(self) -> list[FrameLoc]:
         """Where the traced program stands, outermost first."""

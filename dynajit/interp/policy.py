@@ -98,7 +98,14 @@ SKIPPED_MODULES: dict[str, str] = {
 # traced although a prefix above covers them
 TRACED_MODULES = (
     "torch.autograd.grad_mode",
+    "torch.autograd.forward_ad",
     "torch.autograd.profiler",
+    "torch._functorch.apis",
+    "torch._functorch.vmap",
+    "torch._functorch.eager_transforms",
+    "torch._functorch.functional_call",
+    "torch._functorch.utils",
+    "torch._functorch.predispatch",
     "torch.utils._contextlib",
     "torch.amp",
     "torch.cuda.amp",

@@ -12,8 +12,6 @@ from functools import partial
 from types import CellType, CodeType
 from typing import Any
 
-import torch
-
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
@@ -68,7 +66,8 @@ class Emission:
         self.shared: dict[str, str] = {}
         self.operands: list[Value] = []
         self.plan: Plan | None = None
-        self.exit_grad = torch.is_grad_enabled()
+        self._failing: tuple[Callable[..., Any], Label] | None = None
+        self.exit_state = tx.entry_state.changes()
 
     # -- what has to exist
 
@@ -129,8 +128,14 @@ class Emission:
 
     # -- the code
 
-    def call_graph(self, graph: Callable[..., Any], inputs: Sequence[GraphInput], outputs: Sequence[Value]) -> None:
-        """Call the compiled graph and keep its outputs in variables."""
+    def call_graph(
+        self,
+        graph: Callable[..., Any],
+        inputs: Sequence[GraphInput],
+        outputs: Sequence[Value],
+        failing: Callable[..., Any] | None,
+    ) -> None:
+        """Call the compiled graph and keep its outputs in variables; if it raises, `failing` takes over."""
 
         def push_inputs() -> None:
             for entry in inputs:
@@ -138,7 +143,11 @@ class Emission:
 
         for entry in inputs:
             self.out.ensure_source(entry.source)
+        if failing is not None:
+            self._failing = failing, self.emit.label()
+            self.emit.set_handler(Handler(self._failing[1]))
         self.emit.call_function(lambda: self.emit.load_const(graph), push_inputs, len(inputs))
+        self.emit.set_handler(None)
         if len(outputs) == 0:
             self.emit.pop_top()
             return
@@ -165,19 +174,39 @@ class Emission:
             self.emit.return_value()
         else:
             self._break(self.plan)
+        self._graph_failed()
         code = self.root.code_object
         params = [*self.root.code.params, *code.co_freevars]
         cells = frozenset([*self.root.code.passed_cells, *code.co_freevars])
         return self.emit.assemble(code.co_name, params, cells, code, code.co_qualname)
+
+    def _graph_failed(self) -> None:
+        """Where the graph's exception lands: hand it on, with the frame's parameters and cells."""
+        if self._failing is None:
+            return
+        function, label = self._failing
+        code = self.root.code
+        cells = {*code.passed_cells, *code.freevars}
+        names = [*code.params, *code.freevars]
+        self.emit.mark(label)
+        error = self.out.variable("error")
+        self.emit.store_fast(error)
+
+        def push() -> None:
+            self.emit.load_fast(error)
+            for name in names:
+                (self.emit.load_closure if name in cells else self.emit.load_fast)(name)
+
+        self.emit.call_function(lambda: self.emit.load_const(function), push, 1 + len(names))
+        self.emit.return_value()
 
     def _effects(self) -> None:
         for value in self.tx.journal.dirty.values():
             value.emit_effect(self.out)
         for (_, name), (globals_, value) in self.tx.globals_written.items():
             self._store_global(globals_, name, value)
-        grad = self.exit_grad
-        if grad != self.tx.entry_state.grad:
-            self.out.call_const(torch._C._set_grad_enabled, lambda: self.out.const(grad), 1)
+        for setter, args in self.exit_state:
+            self.out.call_const(setter, partial(self.out.consts, *args), len(args))
             self.emit.pop_top()
         if self.tx.handled is not None:
             # the exception that is being handled from here on

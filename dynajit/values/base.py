@@ -56,6 +56,11 @@ class Tracer(Protocol):
     tensors: dict[int, Any]
     handled: Value | None
     open_generators: list[Any]
+    # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
+    open_levels: int
+    function_modes: list[Value]
+
+    def opening(self) -> None: ...
 
     # making models
     def wrap(self, obj: object, source: Source | None) -> Value: ...

@@ -228,7 +228,7 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
     known = tx.tensors.get(id(result))
     if known is not None:
         return known
-    if not isinstance(result, FakeTensor):
+    if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
     made = TensorVal(node, result)
     tx.remember_tensor(made)

@@ -241,7 +241,7 @@ class TensorVal(Value):
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.attrs or not hasattr(self.kind, name):
             return tx.call(self.getattr(tx, name), args, kwargs)
-        if name in BREAKING_METHODS:
+        if name in BREAKING_METHODS and not self._allowed(name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
         if name == "size":
             return self._size(tx, args, kwargs)
@@ -256,6 +256,10 @@ class TensorVal(Value):
         if owner is None or (isinstance(function, types.FunctionType) and function is not owner):
             return tx.inline(tx.from_real(function), [self, *args], kwargs)
         return tx.torch_op("call_method", name, [self, *args], kwargs)
+
+    def _allowed(self, name: str) -> bool:
+        """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
+        return name == "requires_grad_" and self.source is None
 
     def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         shape = TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)

@@ -286,7 +286,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
 
 def _wrap_c_callable(tx: Tracer, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
-    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not _is_record(owner):
         tx.guard(source, "TYPE", type(obj))
         bound = wrap(tx, owner, AttrSource(source, "__self__"))
         tx.guard(AttrSource(source, "__name__"), "EQUALS", obj.__name__)
@@ -297,6 +297,12 @@ def _wrap_c_callable(tx: Tracer, obj: Any, source: Source) -> Value:
             return _opaque(tx, obj, source, stop.kind, stop.detail)
     tx.guard(source, "ID", obj)
     return BuiltinVal(obj, source)
+
+
+def _is_record(owner: Any) -> bool:
+    """Whether this is what pybind11 gives its functions for `__self__`."""
+    name = type(owner).__name__
+    return name == "PyCapsule" or name.startswith("pybind11_detail_function_record")
 
 
 def from_real(tx: Tracer, obj: Any) -> Value:

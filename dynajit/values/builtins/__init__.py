@@ -10,6 +10,7 @@ from __future__ import annotations
 from dynajit.values.builtins import (
     autograd,
     copying,
+    func_transforms,
     library,
     methods,
     ordering,
@@ -29,6 +30,7 @@ __all__ = [
     "builtin",
     "constructor",
     "copying",
+    "func_transforms",
     "is_pure",
     "library",
     "methods",

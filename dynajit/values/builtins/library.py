@@ -373,6 +373,18 @@ def isfunction(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, FunctionVal))
 
 
+def _flag_question(question: Any, flag: int) -> None:
+    @builtin(question)
+    def model(tx: Tracer, obj: Value) -> Value:
+        function = obj.function if isinstance(obj, MethodVal) else obj
+        return ConstVal(isinstance(function, FunctionVal) and bool(function.code.co_flags & flag))
+
+
+_flag_question(inspect.isgeneratorfunction, inspect.CO_GENERATOR)
+_flag_question(inspect.iscoroutinefunction, inspect.CO_COROUTINE)
+_flag_question(inspect.isasyncgenfunction, inspect.CO_ASYNC_GENERATOR)
+
+
 @builtin(inspect.ismethod)
 def ismethod(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, MethodVal))

@@ -7,11 +7,13 @@ everything back at the end of a capture.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from dynajit.guards.source import ConstSource
 from dynajit.values.base import Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
@@ -23,25 +25,60 @@ def autocast_nesting() -> int:
     return int(torch.autocast_decrement_nesting())
 
 
+def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
+    """(setter, getter, the arguments that choose which) of each piece of state that a graph may change."""
+    found: list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] = [
+        (torch._C._set_grad_enabled, torch.is_grad_enabled, ()),
+        (torch._C._set_default_dtype, torch.get_default_dtype, ()),
+        (torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled, ()),
+    ]
+    for kind in ("cpu", "cuda"):
+        found.append((torch.set_autocast_enabled, torch.is_autocast_enabled, (kind,)))
+        found.append((torch.set_autocast_dtype, torch.get_autocast_dtype, (kind,)))
+    for setter, getter in _NAMED_SETTINGS:
+        if hasattr(torch._C, setter) and hasattr(torch._C, getter):
+            found.append((getattr(torch._C, setter), getattr(torch._C, getter), ()))
+    return found
+
+
+# setter and getter in torch._C, where this build has them
+_NAMED_SETTINGS = [
+    ("_set_fwd_grad_enabled", "_is_fwd_grad_enabled"),
+    ("_set_sdp_use_flash", "_get_flash_sdp_enabled"),
+    ("_set_sdp_use_mem_efficient", "_get_mem_efficient_sdp_enabled"),
+    ("_set_sdp_use_math", "_get_math_sdp_enabled"),
+    ("_set_sdp_use_cudnn", "_get_cudnn_sdp_enabled"),
+    ("_set_sdp_use_overrideable", "_get_overrideable_sdp_enabled"),
+    ("_set_sdp_priority_order", "_get_sdp_priority_order"),
+    ("_set_cudnn_enabled", "_get_cudnn_enabled"),
+    ("_set_cudnn_benchmark", "_get_cudnn_benchmark"),
+    ("_set_cudnn_deterministic", "_get_cudnn_deterministic"),
+    ("_set_mkldnn_enabled", "_get_mkldnn_enabled"),
+]
+SETTINGS = _settings()
+
+
 class EntryState:
     """The state at the start of a capture."""
 
     def __init__(self) -> None:
-        self.grad = torch.is_grad_enabled()
-        self.devices = ["cpu", "cuda"]
-        self.autocast = {
-            kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in self.devices
-        }
-        self.cache = torch.is_autocast_cache_enabled()
+        self.values = [getter(*chosen) for _, getter, chosen in SETTINGS]
         self.nesting = autocast_nesting()
+
+    def changes(self) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        """The calls that make the present state of that at the start."""
+        found = []
+        for (setter, getter, chosen), old in zip(SETTINGS, self.values, strict=True):
+            now = getter(*chosen)
+            if now != old:
+                found.append((setter, (*chosen, now)))
+        return found
 
     def restore(self) -> None:
         """Put everything back, whatever was traced."""
-        torch._C._set_grad_enabled(self.grad)
-        for kind, (enabled, dtype) in self.autocast.items():
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_cache_enabled(self.cache)
+        for (setter, getter, chosen), old in zip(SETTINGS, self.values, strict=True):
+            if getter(*chosen) != old:
+                setter(*chosen, old)
         if autocast_nesting() != self.nesting:
             for _ in range(autocast_nesting(), self.nesting):
                 torch.autocast_increment_nesting()
@@ -56,20 +93,17 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
 
     @builtin(setter)
     def model(tx: Tracer, *args: Value) -> Value:
-        reals = [arg.const() for arg in args]
+        reals = [arg.real() for arg in args]
         chosen = reals[:selects]
-        old = getter(*chosen)
-        setter(*reals)
-        tx.journal.record(lambda: setter(*chosen, old))
-        if old != reals[-1]:
+        try:
+            old = getter(*chosen)
+            setter(*reals)
+        except (TypeError, RuntimeError) as error:
+            raise tx.raised(type(error), *error.args) from None
+        tx.journal.record(_quietly(lambda: setter(*chosen, old)))
+        if old != getter(*chosen):
             tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
         return ConstVal(None)
-
-
-_change(torch._C._set_grad_enabled, torch.is_grad_enabled, 0)
-_change(torch.set_autocast_enabled, torch.is_autocast_enabled, 1)
-_change(torch.set_autocast_dtype, torch.get_autocast_dtype, 1)
-_change(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled, 0)
 
 
 def _quietly(fn: Callable[[], object]) -> Callable[[], None]:
@@ -79,8 +113,13 @@ def _quietly(fn: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
+for _setter, _getter, _chosen in SETTINGS:
+    _change(_setter, _getter, len(_chosen))
+
+
 @builtin(torch.autocast_increment_nesting)
 def increment_nesting(tx: Tracer) -> Value:
+    tx.opening()
     depth = torch.autocast_increment_nesting()
     tx.journal.record(_quietly(torch.autocast_decrement_nesting))
     tx.graph.create("call_function", torch.autocast_increment_nesting, [], {}, {"example_value": None})
@@ -100,6 +139,58 @@ def clear_cache(tx: Tracer) -> Value:
     torch.clear_autocast_cache()
     tx.graph.create("call_function", torch.clear_autocast_cache, [], {}, {"example_value": None})
     return ConstVal(None)
+
+
+for _kind in ("cpu", "gpu"):
+    _device = {"gpu": "cuda"}.get(_kind, _kind)
+    for _what in ("enabled", "dtype"):
+        _old = getattr(torch, f"set_autocast_{_kind}_{_what}", None)
+        _new = getattr(torch, f"set_autocast_{_what}")
+
+        def _set_for_device(
+            tx: Tracer, value: Value, setter: Any = _new, device: str = _device
+        ) -> Value:
+            return tx.call_builtin(setter, [ConstVal(device), value], {})
+
+        if _old is not None:
+            builtin(_old)(_set_for_device)
+
+
+def _same_answer(function: Callable[[], Any], expected: Any, _: object) -> bool:
+    return bool(function() == expected)
+
+
+def _reads_unguarded(*names: str) -> None:
+    """Functions of torch._C that say how backends are set up; the answer is guarded by asking again."""
+    for name in names:
+        function = getattr(torch._C, name, None)
+        if function is None:
+            continue
+
+        def model(tx: Tracer, function: Any = function) -> Value:
+            found = function()
+            known = functools.partial(_same_answer, function, found)
+            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, f"torch._C.{function.__name__}() is {found}")
+            return tx.from_real(found)
+
+        builtin(function)(model)
+
+
+_reads_unguarded(
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_cudnn_allow_tf32",
+    "_get_cublas_allow_tf32",
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_overrideable_sdp_enabled",
+    "_get_sdp_priority_order",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_float32_matmul_precision",
+    "_is_fwd_grad_enabled",
+)
 
 
 def _reads(*functions: Any) -> None:
@@ -135,9 +226,13 @@ _reads(
     torch._C._is_autocast_available,
     torch._C._get_cudnn_enabled,
     torch._C._get_mkldnn_enabled,
-    torch.backends.cuda.flash_sdp_enabled,
-    torch.backends.cuda.mem_efficient_sdp_enabled,
-    torch.backends.cuda.math_sdp_enabled,
+    torch.get_autocast_cpu_dtype,
+    torch.get_autocast_gpu_dtype,
+    torch.is_autocast_cpu_enabled,
+    torch.get_deterministic_debug_mode,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_num_interop_threads,
+    torch.get_float32_matmul_precision,
 )
 
 

@@ -1,0 +1,64 @@
+"""Graphs that change torch's state on their way: which of them can't be traced again, and how the others are compiled.
+
+In:  a torch-level graph. Out: why it has to run as it stands (`as_it_stands`), whether all of it is inside of inference
+mode (`without_inference_mode`), whether it has levels of torch.func (`has_levels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.autograd.grad_mode
+
+_ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
+_EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
+
+
+def _calls(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in gm.graph.nodes if node.op.startswith("call")]
+
+
+def has_levels(gm: torch.fx.GraphModule) -> bool:
+    """Whether torch.func's transforms are in the graph."""
+    names = [getattr(node.target, "__name__", "") for node in _calls(gm)]
+    return any(name.endswith("_increment_nesting") and "autocast" not in name for name in names)
+
+
+def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
+    """Why tracing the graph to ATen operations would lose something, or None."""
+    for node in _calls(gm):
+        if node.target is torch._C._set_default_dtype:
+            return "it changes the default dtype, which ATen's factories read when they run"
+        if node.target in (_ENTER, _EXIT):
+            return "it enters inference mode on its way"
+        if node.op == "call_method" and node.target == "requires_grad_" and not has_levels(gm):
+            return "it makes leaves of the autograd graph"
+    return None
+
+
+def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, bool] | None:
+    """If all operations are inside of one inference mode: the graph without it, and its flag."""
+    calls = _calls(gm)
+    if len(calls) < 3 or calls[0].target is not _ENTER or calls[-1].target is not _EXIT:
+        return None
+    if any(node.target in (_ENTER, _EXIT) for node in calls[1:-1]):
+        return None
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    outputs = graph.graph_copy(gm.graph, copies)
+    for node in (calls[-1], calls[0]):
+        graph.erase_node(copies[node])
+    graph.output(outputs)
+    return torch.fx.GraphModule(gm, graph), bool(calls[0].args[0])
+
+
+def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, run under the inference mode that was taken out of its graph."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.inference_mode(flag):
+            return compiled(*inputs)
+
+    return call

@@ -1,0 +1,96 @@
+"""An operation whose real kernel raises and whose fake one does not: the original frame runs instead of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import assert_same
+
+SEEN: list[int] = []
+
+
+def effects_then_raise(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    y = x.sum()
+    seen.append(x.dim())
+    return torch.relu(x.bool()) + y
+
+
+def caught(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    try:
+        with torch.no_grad():
+            y = torch.relu(x > 0)
+    except RuntimeError as error:
+        y = y + len(str(error))
+    return y
+
+
+def around_a_break(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    y = x.sum()
+    seen.append(1)
+    print("half")
+    seen.append(2)
+    return torch.relu(x.bool()) + y
+
+
+def bad_index(table: torch.Tensor, index: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    seen.append(len(seen))
+    return table[index] * 2
+
+
+def captured_parameter(x: torch.Tensor) -> Any:
+    def inner() -> torch.Tensor:
+        return torch.relu(x > 0)
+
+    x = x + 1
+    return inner(), inner
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fn", [effects_then_raise, around_a_break])
+def test_the_lines_before_have_happened(fn: Any, backend: str) -> None:
+    assert_same(fn, torch.ones(3), SEEN, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_program_catches_it(backend: str) -> None:
+    assert_same(caught, torch.ones(3), backend=backend)
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_an_index_out_of_range(backend: str) -> None:
+    table = torch.arange(4.0)
+    assert_same(bad_index, table, torch.tensor([1, 9]), SEEN, backend=backend, then=[(table, torch.tensor([1, 2]), [])])
+
+
+def test_a_parameter_in_a_cell() -> None:
+    assert_same(captured_parameter, torch.ones(3))
+
+
+def test_the_backend_s_own_error_is_seen() -> None:
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise ArithmeticError("the backend's")
+
+        return call
+
+    with pytest.raises(ArithmeticError, match="the backend's"):
+        dynajit.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+
+
+def test_state_after_a_graph_that_raises_halfway() -> None:
+    @dynajit.compile(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        with torch.no_grad():
+            return torch.vmap(lambda row: torch.relu(row > 0))(x)
+
+    with pytest.raises(RuntimeError):
+        f(torch.ones(3, 2))
+    assert torch.is_grad_enabled()
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0

@@ -1,0 +1,191 @@
+"""torch.func: transforms and their nests in one graph, under each backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from feature_cases import BACKENDS, Case, Cases, leaf, rand
+from torch import nn
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+
+cases = Cases()
+_vm = vmap(lambda a: a.sum())
+
+
+@cases(leaf(3, 4))
+def f_vmap(x):
+    return vmap(lambda a: a.sin() * a.sum())(x)
+
+
+@cases(leaf(3, 4), leaf(4, 5))
+def f_vmap_dims(x, y):
+    return vmap(torch.dot, in_dims=(0, 1))(
+        vmap(lambda a: a, out_dims=0)(x), vmap(lambda a: a * 2, in_dims=1, out_dims=1)(y)[:, :3]
+    )
+
+
+@cases(leaf(3, 4), leaf(4))
+def f_vmap_none(x, y):
+    return vmap(lambda a, b: (a * b, a + b), in_dims=(0, None), out_dims=(0, 1))(x, y)
+
+
+@cases(rand(3))
+def f_grad(x):
+    return grad(lambda a: (a**3).sum())(x)
+
+
+@cases(leaf(3))
+def f_grad_train(x):
+    return grad(lambda a: (a**3).sum())(x)
+
+
+@cases(rand(3))
+def f_gradval(x):
+    return grad_and_value(lambda a: ((a**3).sum(), a.sin()), has_aux=True)(x)
+
+
+@cases(rand(3))
+def f_jvp(x):
+    return jvp(torch.sin, (x,), (torch.ones_like(x),))
+
+
+@cases(rand(3))
+def f_vjp(x):
+    o, f = vjp(torch.sin, x)
+    return (o, f(torch.ones_like(o)))
+
+
+@cases(rand(3))
+def f_jacrev(x):
+    return jacrev(lambda a: a**2)(x)
+
+
+@cases(rand(3))
+def f_jacfwd(x):
+    return jacfwd(lambda a: a**2)(x)
+
+
+@cases(rand(3))
+def f_hessian(x):
+    return hessian(lambda a: (a**3).sum())(x)
+
+
+@cases(rand(3, 4))
+def f_vmap_grad(x):
+    return vmap(grad(lambda a: a.sin().sum()))(x)
+
+
+@cases(rand(3))
+def f_grad_grad(x):
+    return vmap(grad(grad(lambda a: a**3)))(x)
+
+
+@cases(rand(3), 2.0)
+def f_grad_closure(x, k):
+    w = x * 2
+
+    def loss(a):
+        return (a * w * k).sum()
+
+    return grad(loss)(x)
+
+
+@cases(rand(3, 4), leaf(4, 5))
+def f_persample(x, w):
+
+    def loss(w, a):
+        return (a @ w).tanh().sum()
+
+    return vmap(grad(loss), in_dims=(None, 0))(w, x)
+
+
+@cases(rand(3, 4), make=True)
+def f_functional_call():
+
+    class M(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.l = nn.Linear(4, 4)
+
+        def forward(s, x):
+            p = {k: v * 2 for k, v in s.l.named_parameters()}
+            return functional_call(s.l, p, (x,))
+
+    return M()
+
+
+@cases(rand(3, 4), make=True)
+def f_functional_grad():
+
+    class M(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.l = nn.Linear(4, 4)
+
+        def forward(s, x):
+            p = dict(s.l.named_parameters())
+            return grad(lambda q: functional_call(s.l, q, (x,)).sum())(p)
+
+    return M()
+
+
+@cases(rand(3, 4), make=True)
+def f_ensemble():
+
+    class M(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.ls = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+            s.base = nn.Linear(4, 4)
+
+        def forward(s, x):
+            p, b = stack_module_state(list(s.ls))
+            return vmap(lambda pp, bb, xx: functional_call(s.base, (pp, bb), (xx,)), in_dims=(0, 0, None))(p, b, x)
+
+    return M()
+
+
+@cases(rand(3, 4))
+def f_vmap_rand(x):
+    return vmap(lambda a: a + torch.rand(4), randomness="different")(x)
+
+
+@cases(rand(3, 4))
+def f_vmap_chunk(x):
+    return vmap(lambda a: a * 2, chunk_size=2)(x)
+
+
+@cases(rand(3, 4))
+def f_vmap_global(x):
+    return _vm(x)
+
+
+@cases(rand(3, 4), make=True)
+def f_vmap_module():
+
+    class M(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.l = nn.Linear(4, 4)
+
+        def forward(s, x):
+            return vmap(s.l)(x)
+
+    return M()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", cases, ids=cases.names)
+def test_program(case: Case, backend: str) -> None:
+    case.check(backend)
