@@ -35,6 +35,12 @@ class Config:
     suppress_errors: bool = _doc(
         False, "where a backend raises, run the frame eagerly instead of raising BackendCompilerFailed"
     )
+    capture_scalar_outputs: bool = _doc(
+        False, "x.item(), int(x) and x.tolist() give symbols in the graph rather than graph breaks"
+    )
+    capture_dynamic_output_shape_ops: bool = _doc(
+        False, "operators whose result's size depends on data give symbolic sizes rather than graph breaks"
+    )
     cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
     cache_size_mb: int = _doc(1024, "the least recently used kernels beyond this many megabytes are deleted")
     compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")

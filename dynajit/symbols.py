@@ -41,7 +41,7 @@ WORD_CONST, WORD_LOAD, WORD_NOT = 0, 1, 2
 OPERATIONS: dict[str, Operation] = {
     "not": Operation(operator.not_, torch.sym_not, "(not {0})", WORD_NOT),
     "add": Operation(operator.add, operator.add, "({0} + {1})", 3),
-    "mul": Operation(operator.mul, operator.mul, "{0}*{1}", 4),
+    "mul": Operation(operator.mul, operator.mul, "({0}*{1})", 4),
     "floordiv": Operation(operator.floordiv, operator.floordiv, "({0}//{1})", 5),
     "mod": Operation(operator.mod, operator.mod, "({0} % {1})", 6),
     "pow": Operation(operator.pow, operator.pow, "({0}**{1})", 7),

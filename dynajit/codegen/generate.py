@@ -24,6 +24,7 @@ from dynajit.codegen.plan import (
     KernelInfo,
     KernelStep,
     Plan,
+    SizeStep,
     Step,
     ViewStep,
 )
@@ -34,8 +35,9 @@ from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import NameRef, Program, Source, Tensor, Value
+from dynajit.loopir.nodes import NameRef, Program, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
+from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse
@@ -50,7 +52,7 @@ _lock = threading.Lock()
 
 
 class CannotGenerate(Exception):
-    """This graph can't be planned (its shapes are symbolic): run it as it is."""
+    """This graph can't be planned: run it as it is."""
 
 
 def generate(
@@ -69,6 +71,8 @@ def generate(
             try:
                 with timer("lowering"):
                     program = lower(gm, name, device, left)
+                    if device.type != "cpu" and program.size_origins:
+                        raise SymbolicShapes(f"kernels for {device.type} have static sizes")
                     if debug.enabled():
                         debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
@@ -76,7 +80,7 @@ def generate(
                     if device.type == "cpu":
                         return _Planner(program, schedule).plan()
                     return _TritonPlanner(program, schedule, choose).plan()
-            except SymbolicShapes as error:
+            except (SymbolicShapes, Undecided) as error:
                 raise CannotGenerate(f"symbolic shape: {error}") from error
             except _Unprintable as error:
                 if error.ops <= left:
@@ -113,11 +117,13 @@ class _Planner:
         self.texts: list[str] = []
         self.helpers: dict[str, None] = {}
         self.read_by_kernels: set[str] = set()
+        self.known: set[str] = set()
 
     def plan(self) -> Plan:
         program = self.program
         for source in program.sources.values():
             self._add_buffer(source, source.device)
+        self._sizes(program.size_origins)
         for unit in self.schedule.units:
             if isinstance(unit, Group):
                 self._kernel(unit)
@@ -141,6 +147,18 @@ class _Planner:
     def _add_buffer(self, tensor: Tensor, device: torch.device) -> None:
         self.buffers[tensor.name] = Buffer(tensor.name, tensor.shape, tensor.stride, tensor.dtype, device)
 
+    # ---- symbolic sizes
+
+    def _sizes(self, origins: Sequence[SizeOrigin]) -> None:
+        """Symbols that are known from here on, and those that can be computed now."""
+        for origin in origins:
+            self.known.add(origin.symbol)
+            self.steps.append(SizeStep(origin.symbol, origin.what, origin.name, origin.at))
+        for name, text in self.program.size_definitions.items():
+            if name not in self.known and self.known.issuperset(symbols_in(text)):
+                self.known.add(name)
+                self.steps.append(SizeStep(name, "expression", text))
+
     # ---- kernels
 
     def _kernel(self, group: Group) -> None:
@@ -162,7 +180,8 @@ class _Planner:
         if found is not None:
             return found.name
         ops, lines, short = _short_name(kernel)
-        info = KernelInfo(f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes), ops, lines)
+        name, arity = f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes)
+        info = KernelInfo(name, arity, ops, lines, sizes=printed.sizes)
         self.kernels[printed.text] = info
         self.helpers.update(dict.fromkeys(printed.helpers))
         comment = "".join(f"// {line}\n" for line in lines[:6])
@@ -186,6 +205,7 @@ class _Planner:
         kwargs = self._arguments(extern.kwargs)
         names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
         self.steps.append(ExternStep(extern.target, args, kwargs, names, extern.single, aliases=extern.aliases))
+        self._sizes(extern.origins)
 
     def _arguments(self, tree: Any) -> Any:
         if isinstance(tree, Value):

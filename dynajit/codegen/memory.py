@@ -10,7 +10,17 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from dynajit.codegen.plan import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, Step, ViewStep
+from dynajit.codegen.plan import (
+    AllocStep,
+    BufferRef,
+    ExternStep,
+    FreeStep,
+    KernelStep,
+    Plan,
+    SizeStep,
+    Step,
+    ViewStep,
+)
 
 
 def plan_memory(plan: Plan) -> Plan:
@@ -100,6 +110,9 @@ def names_in(step: Step) -> Iterator[str]:
         yield from step.args
     elif isinstance(step, ViewStep):
         yield from (step.output, step.base)
+    elif isinstance(step, SizeStep):
+        if step.what != "expression":
+            yield step.source
     elif isinstance(step, ExternStep):
         yield from (ref.name for ref in refs_in((step.args, step.kwargs)))
         yield from (name for name in step.outputs if name)

@@ -7,9 +7,12 @@ Out: `Plan`. Its steps run in order over a table of tensors, one for each name i
 
 What the executor has to keep:
 
-* A kernel argument is the address of a tensor's first element (`data_ptr()`, so the storage offset is in it); all
-  arguments of a kernel are pointers, in the order of `KernelStep.args`, and shapes and strides are baked into the C
-  text. A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`,
+* A kernel argument is the address of a tensor's first element (`data_ptr()`, so the storage offset is in it), in the
+  order of `KernelStep.args`; then come the int64 values of the symbols `KernelInfo.sizes`. Shapes and strides are
+  baked into the C text, in terms of these symbols where they are symbolic.
+* Sizes, strides, offsets and arguments of extern calls may hold `loopir.size.Size`s, whose text is a Python expression
+  over symbols. A symbol's value is known from its `SizeStep` on.
+* A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`,
   to be raised as IndexError.
 * Sizes, strides, dtypes and devices of inputs are those of the example inputs (guards see to it).
 * An extern call may return other strides (or another dtype) than the fake tensor had. Where `ExternStep.check` and a
@@ -119,18 +122,30 @@ class ViewStep:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeStep:
+    """`symbol` gets its value: `what` is "number" (the int under the name `source`), "size" or "stride" (of the tensor
+    `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known before)."""
+
+    symbol: str
+    what: str
+    source: str
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FreeStep:
     """Nothing reads these any more."""
 
     buffers: tuple[str, ...]
 
 
-Step = AllocStep | KernelStep | ExternStep | ViewStep | FreeStep
+Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | FreeStep
 
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One C function: its name, how many pointers it takes, and for reports what it fuses and the user's lines."""
+    """One C function: its name, how many pointers and then which symbols it takes, and for reports what it fuses and
+    the user's lines."""
 
     name: str
     arity: int
@@ -138,6 +153,7 @@ class KernelInfo:
     lines: tuple[str, ...] = ()
     checked: bool = False
     errors: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +218,7 @@ def _step_text(plan: Plan, step: Step) -> str:
             )
         case ViewStep(output, base, offset):
             return f"view {_shape_text(plan, output)} of {base} at {offset}"
+        case SizeStep(symbol, what, source, at):
+            return f"{symbol} = {source}" + (f".{what}({at})" if what in ("size", "stride") else "")
         case FreeStep(buffers):
             return f"free {', '.join(buffers)}"

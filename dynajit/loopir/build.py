@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 
 from dynajit.loopir import nodes
+from dynajit.loopir.index import constant
 from dynajit.loopir.nodes import Const, Op, Scalar
 from dynajit.loopir.ops import LOW_PRECISION, OPS
+from dynajit.loopir.size import Size
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -19,8 +21,10 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
-def number(value: bool | float, dtype: torch.dtype) -> Const:
+def number(value: bool | float | Size, dtype: torch.dtype) -> Scalar:
     """A Python number as an expression; for bfloat16 and float16 rounded to them."""
+    if isinstance(value, Size):
+        return convert(nodes.position(constant(value)), dtype)  # type: ignore[arg-type]
     if dtype in LOW_PRECISION:
         value = float(torch.tensor(float(value), dtype=torch.float32).to(dtype))
     elif dtype is torch.float32:
@@ -76,7 +80,7 @@ def apply(name: str, *arguments: Scalar) -> Scalar:
     return nodes.op(name, arguments, torch.bool if operation.result == "bool" else dtype)
 
 
-def like(value: float, x: Scalar) -> Const:
+def like(value: float | Size, x: Scalar) -> Scalar:
     """The number in the dtype of `x`."""
     return number(value, x.dtype)
 

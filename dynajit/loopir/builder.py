@@ -27,6 +27,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import NotLowered
+from dynajit.loopir.size import hint_of
 
 Number = bool | int | float
 Body = Callable[..., Scalar]
@@ -205,7 +206,8 @@ def dense_stride(fake: Any) -> Shape:
     """The strides of a fake tensor if its elements fill the memory without overlap, else row-major ones."""
     shape, stride = tuple(fake.shape), tuple(fake.stride())
     expected = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size != 1):
+    pairs = [(step, size) for step, size in zip(stride, shape, strict=True) if size != 1]
+    for step, size in sorted(pairs, key=lambda pair: (hint_of(pair[0]), hint_of(pair[1]))):
         if step != expected:
             return contiguous_strides(shape)
         expected *= size

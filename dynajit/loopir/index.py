@@ -4,14 +4,16 @@ In:  axes (`axis(name, size)`: an integer from 0 to size - 1), arithmetic with c
 Out: `Index`, interned, so equal expressions in normal form are the same object: compare with `is`. Each knows its
 range. An atom is an axis, or a floor division or remainder of another index by a positive constant that could not be
 simplified.
-One more kind of atom (a symbol of a dynamic shape): a class beside `Div`, with `low`, `high` and a case in
-`substitute`.
+Sizes, coefficients, constants and divisors may be symbolic (`size.py`), where comparisons are proofs.
+One more kind of atom: a class beside `Div`, with `low`, `high` and a case in `substitute`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
+from typing import Any
+
+from dynajit.loopir.size import FAR, Size, common, hint_of, least_of, quotient
 
 
 class Axis:
@@ -38,12 +40,24 @@ class Div:
     def __init__(self, index: Index, divisor: int, order: int) -> None:
         self.index = index
         self.divisor = divisor
-        self.low: int = index.low // divisor
-        self.high: int = index.high // divisor
+        self.low: int = _rounded(index.low, divisor, -FAR)
+        self.high: int = _rounded(index.high, divisor, FAR)
         self.order = order
 
     def __repr__(self) -> str:
         return f"({self.index!r} // {self.divisor})"
+
+
+def _rounded(bound: Any, divisor: Any, unknown: int) -> Any:
+    """floor(bound / divisor), or a bound of that."""
+    if isinstance(bound, int) and isinstance(divisor, int):
+        return bound // divisor
+    exact = quotient(bound, divisor)
+    if exact is not None:
+        return exact
+    if least_of(bound) < 0:
+        return unknown
+    return bound if unknown > 0 else 0
 
 
 class Mod:
@@ -80,14 +94,17 @@ class Index:
             if coefficient > 0:
                 low += coefficient * atom.low
                 high += coefficient * atom.high
-            else:
+            elif coefficient < 0:
                 low += coefficient * atom.high
                 high += coefficient * atom.low
+            else:
+                low, high = -FAR, FAR
+                break
         self.low: int = low
         self.high: int = high
 
     def __add__(self, other: Index | int) -> Index:
-        if isinstance(other, int):
+        if isinstance(other, (int, Size)):
             return _intern(self.constant + other, self.terms)
         if not other.terms:
             return _intern(self.constant + other.constant, self.terms)
@@ -196,14 +213,21 @@ def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     """index = divisor * first + second, with all of the multiples of `divisor` in first."""
     outside = tuple((atom, value // divisor) for atom, value in index.terms if value % divisor == 0)
     inside = tuple(term for term in index.terms if term[1] % divisor)
-    quotient, remainder = divmod(index.constant, divisor)
-    return _intern(quotient, outside), _intern(remainder, inside)
+    whole, remainder = _divmod(index.constant, divisor)
+    return _intern(whole, outside), _intern(remainder, inside)
+
+
+def _divmod(value: Any, divisor: Any) -> tuple[Any, Any]:
+    if isinstance(value, int) and isinstance(divisor, int):
+        return divmod(value, divisor)
+    exact = quotient(value, divisor)
+    return (0, value) if exact is None else (exact, 0)
 
 
 def _scale(rest: Index, divisor: int) -> tuple[Index, Index, int] | None:
     """rest = g * first + second with 0 <= second < g, for a g > 1 that divides `divisor`: only `first` matters then."""
-    for candidate in sorted({gcd(divisor, value) for _, value in rest.terms}, reverse=True):
-        if candidate > 1:
+    for candidate in sorted({common(divisor, value) for _, value in rest.terms}, key=hint_of, reverse=True):
+        if candidate > 1 and candidate != divisor:
             first, second = _split(rest, candidate)
             if second.low >= 0 and second.high < candidate:
                 return first, second, candidate
@@ -318,7 +342,8 @@ def unravel(index: Index, shape: Sequence[int]) -> tuple[Index, ...]:
         if size == 1:
             result.append(constant(0))
         else:
-            result.append(mod(floordiv(index, step), size) if index.high >= step * size else floordiv(index, step))
+            whole = floordiv(index, step)
+            result.append(whole if index.high < step * size else mod(whole, size))
     return tuple(result)
 
 

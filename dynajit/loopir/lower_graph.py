@@ -1,15 +1,16 @@
 """From a functional ATen graph to a program of the loop IR.
 
-In:  `lower(gm, name)`: an fx GraphModule whose nodes carry fake tensors of static shape in `meta["val"]`.
+In:  `lower(gm, name)`: an fx GraphModule whose nodes carry fake tensors in `meta["val"]`, with symbolic sizes or not.
 Out: `Program`. A node whose op has no lowering, or whose lowering says `NotLowered`, or that is on another device
-     than the program's, or whose op is in `left`, becomes an extern call. `SymbolicShapes` where a shape is not known.
+     than the program's, or whose op is in `left`, becomes an extern call. Symbolic sizes are `Size`s from here on;
+     `SymbolicShapes` where the plan could not know a symbol's value.
 To lower one more op: see `registry.py`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +21,21 @@ from dynajit.config import config
 from dynajit.loopir import index, lower_pointwise, lower_reduction, lower_view, nodes
 from dynajit.loopir.build import apply, convert
 from dynajit.loopir.builder import Builder, affine, whole
-from dynajit.loopir.nodes import CPU, Extern, NameRef, Origin, Program, Source, Value, const
+from dynajit.loopir.nodes import (
+    CPU,
+    Extern,
+    NameRef,
+    Origin,
+    Program,
+    SizedFake,
+    SizeOrigin,
+    Source,
+    Value,
+    const,
+)
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
+from dynajit.loopir.size import SizeTable, Undecided
 
 __all__ = ["SymbolicShapes", "lower", "lower_pointwise", "lower_reduction", "lower_view"]
 
@@ -30,7 +43,7 @@ aten = torch.ops.aten
 
 
 class SymbolicShapes(Exception):
-    """The graph has sizes that are known only when it runs."""
+    """The graph has sizes that nobody can tell when it runs."""
 
 
 def forget() -> None:
@@ -58,6 +71,8 @@ class _Lowering:
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
         self.line = (object(), "")
+        self.sizes = SizeTable()
+        self.bound: set[str] = set()
 
     def run(self) -> Program:
         inputs: list[str] = []
@@ -65,6 +80,7 @@ class _Lowering:
             self.build.origin = Origin(node.name, str(node.target), self._line_of(node))
             if node.op == "placeholder":
                 inputs.append(node.name)
+                self.program.size_origins += self._bind_sizes(node.name, node.meta.get("val"))
                 self.values[node] = self._source(node.name, node.meta.get("val"), external=True)
             elif node.op == "get_attr":
                 self.values[node] = self._constant(node)
@@ -73,7 +89,37 @@ class _Lowering:
             else:
                 self.values[node] = self._call(node)
         self.program.inputs = tuple(inputs)
+        unbound = set(self.sizes.symbols) - self.bound - set(self.sizes.definitions)
+        if unbound:
+            raise SymbolicShapes(", ".join(sorted(unbound)))
+        self.program.size_definitions = dict(self.sizes.definitions)
         return self.program
+
+    # ---- symbolic sizes
+
+    def _numbers(self, numbers: Any) -> tuple[Any, ...]:
+        """Sizes or strides of a fake tensor."""
+        found = tuple(numbers)
+        return found if all(type(number) is int for number in found) else tuple(map(self.sizes.of, found))
+
+    def _bind_sizes(self, name: str, fake: Any) -> list[SizeOrigin]:
+        """The symbols whose values are known as soon as there is the number or tensor of that name."""
+        if isinstance(fake, torch.SymInt):
+            places: list[tuple[str, int, Any]] = [("number", 0, fake)]
+        elif isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+            places = [("size", at, size) for at, size in enumerate(fake.shape)]
+            places += [("stride", at, stride) for at, stride in enumerate(fake.stride())]
+        else:
+            return []
+        made = []
+        for what, at, number in places:
+            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
+                symbol = str(number.node.expr)
+                if symbol not in self.bound:
+                    self.bound.add(symbol)
+                    self.sizes.of(number)
+                    made.append(SizeOrigin(symbol, what, name, at))
+        return made
 
     def _line_of(self, node: torch.fx.Node) -> str:
         trace = node.meta.get("stack_trace")
@@ -87,15 +133,13 @@ class _Lowering:
 
     def _source(self, name: str, fake: Any, external: bool = False) -> Any:
         """The value of something in memory; a `NameRef` for what is no plain tensor."""
-        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise SymbolicShapes(name)
+        if isinstance(fake, torch.SymInt):
+            return self.sizes.of(fake)
         if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
             return NameRef(name)
         if fake.is_neg() or fake.is_conj():  # the memory holds something else than the tensor
             return NameRef(name)
-        shape, stride = tuple(fake.shape), tuple(fake.stride())
-        if not all(type(number) is int for number in (*shape, *stride)):
-            raise SymbolicShapes(name)
+        shape, stride = self._numbers(fake.shape), self._numbers(fake.stride())
         self.build.order += 1
         source = Source(name, shape, stride, fake.dtype, self.build.order, self.build.origin, fake.device)
         self.program.sources[name] = source
@@ -114,12 +158,18 @@ class _Lowering:
         args, kwargs = map_arg((node.args, node.kwargs), self.values.__getitem__)
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]  # type: ignore[index]
+        out = node.meta.get("val")
+        if isinstance(out, (torch.SymInt, int)) and not isinstance(out, bool) and self._is_known(out):
+            return self.sizes.of(out)
         function = LOWERINGS.get(node.target)
         if function is not None and str(node.target) not in self.left:
             lowered = self._lowered(node, function, args, kwargs)
             if lowered is not None:
                 return lowered
         return self._extern(node, args, kwargs)
+
+    def _is_known(self, number: Any) -> bool:
+        return isinstance(number, int) or all(str(symbol) in self.bound for symbol in number.node.expr.free_symbols)
 
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
@@ -128,14 +178,22 @@ class _Lowering:
             _lowerable(arg, self.device) for arg in (*args, *kwargs.values())
         ):
             return None
-        build.out = out
+        build.out = self._sized(out)
         made = len(self.program.items)
         try:
-            made_here = _as_in_eager(function(build, *args, **kwargs), out)
+            made_here = _as_in_eager(function(build, *args, **kwargs), build.out)
             return _spoilt(build, made_here) if str(node.target) == config.planted_bug else made_here
-        except NotLowered:
+        except (NotLowered, Undecided):
             del self.program.items[made:]
             return None
+
+    def _sized(self, out: Any) -> Any:
+        """Fake results as lowerings may look at them: themselves, or stand-ins with `Size`s for symbolic sizes."""
+        if isinstance(out, (tuple, list)):
+            return [self._sized(fake) for fake in out]
+        if all(type(number) is int for number in (*out.shape, *out.stride())):
+            return out
+        return SizedFake(self._numbers(out.shape), self._numbers(out.stride()), out.dtype, out.device)
 
     def _extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
@@ -145,18 +203,30 @@ class _Lowering:
             self._append_extern(node, args, kwargs, (None,), single=True, mutates=(args[0].root,))
             return args[0]
         out = node.meta.get("val")
+        origins: list[SizeOrigin] = []
         if isinstance(out, (tuple, list)):
+            for i, fake in enumerate(out):
+                origins += self._bind_sizes(f"{node.name}_{i}", fake)
             results = tuple(self._source(f"{node.name}_{i}", fake) for i, fake in enumerate(out))
             names = tuple(value.root if isinstance(value, Value) else value.name for value in results)
-            self._append_extern(node, args, kwargs, names, single=False)
+            self._append_extern(node, args, kwargs, names, single=False, origins=origins)
             return results
+        origins = self._bind_sizes(node.name, out)
         result = self._source(node.name, out)
-        name = result.root if isinstance(result, Value) else result.name
-        self._append_extern(node, args, kwargs, (name,), single=True)
+        name = result.root if isinstance(result, Value) else node.name
+        self._append_extern(node, args, kwargs, (name,), single=True, origins=origins)
         return result
 
     def _append_extern(
-        self, node: torch.fx.Node, args: Any, kwargs: Any, results: Any, *, single: bool, mutates: Any = ()
+        self,
+        node: torch.fx.Node,
+        args: Any,
+        kwargs: Any,
+        results: Any,
+        *,
+        single: bool,
+        mutates: Any = (),
+        origins: Sequence[SizeOrigin] = (),
     ) -> None:
         target = node.target
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
@@ -172,7 +242,9 @@ class _Lowering:
             self.build.origin,
             keep_order=schema is not None and torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             mutates=mutates,
-            barrier=not mutates and not pure_function and (schema is None or schema.is_mutable),
+            barrier=bool(origins)
+            or (not mutates and not pure_function and (schema is None or schema.is_mutable or not schema.returns)),
+            origins=tuple(origins),
             aliases=schema is None or any(result.alias_info is not None for result in schema.returns),
         )
         self.program.items.append(extern)
@@ -193,7 +265,7 @@ class _Lowering:
             return value
         fake: Any = arg.meta.get("val")
         layout = affine(value)
-        expected = tuple(fake.stride())
+        expected = self._numbers(fake.stride())
         if layout is not None and _same_strides(value.shape, layout[0], expected):
             return replace(value, stride=expected)
         build = self.build
@@ -217,9 +289,8 @@ def _computed_on(out: Any, device: torch.device) -> bool:
         return all(_computed_on(fake, device) for fake in out)
     if not isinstance(out, torch.Tensor):
         return False
-    if not all(type(size) is int for size in out.shape):
-        raise SymbolicShapes(str(out.shape))
-    return 0 not in out.shape and out.device == device and out.layout is torch.strided
+    empty = any(type(size) is int and size == 0 for size in out.shape)
+    return not empty and out.device == device and out.layout is torch.strided
 
 
 def _lowerable(arg: Any, device: torch.device) -> bool:
@@ -238,7 +309,8 @@ def _map(function: Callable[[Any], Any], tree: Any, kind: type) -> Any:
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, (tuple, list)):
-        return type(tree)([_map(function, item, kind) for item in tree])  # type: ignore[call-arg]
+        made = [_map(function, item, kind) for item in tree]
+        return tuple(made) if isinstance(tree, tuple) else made
     if isinstance(tree, dict):
         return {key: _map(function, item, kind) for key, item in tree.items()}
     if isinstance(tree, slice):

@@ -16,6 +16,7 @@ from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.size import Size
 
 aten = torch.ops.aten
 Operand = Value | Number
@@ -318,6 +319,8 @@ def _promoted(x: Operand, y: Operand) -> torch.dtype:
     """The dtype in which torch compares two operands: the higher category wins, then tensors with dimensions."""
 
     def sample(value: Operand) -> Any:
+        if isinstance(value, Size):
+            return 0
         return torch.empty([0] * len(value.shape), dtype=value.dtype) if isinstance(value, Value) else value
 
     return check_dtype(torch.result_type(sample(x), sample(y)))
@@ -432,10 +435,10 @@ def _copy(build: Builder, x: Value, source: Value, non_blocking: bool = False) -
 
 
 def _filled(build: Builder, value: Number) -> Value:
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, Size)):
         raise NotLowered
     dtype = check_dtype(build.out.dtype)
-    if dtype in INTS and (isinstance(value, float) or not _fits(value, dtype)):
+    if dtype in INTS and not isinstance(value, Size) and (isinstance(value, float) or not _fits(value, dtype)):
         raise NotLowered
     return build.result(lambda axes: number(value, dtype))
 
@@ -463,6 +466,8 @@ def _ones(build: Builder, *args: Any, **kwargs: Any) -> Value:
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def _arange(build: Builder, *args: Number, **kwargs: Any) -> Value:
     start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else kwargs.get("step", 1))
-    if build.out.dtype is not torch.int64 or not all(type(x) is int for x in (start, step)):
+    if build.out.dtype is not torch.int64 or not all(type(x) in (int, Size) for x in (start, step)):
         raise NotLowered
-    return build.result(lambda axes: position(axes[0] * int(step) + int(start)))
+    first: Any = start
+    by: Any = step
+    return build.result(lambda axes: position(axes[0] * by + first))

@@ -87,16 +87,29 @@ def _slice(
 ) -> Value:
     dim %= len(x.shape)
     size = x.shape[dim]
-    begin = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
+    begin = 0 if start is None else _begin(start, size)
     return build.view(
         x, build.out.shape, lambda axes: [a * step + begin if i == dim else a for i, a in enumerate(axes)]
     )
 
 
+def _begin(start: Any, size: Any) -> Any:
+    """Where a slice begins. Symbolic: torch has guarded that it begins inside."""
+    if isinstance(start, int) and isinstance(size, int):
+        return min(max(start + size if start < 0 else start, 0), size)
+    if isinstance(start, int):
+        return start + size if start < 0 else start
+    if not start >= 0:
+        raise NotLowered
+    return start
+
+
 @lowering(aten.select.int)
 def _select(build: Builder, x: Value, dim: int, index: int) -> Value:
     dim %= len(x.shape)
-    at = constant(index % x.shape[dim])
+    if not isinstance(index, int) and not index >= 0:
+        raise NotLowered
+    at = constant(index + x.shape[dim] if index < 0 else index)
     return build.view(x, build.out.shape, lambda axes: [*axes[:dim], at, *axes[dim:]])
 
 

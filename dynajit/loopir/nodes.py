@@ -163,6 +163,35 @@ class Value:
         return self.shape == self.root.shape and self.position == self.root.axes
 
 
+@dataclass(frozen=True, slots=True)
+class SizeOrigin:
+    """Where a symbol's value comes from: `what` is "number" (`name` is an int), "size" or "stride" (of the tensor
+    `name`, in dimension `at`)."""
+
+    symbol: str
+    what: str
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizedFake:
+    """What lowerings see of a fake tensor with symbolic sizes."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def stride(self) -> tuple[Any, ...]:
+        """As of a tensor."""
+        return self.strides
+
+    def dim(self) -> int:
+        """As of a tensor."""
+        return len(self.shape)
+
+
 @dataclass(slots=True)
 class Extern:
     """A call through the dispatcher. Arguments are as in the fx graph with `Value`s in place of nodes."""
@@ -178,6 +207,7 @@ class Extern:
     mutates: tuple[Tensor, ...] = ()  # written in place: everything that reads the former contents comes first
     barrier: bool = False  # nothing moves across it
     aliases: bool = False  # a result shares memory with an argument
+    origins: tuple[SizeOrigin, ...] = ()  # symbols that are known when it has run
 
 
 @dataclass(slots=True)
@@ -192,6 +222,8 @@ class Program:
     items: list[Tensor | Extern] = field(default_factory=list)
     outputs: tuple[Any, ...] = ()
     returns: int | None = None  # how many of the outputs are the user's; the others are kept for the backward graph
+    size_origins: list[SizeOrigin] = field(default_factory=list)  # symbols that are known from the inputs
+    size_definitions: dict[str, str] = field(default_factory=dict)  # symbols that are computed, as Python text
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +288,7 @@ def position(index: Index) -> Scalar:
     key = ("position", index)
     found = _interned.get(key)
     if found is None:
-        if not index.terms:
+        if not index.terms and isinstance(index.constant, int):
             return const(index.constant, torch.int64)
         found = Position()
         found.index = index

@@ -7,6 +7,7 @@ To support one more kind of step: a method `_<step>` of `_Writer` and its line i
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import keyword
 import linecache
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dynajit import torch_compat
+from dynajit import _C, torch_compat
 from dynajit.codegen.plan import (
     AllocStep,
     Buffer,
@@ -28,8 +29,10 @@ from dynajit.codegen.plan import (
     KernelInfo,
     KernelStep,
     Plan,
+    SizeStep,
     ViewStep,
 )
+from dynajit.loopir.size import Size, is_symbolic
 from dynajit.runtime import load
 
 _serial = itertools.count()
@@ -63,7 +66,7 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
 
 
 def _prototype(kernel: KernelInfo) -> str:
-    arguments = ", ".join(["uintptr_t"] * kernel.arity) or "void"
+    arguments = ", ".join(["uintptr_t"] * kernel.arity + ["int64_t"] * len(kernel.sizes)) or "void"
     return f"{'int' if kernel.checked else 'void'} {{}}({arguments});"
 
 
@@ -84,10 +87,12 @@ class _Writer:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.scope: dict[str, Any] = {"_fix": _fix, "_raise_index_error": _raise_index_error}
+        self.scope: dict[str, Any] = {"_fix": _fix, "_raise_index_error": _raise_index_error, "math": math}
+        self.scope["_with_sizes"] = _with_sizes
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
-        self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library"}
+        self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library", "math"}
+        self._taken.update(step.symbol for step in plan.steps if isinstance(step, SizeStep))
         self.kernels = {kernel.name: kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
         self._bound: dict[tuple[str, int], str] = {}
         self._fresh: set[str] = set()  # tensors allocated here: they start at offset 0 of their memory
@@ -117,6 +122,8 @@ class _Writer:
                     self._extern(step)
                 case ViewStep():
                     self._view(step)
+                case SizeStep():
+                    self._size(step)
                 case FreeStep():
                     self._free(step)
         outputs = "".join(f"{self._output(place, value)}, " for place, value in enumerate(plan.outputs))
@@ -155,8 +162,8 @@ class _Writer:
         return f"{make}({buffer.shape!r}, {buffer.stride!r}, dtype={dtype}, device={device})"
 
     def _kernel(self, step: KernelStep) -> None:
-        call = f"{step.kernel}({', '.join(self._pointer(arg) for arg in step.args)})"
         info = self.kernels[step.kernel]
+        call = f"{step.kernel}({', '.join([*map(self._pointer, step.args), *info.sizes])})"
         if not info.checked:
             self.lines.append(call)
             return
@@ -207,7 +214,10 @@ class _Writer:
         wrong = f"{name} is not None and ({name}.stride() != {buffer.stride!r}"
         if getattr(target, "namespace", "") != "aten" or target.overloadpacket.__name__ not in _DIRECT:  # type: ignore[attr-defined]
             wrong += f" or {name}.dtype is not {self._bind('dtype', buffer.dtype)}"
-        self.lines.append(f"if {wrong}): {name} = _fix({name}, {self._bind('buffer', buffer)})")
+        expected = self._bind("buffer", buffer)
+        if is_symbolic((*buffer.shape, *buffer.stride)):
+            expected = f"_with_sizes({expected}, {buffer.shape!r}, {buffer.stride!r})"
+        self.lines.append(f"if {wrong}): {name} = _fix({name}, {expected})")
 
     def _view(self, step: ViewStep) -> None:
         buffer = self.plan.buffers[step.output]
@@ -218,6 +228,15 @@ class _Writer:
         as_strided = self._bind("as_strided", torch.as_strided)
         name = self._name(step.output)
         self.lines.append(f"{name} = {as_strided}({base}, {buffer.shape!r}, {buffer.stride!r}, {offset})")
+
+    def _size(self, step: SizeStep) -> None:
+        if step.what == "expression":
+            self.lines.append(f"{step.symbol} = {step.source}")
+        elif step.what == "number":
+            self.lines.append(f"{step.symbol} = {self._name(step.source)}")
+        else:
+            read = self._bind(step.what, _C.tensor_size if step.what == "size" else _C.tensor_stride)
+            self.lines.append(f"{step.symbol} = {read}({self._name(step.source)}, {step.at})")
 
     def _free(self, step: FreeStep) -> None:
         self.lines.append("del " + ", ".join(self._name(buffer) for buffer in step.buffers))
@@ -246,7 +265,7 @@ class _Writer:
             return f"[{', '.join(self._expression(item) for item in value)}]"
         if isinstance(value, dict) and all(type(key) is str for key in value):
             return "{" + ", ".join(f"{key!r}: {self._expression(item)}" for key, item in value.items()) + "}"
-        if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+        if value is None or type(value) in (bool, int, str, Size) or (type(value) is float and math.isfinite(value)):
             return repr(value)
         return self._bind("constant", value)
 
@@ -297,9 +316,16 @@ def _tensors_used(plan: Plan) -> set[str]:
                 visit(tuple(kwargs.values()))
             case ViewStep(base=base):
                 used.add(base)
+            case SizeStep(what=what, source=source) if what in ("size", "stride"):
+                used.add(source)
             case AllocStep(reuse=reuse) if reuse is not None and step.buffer in used:
                 used.add(reuse)
     return used
+
+
+def _with_sizes(buffer: Buffer, shape: tuple[int, ...], stride: tuple[int, ...]) -> Buffer:
+    """A buffer of symbolic sizes, with those of this call."""
+    return dataclasses.replace(buffer, shape=shape, stride=stride)
 
 
 def _fix(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:

@@ -28,6 +28,7 @@ from dynajit.loopir.nodes import (
     axis_of,
 )
 from dynajit.loopir.ops import OPS
+from dynajit.loopir.size import is_symbolic
 from dynajit.schedule.target import CPU, Target
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
@@ -346,6 +347,8 @@ class _Fusion:
 
     def _needs_whole_rows(self, group: Group, item: Tensor, as_row: str) -> bool:
         """Does `item` loop over rows again that the target cuts in pieces?"""
+        if is_symbolic(group.shape):
+            return False  # no target that cuts rows is given symbolic sizes
         rows, length = group.row_numel, group.numel // max(group.row_numel, 1)
         if not group.reduces or as_row == "item" or not self.target.splits(rows, length):
             return False

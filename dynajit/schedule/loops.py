@@ -30,6 +30,7 @@ from dynajit.loopir.index import (
 )
 from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
 from dynajit.loopir.ops import OPS
+from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
 from dynajit.schedule.target import CPU, Target
 
@@ -141,10 +142,10 @@ def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
         shape = member.domain if isinstance(member, Reduction) else member.shape
         if member in group.rows and not isinstance(member, Reduction):
             continue
-        wider = sorted(cuts | _suffix_products(shape))
+        wider = sorted(cuts | _suffix_products(shape), key=hint_of)
         if all(b % a == 0 for a, b in itertools.pairwise(wider)):
             cuts = set(wider)
-    ordered = sorted(cuts)
+    ordered = sorted(cuts, key=hint_of)
     if not ordered:
         return (), ()
     sizes = [b // a for a, b in zip(ordered, [*ordered[1:], group.numel], strict=True)]
@@ -160,10 +161,15 @@ def _suffix_products(shape: Shape) -> set[int]:
 def _kind_at(group: Group, stride: int) -> bool:
     kind = True
     for start, size, outer in zip(contiguous_strides(group.shape), group.shape, group.outer, strict=True):
-        if size != 1 and start <= stride:
+        if size != 1 and _not_above(start, stride):
             return outer
         kind = outer
     return kind
+
+
+def _not_above(start: int, stride: int) -> bool:
+    """start <= stride, of the strides of cuts, of which each divides the next."""
+    return start <= stride if type(start) is type(stride) is int else stride % start == 0
 
 
 class _Draft:
@@ -249,7 +255,8 @@ class _Draft:
         length = 1
         for size, outer in zip(self.sizes, self.kinds, strict=True):
             length *= 1 if outer else size
-        scratch = self.target.keeps_rows and mode == "row" and length <= KEEP_ELEMENTS and self.group.row_numel > 1
+        short = hint_of(length) <= KEEP_ELEMENTS
+        scratch = self.target.keeps_rows and mode == "row" and short and self.group.row_numel != 1
         stored = set(self.group.stored)
         for member in reversed(self.group.members):
             row = member in self.group.rows
@@ -395,20 +402,20 @@ class _Draft:
         outer = [a for a, kind in pairs if kind]
         inner = [a for a, kind in pairs if not kind]
         if not self.group.reduces:
-            target = max(self.group.stored, key=lambda t: t.numel)
+            target = max(self.group.stored, key=lambda t: hint_of(t.numel))
             address = linearise(unravel(self.full, target.shape), target.stride)
-            outer.sort(key=lambda a: -(stride_of(address, a) or 0))
+            outer.sort(key=lambda a: -hint_of(stride_of(address, a) or 0))
             return tuple(outer[:-1]), tuple(outer[-1:]), "row"
         return tuple(outer), tuple(inner), self._mode(outer, inner)
 
     def _mode(self, outer: list[Axis], inner: list[Axis]) -> str:
         """Column mode if what is read lies along the last outer axis."""
-        if not outer or not inner or outer[-1].size < 8:
+        if not outer or not inner or hint_of(outer[-1].size) < 8:
             return "row"
         along_row = along_column = 0
         for tensor, address in self._full_reads():
-            along_row += tensor.numel * (stride_of(address, inner[-1]) == 1)
-            along_column += tensor.numel * (stride_of(address, outer[-1]) == 1)
+            along_row += hint_of(tensor.numel) * (stride_of(address, inner[-1]) == 1)
+            along_column += hint_of(tensor.numel) * (stride_of(address, outer[-1]) == 1)
         return "column" if along_column > along_row else "row"
 
     def _full_reads(self) -> list[tuple[Tensor, Index]]:

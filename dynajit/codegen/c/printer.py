@@ -15,7 +15,9 @@ import torch
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
 from dynajit.loopir.ops import OPS, REDUCTIONS
-from dynajit.schedule.loops import COLUMN_BLOCK, Kernel, Load, Local, Scratch, Section, Store
+from dynajit.loopir.size import Size, SizeSymbol, hint_of, size_symbols, symbols_in
+from dynajit.schedule.fuse import scalars_in
+from dynajit.schedule.loops import COLUMN_BLOCK, KEEP_ELEMENTS, Kernel, Load, Local, Scratch, Section, Store
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000
@@ -58,21 +60,47 @@ NAN_REDUCTIONS = "".join(
 
 @dataclass(slots=True)
 class Printed:
-    """The text of a function called NAME, and the library functions it needs."""
+    """The text of a function called NAME, the library functions it needs, and the symbols it takes after pointers."""
 
     text: str
     helpers: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
 
 
 def print_kernel(kernel: Kernel) -> Printed:
     """The kernel in C."""
     printer = _Printer(kernel)
     text = printer.function()
-    return Printed(text, tuple(printer.helpers))
+    return Printed(text, tuple(printer.helpers), printer.sizes)
 
 
 def _count(axes: tuple[Axis, ...]) -> int:
     return math.prod(a.size for a in axes)
+
+
+def _rounded_up(size: int | Size, by: int) -> int | str:
+    """ceil(size / by), as text if the size is symbolic."""
+    return -(-size // by) if isinstance(size, int) else f"(({size} + {by - 1}) / {by})"
+
+
+def index_symbols(index: Index) -> set[SizeSymbol]:
+    """The symbols of sizes in an index."""
+    numbers = [index.constant, *(factor for _, factor in index.terms)]
+    inner: set[SizeSymbol] = set()
+    for atom, _ in index.terms:
+        if isinstance(atom, Axis):
+            numbers.append(atom.size)
+        else:
+            numbers.append(atom.divisor)
+            inner |= index_symbols(atom.index)
+    return inner | size_symbols(numbers)
+
+
+def symbols_of(node: Scalar) -> set[SizeSymbol]:
+    """The symbols of sizes in one node of an expression."""
+    if isinstance(node, Load):
+        return index_symbols(node.address)
+    return index_symbols(node.index) if isinstance(node, Position) else set()
 
 
 @dataclass(slots=True)
@@ -95,6 +123,7 @@ class _Printer:
         self.locals: dict[Tensor, str] = {}
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate((*kernel.reads, *kernel.writes))}
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
+        self.sizes: tuple[str, ...] = ()
         self.lane = ""  # in column mode, the subscript of row values
 
     # ---- text
@@ -122,41 +151,83 @@ class _Printer:
         ]
         if kernel.mode == "column":
             self._column_kernel()
-        elif not kernel.outer and kernel.inner and self._parallel() and kernel.inner[0].size >= 2 * SPLIT_PIECES:
+        elif not kernel.outer and kernel.inner and self._splits(kernel.inner[0].size):
             self._split_kernel()
         else:
             self._row_kernel()
+        self.sizes = self._symbols()
+        parameters += [f"const int64_t {name}" for name in self.sizes]
         attribute = "WIDE " if self._vector_axis_size() >= WIDE_ELEMENTS else ""
         return f"{attribute}void NAME({', '.join(parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
+
+    def _symbols(self) -> tuple[str, ...]:
+        """The symbols of sizes in what was written."""
+        kernel = self.kernel
+        symbols: set[SizeSymbol] = set()
+        for tensor in self.arguments:
+            symbols |= size_symbols((*tensor.shape, *tensor.stride))
+        symbols |= size_symbols(axis.size for axis in (*kernel.outer, *kernel.inner))
+        symbols.update(*(symbols_of(scalar) for value in kernel.expressions() for scalar in scalars_in(value)))
+        symbols.update(*(index_symbols(store.address) for store in kernel.all_stores()))
+        if not symbols:
+            return ()
+        words = set(symbols_in("\n".join(self.lines)))
+        return tuple(sorted(symbol.name for symbol in symbols if symbol.name in words))
 
     def _vector_axis_size(self) -> int:
         kernel = self.kernel
         if kernel.mode == "column":
-            return COLUMN_BLOCK if kernel.outer[-1].size >= COLUMN_BLOCK else 0
-        return kernel.inner[-1].size if kernel.inner else 0
+            return COLUMN_BLOCK if hint_of(kernel.outer[-1].size) >= COLUMN_BLOCK else 0
+        return hint_of(kernel.inner[-1].size) if kernel.inner else 0
+
+    def _work(self) -> int:
+        kernel = self.kernel
+        return _count(kernel.outer) * _count(kernel.inner) * (4 + kernel.cost)
 
     def _parallel(self) -> bool:
-        kernel = self.kernel
-        return _count(kernel.outer) * _count(kernel.inner) * (4 + kernel.cost) >= PARALLEL_WORK
+        """Do threads pay, at least for some sizes?"""
+        work = self._work()
+        return isinstance(work, Size) or work >= PARALLEL_WORK
+
+    def _threads(self) -> str:
+        """The pragma before a loop for threads; where sizes are symbolic, it is decided at each call."""
+        work = self._work()
+        condition = f" if({work} >= {PARALLEL_WORK})" if isinstance(work, Size) else ""
+        return f"#pragma omp parallel for schedule(static){condition}"
+
+    def _splits(self, size: int) -> bool:
+        return hint_of(self._work()) >= PARALLEL_WORK and hint_of(size) >= 2 * SPLIT_PIECES
 
     # ---- row mode: one row after the other
 
     def _row_kernel(self) -> None:
         kernel = self.kernel
         rows = _count(kernel.outer)
-        if rows > 1:
+        if rows != 1:
             if self._parallel():
-                self.put("#pragma omp parallel for schedule(static)")
+                self.put(self._threads())
             self._open_flat(kernel.outer, rows, "o")
         for tensor, name in self.scratch.items():
-            self.put(f"{_VALUE_TYPES[tensor.dtype]} {name}[{_count(kernel.inner)}];")
+            self._row_of_scratch(_VALUE_TYPES[tensor.dtype], name)
         for section in kernel.sections:
             self._row_section(section)
             if section.loops:
                 self._accumulators(section)
                 self._loop(section, kernel.inner, None)
-        if rows > 1:
+        for name in self.scratch.values() if isinstance(_count(kernel.inner), Size) else ():
+            self.put(f"if ({name} != {name}_row) __builtin_free({name});")
+        if rows != 1:
             self.close()
+
+    def _row_of_scratch(self, ctype: str, name: str) -> None:
+        """An array as long as the row: on the stack, unless the row is symbolic and turns out to be long."""
+        length = _count(self.kernel.inner)
+        if not isinstance(length, Size):
+            self.put(f"{ctype} {name}[{length}];")
+            return
+        self.put(f"{ctype} {name}_row[{KEEP_ELEMENTS}];")
+        room = f"__builtin_malloc(sizeof({ctype}) * {length})"
+        self.put(f"{ctype} *restrict {name} = {length} <= {KEEP_ELEMENTS} ? {name}_row : ({ctype} *){room};")
 
     def _open_flat(self, axes: tuple[Axis, ...], count: int, variable: str, after: str = "") -> None:
         """One loop over all combinations of the axes, which become variables."""
@@ -167,9 +238,8 @@ class _Printer:
             self._position(axes, f"({variable}{after})")
 
     def _position(self, axes: tuple[Axis, ...], number: str) -> None:
-        step = _count(axes)
         for n, a in enumerate(axes):
-            step //= a.size
+            step = _count(axes[n + 1 :])
             text = number if step == 1 else f"{number} / {step}"
             self.put(f"const int64_t {a.name} = {text if n == 0 else f'{text} % {a.size}'};")
 
@@ -198,7 +268,8 @@ class _Printer:
 
     def _wide(self, reduction: Reduction) -> bool:
         """Is this a long sum of float32, to be carried in double?"""
-        long = _count(self.kernel.inner) > (512 if self.kernel.mode == "column" else SUM_BLOCK)
+        count = _count(self.kernel.inner)
+        long = isinstance(count, Size) or count > (512 if self.kernel.mode == "column" else SUM_BLOCK)
         return long and reduction.kind == "sum" and reduction.dtype is torch.float32
 
     def _start(self, reduction: Reduction) -> str:
@@ -238,7 +309,7 @@ class _Printer:
     def _last_loop(self, section: Section, last: Axis, bounds: tuple[str, str], wide: list[Reduction]) -> None:
         low, high = bounds
         name = last.name
-        blocked = bool(wide) and last.size > SUM_BLOCK
+        blocked = bool(wide) and (isinstance(last.size, Size) or last.size > SUM_BLOCK)
         totals = {reduction: self.locals[reduction] for reduction in wide}
         if blocked:
             self.open(f"for (int64_t b = {low}; b < {high}; b += {SUM_BLOCK})")
@@ -282,10 +353,11 @@ class _Printer:
     def _column_kernel(self) -> None:
         kernel = self.kernel
         last = kernel.outer[-1]
-        blocks = -(-last.size // COLUMN_BLOCK)
-        count = _count(kernel.outer[:-1]) * blocks
-        if self._parallel() and count > 1:
-            self.put("#pragma omp parallel for schedule(static)")
+        blocks = _rounded_up(last.size, COLUMN_BLOCK)
+        rows = _count(kernel.outer[:-1])
+        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
+        if self._parallel() and count != 1:
+            self.put(self._threads())
         self.open(f"for (int64_t o = 0; o < {count}; ++o)")
         self._position(kernel.outer[:-1], f"(o / {blocks})")
         self.put(f"const int64_t base = o % {blocks} * {COLUMN_BLOCK};")
@@ -324,21 +396,22 @@ class _Printer:
         kernel = self.kernel
         first = kernel.inner[0]
         points = _count(kernel.inner)
-        pieces = max(2, min(SPLIT_PIECES, points // SPLIT_POINTS, first.size))
-        size = -(-first.size // pieces)
-        pieces = -(-first.size // size)
+        pieces = max(2, min(SPLIT_PIECES, hint_of(points) // SPLIT_POINTS, hint_of(first.size)))
+        size = _rounded_up(first.size, pieces)
+        if isinstance(size, int):
+            pieces = -(-first.size // size)
         for section in kernel.sections:
             self._row_section(section)
             if section.loops:
                 self._split_loop(section, first, pieces, size)
 
-    def _split_loop(self, section: Section, first: Axis, pieces: int, size: int) -> None:
+    def _split_loop(self, section: Section, first: Axis, pieces: int, size: int | str) -> None:
         parts: dict[Reduction, str] = {}
         for reduction, _ in section.reductions:
             parts[reduction] = self.fresh("q")
             ctype = "double" if self._wide(reduction) else _VALUE_TYPES[reduction.dtype]
             self.put(f"{ctype} {parts[reduction]}[{pieces}];")
-        self.put("#pragma omp parallel for schedule(static)")
+        self.put(self._threads())
         self.open(f"for (int64_t c = 0; c < {pieces}; ++c)")
         self.put(f"const int64_t low = c * {size};")
         self.put(f"const int64_t high = low + {size} < {first.size} ? low + {size} : {first.size};")

@@ -1,0 +1,338 @@
+"""Symbolic sizes: polynomials with integer coefficients over symbols that are known when the graph runs.
+
+In: torch's SymInts, by `SizeTable.of`. Out: `Size`, which stands wherever the loop IR has an int: arithmetic gives ints
+again where the symbols cancel. Text of a size is an expression of Python and of C alike; what is no polynomial (a
+rounded division) is a symbol of its own, with a definition for the plan.
+Comparisons are proofs: `a < b` is True only if it holds for all values that the symbols can have, so neither `a < b`
+nor `a >= b` may hold. Where only speed depends on it, ask `hint_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from dynajit import symbols
+
+# Of a symbol whose value nobody knows yet.
+UNKNOWN_HINT = 4096
+# Stands for a bound that nothing is known of.
+FAR = 1 << 62
+
+
+class Undecided(Exception):
+    """An int was needed, and the size is known only when the graph runs."""
+
+
+class SizeSymbol:
+    """One symbol: its name, the least value it can have, the value at hand."""
+
+    __slots__ = ("hint", "low", "name")
+
+    def __init__(self, name: str, low: int, hint: int) -> None:
+        self.name = name
+        self.low = low
+        self.hint = hint
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Monomial: TypeAlias = tuple[SizeSymbol, ...]  # by name; () for the constant
+Terms: TypeAlias = dict[Monomial, int]
+
+
+def _name_of(symbol: SizeSymbol) -> str:
+    return symbol.name
+
+
+def _times(one: Terms, other: Terms) -> Terms:
+    result: Terms = {}
+    for left, factor in one.items():
+        for right, by in other.items():
+            key = tuple(sorted(left + right, key=_name_of))
+            result[key] = result.get(key, 0) + factor * by
+    return result
+
+
+def _terms(value: Any) -> Terms | None:
+    if isinstance(value, Size):
+        return value.terms
+    return {(): value} if isinstance(value, int) else None
+
+
+def _made(terms: Terms) -> int | Size:
+    kept = {key: factor for key, factor in terms.items() if factor}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    return Size(kept)
+
+
+class Size:
+    """A polynomial that is no constant."""
+
+    __slots__ = ("_hash", "_least", "terms")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._hash = hash(frozenset(terms.items()))
+        self._least: int | None = None
+
+    # -- arithmetic
+
+    def __add__(self, other: Any) -> Any:
+        theirs = _terms(other)
+        if theirs is None:
+            return NotImplemented
+        total = dict(self.terms)
+        for key, factor in theirs.items():
+            total[key] = total.get(key, 0) + factor
+        return _made(total)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Any) -> Any:
+        theirs = _terms(other)
+        return NotImplemented if theirs is None else _made(_times(self.terms, theirs))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __sub__(self, other: Any) -> Any:
+        return self + other * -1
+
+    def __rsub__(self, other: Any) -> Any:
+        return self * -1 + other
+
+    def __floordiv__(self, other: Any) -> Any:
+        """Exact division only."""
+        return _exact(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _exact(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        """0 where the division is exact; else something that isn't 0."""
+        return 0 if quotient(self, other) is not None else self
+
+    def __rmod__(self, other: Any) -> Any:
+        return 0 if quotient(other, self) is not None else self
+
+    # -- proofs
+
+    @property
+    def least(self) -> int:
+        """A number that the size is never less than."""
+        if self._least is None:
+            # in terms of what each symbol is above its least value, nothing that is added lessens the sum
+            moved: Terms = {}
+            for key, factor in self.terms.items():
+                product: Terms = {(): factor}
+                for symbol in key:
+                    product = _times(product, {(symbol,): 1, (): symbol.low})
+                for part, by in product.items():
+                    moved[part] = moved.get(part, 0) + by
+            lessens = any(by < 0 for part, by in moved.items() if part)
+            self._least = -FAR if lessens else moved.get((), 0)
+        return self._least
+
+    def __lt__(self, other: Any) -> bool:
+        return least_of(other - self) > 0
+
+    def __le__(self, other: Any) -> bool:
+        return least_of(other - self) >= 0
+
+    def __gt__(self, other: Any) -> bool:
+        return least_of(self - other) > 0
+
+    def __ge__(self, other: Any) -> bool:
+        return least_of(self - other) >= 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __index__(self) -> int:
+        raise Undecided(repr(self))
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise Undecided(repr(self))
+
+    # -- text
+
+    def __repr__(self) -> str:
+        parts = []
+        for key, factor in sorted(self.terms.items(), key=lambda term: (-len(term[0]), [s.name for s in term[0]])):
+            names = [symbol.name for symbol in key]
+            parts.append("*".join([str(factor), *names] if factor != 1 or not names else names))
+        text = " + ".join(parts)
+        return text if len(parts) == 1 and text.isidentifier() else f"({text})"
+
+    @property
+    def symbols(self) -> set[SizeSymbol]:
+        """The symbols in it."""
+        return {symbol for key in self.terms for symbol in key}
+
+    @property
+    def content(self) -> int:
+        """The greatest number that divides it."""
+        return math.gcd(*self.terms.values())
+
+
+_WORD = re.compile(r"\b[a-z]+[0-9]+\b")
+
+
+def symbols_in(text: str) -> list[str]:
+    """The names of symbols in the text of a size, each once."""
+    return list(dict.fromkeys(_WORD.findall(text)))
+
+
+def least_of(value: int | Size) -> int:
+    """A number that the value is never less than."""
+    return value if isinstance(value, int) else value.least
+
+
+def hint_of(value: int | Size) -> int:
+    """The value for the sizes at hand."""
+    if isinstance(value, int):
+        return value
+    return sum(factor * math.prod(symbol.hint for symbol in key) for key, factor in value.terms.items())
+
+
+def quotient(value: Any, divisor: Any) -> Any:
+    """value / divisor where that is exact, else None."""
+    if isinstance(value, int) and isinstance(divisor, int):
+        return value // divisor if divisor and value % divisor == 0 else None
+    if value == 0:
+        return 0
+    if value == divisor:
+        return 1
+    terms, by = _terms(value), _terms(divisor)
+    assert terms is not None and by is not None
+    rest, result = dict(terms), {}
+    lead = max(by, key=_order)
+    while rest:
+        top = max(rest, key=_order)
+        part = _without(top, lead)
+        if part is None or rest[top] % by[lead]:
+            return None
+        factor = rest[top] // by[lead]
+        result[part] = factor
+        for key, amount in _times(by, {part: factor}).items():
+            left = rest.get(key, 0) - amount
+            if left:
+                rest[key] = left
+            else:
+                rest.pop(key, None)
+    return _made(result)
+
+
+def _order(key: Monomial) -> tuple[int, list[str]]:
+    return len(key), [symbol.name for symbol in key]
+
+
+def _without(key: Monomial, part: Monomial) -> Monomial | None:
+    left = list(key)
+    for symbol in part:
+        if symbol not in left:
+            return None
+        left.remove(symbol)
+    return tuple(left)
+
+
+def _exact(value: Any, divisor: Any) -> Any:
+    found = quotient(value, divisor)
+    if found is None:
+        raise Undecided(f"{value} // {divisor}")
+    return found
+
+
+def size_symbols(values: Iterable[Any]) -> set[SizeSymbol]:
+    """The symbols in these sizes."""
+    found: set[SizeSymbol] = set()
+    return found.union(*(value.symbols for value in values if isinstance(value, Size)))
+
+
+def common(one: Any, other: Any) -> Any:
+    """Something that divides both; the greatest common divisor of ints."""
+    if isinstance(one, int) and isinstance(other, int):
+        return math.gcd(one, other)
+    if quotient(one, other) is not None:
+        return other
+    if quotient(other, one) is not None:
+        return one
+    contents = [value.content if isinstance(value, Size) else value for value in (one, other)]
+    return math.gcd(*contents)
+
+
+def is_symbolic(values: Iterable[Any]) -> bool:
+    """Is any of them known only when the graph runs?"""
+    return any(isinstance(value, Size) for value in values)
+
+
+class SizeTable:
+    """The symbols of one graph."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, SizeSymbol] = {}
+        # symbols that stand for what is no polynomial -> Python text over the other symbols
+        self.definitions: dict[str, str] = {}
+        self._derived: dict[symbols.Tree, int | Size] = {}
+
+    def of(self, number: Any) -> Any:
+        """An int, a SymInt or torch's expression as an int or Size."""
+        if isinstance(number, int):
+            return number
+        node = number.node
+        return self._of(node.expr, node.shape_env)
+
+    def _of(self, expr: Any, env: Any) -> Any:
+        if expr.is_Symbol:
+            return Size({(self._symbol(str(expr), expr, env),): 1})
+        if expr.is_Integer:
+            return int(expr)
+        kind = type(expr).__name__
+        if kind == "Add":
+            return functools.reduce(lambda a, b: a + b, (self._of(part, env) for part in expr.args))
+        if kind == "Mul" and all(part.is_Integer or not part.is_Number for part in expr.args):
+            return functools.reduce(lambda a, b: a * b, (self._of(part, env) for part in expr.args))
+        if kind in ("Pow", "PowByNatural") and expr.args[1].is_Integer and 0 < int(expr.args[1]) < 6:
+            return functools.reduce(lambda a, b: a * b, [self._of(expr.args[0], env)] * int(expr.args[1]))
+        return self._other(expr, env)
+
+    def _other(self, expr: Any, env: Any) -> Any:
+        tree = symbols.tree_of(expr)
+        found = self._derived.get(tree)
+        if found is None:
+            for name in symbols.names_in(tree):
+                if name not in self.symbols:
+                    self._of(next(symbol for symbol in expr.free_symbols if str(symbol) == name), env)
+            name = f"z{len(self._derived)}"
+            self.definitions[name] = symbols.readable(tree)
+            found = self._derived[tree] = Size({(self._symbol(name, expr, env),): 1})
+        return found
+
+    def _symbol(self, name: str, expr: Any, env: Any) -> SizeSymbol:
+        known = self.symbols.get(name)
+        if known is None:
+            low = env.bound_sympy(expr).lower
+            values: Mapping[str, int] = {key: symbol.hint for key, symbol in self.symbols.items()}
+            hint = _hint(expr, env) if name not in self.definitions else symbols.value_of(symbols.tree_of(expr), values)
+            known = self.symbols[name] = SizeSymbol(name, int(low) if low.is_Integer else 0, int(hint))
+        return known
+
+
+def _hint(expr: Any, env: Any) -> int:
+    known = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    return int(known[expr]) if expr in known else UNKNOWN_HINT
