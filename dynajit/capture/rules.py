@@ -19,6 +19,7 @@ from dynajit.interp import policy
 
 # Parts of torch whose frames are captured when eager code calls them: they run the user's modules and updates.
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_LIBRARY_TESTS = os.path.join(_STDLIB, "test", "")  # programs as others are, though they lie there
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_CAPTURED = tuple(
     _TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py"))
@@ -35,13 +36,17 @@ def _is_torchs_own(code: types.CodeType) -> bool:
     return filename.startswith(_TORCH) and not filename.startswith(_TORCH_CAPTURED)
 
 
+def _is_librarys(filename: str) -> bool:
+    return filename.startswith(_STDLIB) and "site-packages" not in filename and not filename.startswith(_LIBRARY_TESTS)
+
+
 def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     """Why frames of this code are not captured, or None."""
     name = globals_.get("__name__") or ""
     prefix = policy.skipped_prefix(name)
     if prefix is not None:
         return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
-    if code.co_filename.startswith(_STDLIB) and "site-packages" not in code.co_filename:
+    if _is_librarys(code.co_filename):
         return "Python's own library"
     if _is_torchs_own(code):
         return f"{code.co_filename} is torch's own"

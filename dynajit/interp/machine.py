@@ -37,6 +37,10 @@ from dynajit.values.wrap import from_real, wrap
 OPCODE_MODULES = (opcodes_stack, opcodes_data, opcodes_control)
 MAX_DEPTH = 120
 DELETED: Any = object()
+# Instructions traced without a graph operation or a new tensor before the trace is given up: at the start, where it may
+# never meet a tensor, and later, where optimizers go through thousands of parameters between two operations.
+IDLE_START = 20_000
+IDLE_LATER = 500_000
 
 
 class Interpreter(Calls):
@@ -65,6 +69,9 @@ class Interpreter(Calls):
         self._objects: dict[int, tuple[Any, Value]] = {}
         self._keep: list[Any] = []
         self._stacks: dict[tuple[Any, ...], str] = {}
+        self._steps = 0
+        self._idle_end = IDLE_START
+        self._work_seen = 0
         self.entry_state = EntryState()
         self.guard(None, "GLOBAL_STATE")
 
@@ -103,7 +110,10 @@ class Interpreter(Calls):
             frame.current = instr
             frame.ip = instr.index + 1
             if instr.op not in SIMPLE:
+                self._steps += 1
                 frame.checkpoint = self._checkpoint(frame, instr)
+                if self._steps > self._idle_end:
+                    self._check_idle()
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
             except Raised as error:
@@ -123,6 +133,14 @@ class Interpreter(Calls):
         previous, frame.current = frame.current, instr
         frame.entered[instr.index] = Snapshot([frame.state()], checkpoint)
         frame.current = previous
+
+    def _check_idle(self) -> None:
+        """End a trace that does nothing but Python's work: tracing that is slower than running it."""
+        work = self.graph.op_count + len(self.tensors)
+        if work == self._work_seen:
+            raise GraphBreak(breaks.TOO_LONG, f"{self._steps} instructions")
+        self._work_seen = work
+        self._idle_end = self._steps + IDLE_LATER
 
     def _nobody_catches(self) -> bool:
         """An exception that leaves the innermost frame is sure to leave the outermost one."""

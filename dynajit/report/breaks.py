@@ -108,6 +108,11 @@ IN_REGION = _kind(
     "move the loop's body into a function of its own",
 )
 RECURSION = _kind("recursion", "calls are nested too deep to be traced", "use a loop")
+TOO_LONG = _kind(
+    "trace-too-long",
+    "so many instructions were traced without meeting a tensor that running them is quicker",
+    "nothing to change: move tensor code that follows a long Python loop into a function of its own",
+)
 IMPORT = _kind(
     "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"
 )

@@ -544,7 +544,9 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
 def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
     hashed = item.hash_key(tx)
     if hashed not in self.entries:
-        self.replace(tx, {**self.entries, hashed: item})
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.set_item(self.entries, hashed, item)
     return ConstVal(None)
 
 
