@@ -34,6 +34,8 @@ PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n);
  * cells as arguments. False, and nothing changed, when the thread's stack has no room for the function's frame. */
 bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
                      PyObject *const *cells, Py_ssize_t n_cells);
+/* Lets go of the variables of a frame that has returned, where its caller would only do so later. */
+void dj_frame_drop_locals(Frame *frame);
 /* Ends a frame that will not be evaluated. Steals the result; NULL with an error set raises. Returns it. */
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result);
 

@@ -95,6 +95,15 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
     return result;
 }
 
+void dj_frame_drop_locals(Frame *frame)
+{
+    if (frame->frame_obj == NULL) { /* else somebody may still look at them */
+        for (int i = 0; i < frame->stacktop; i++) {
+            Py_CLEAR(frame->localsplus[i]);
+        }
+    }
+}
+
 bool dj_thread_is_traced(PyThreadState *tstate)
 {
     return tstate->c_tracefunc != NULL;

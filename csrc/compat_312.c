@@ -127,6 +127,11 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
     return result;
 }
 
+void dj_frame_drop_locals(Frame *frame)
+{
+    (void)frame; /* the evaluator has cleared it */
+}
+
 bool dj_thread_is_traced(PyThreadState *tstate)
 {
     if (tstate->c_tracefunc != NULL) {

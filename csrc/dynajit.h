@@ -140,8 +140,13 @@ void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
 void dj_hook_enter_off(HookRegion *region);
 bool dj_hook_is_off(void); /* entering it would change nothing */
 void dj_hook_leave(HookRegion *region);
-/* Calls the variant's function with the callback on or off, as the variant asks. */
-PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n);
+/* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing. */
+PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
+                         PyObject **owned, Py_ssize_t n_owned);
+/* Calls a Python function. Once its frame holds the arguments, the references in `owned` (NULL for none) are given up
+ * and set to NULL, so that the function's own variables alone keep them alive. */
+PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                            PyObject **owned, Py_ssize_t n_owned);
 
 /* ---- bind.c: a call's arguments laid out as the frame's fast locals ---- */
 
@@ -160,8 +165,14 @@ int dj_bind(PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs,
             BoundArguments *bound);
 void dj_bind_clear(BoundArguments *bound);
 
-/* ---- fast_call.c and graph_call.c: the callables ---- */
+/* ---- fast_call.c, tail_call.c and graph_call.c: the callables ---- */
 
+bool dj_is_compiled_function(PyObject *object);
+/* Calls a CompiledFunction with references that it gives up as soon as the function's frame has its own. */
+PyObject *dj_call_compiled(PyObject *function, PyObject **owned_args, Py_ssize_t n);
+/* Makes the calls that generated code asked for by returning them. Steals and may give NULL, as the call did. */
+PyObject *dj_finish_tails(PyObject *result);
+int dj_tail_call_init(PyObject *module);
 int dj_fast_call_init(PyObject *module);
 int dj_graph_call_init(PyObject *module);
 

@@ -19,54 +19,66 @@ typedef struct {
     PyObject *weakrefs;
 } CompiledFunction;
 
-static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, PyObject *const *args,
-                               size_t nargsf, PyObject *kwnames)
+/* The arguments of one call, and the references among them that the callee's frame takes over (NULL: none). */
+typedef struct {
+    PyObject *const *args;
+    size_t nargsf;
+    PyObject *kwnames;
+    PyObject **owned;
+    Py_ssize_t n_owned;
+} Call;
+
+static PyTypeObject *CompiledType;
+
+static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, const Call *call)
 {
     HookRegion region;
     dj_hook_enter(&region, callback, callback != NULL ? self->key : NULL);
-    PyObject *result = dj_call_function(function, args, nargsf, kwnames);
+    PyObject *result =
+        dj_call_releasing(function, call->args, call->nargsf, call->kwnames, call->owned, call->n_owned);
     dj_hook_leave(&region);
     return result;
 }
 
 /* The variant for these locals, run; NULL without an error on a miss. */
 static PyObject *run_hit(CompiledFunction *self, CodeState *state, PyFunctionObject *function, PyObject *const *locals,
-                         Py_ssize_t n, bool *hit)
+                         Py_ssize_t n, const Call *call, bool *hit)
 {
     Variant *variant = dj_lookup(state, self->key, function->func_globals, locals, NULL);
     if (variant == NULL) {
         return NULL;
     }
     *hit = true;
-    PyObject *result = dj_run_variant(variant, self->callback, locals, n);
+    PyObject *result = dj_run_variant(variant, self->callback, locals, n, call->owned, call->n_owned);
     Py_DECREF(variant);
     return result;
 }
 
 static PyObject *try_variants(CompiledFunction *self, CodeState *state, PyFunctionObject *function,
-                              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, bool *hit)
+                              const Call *call, bool *hit)
 {
+    Py_ssize_t nargs = PyVectorcall_NARGS(call->nargsf);
     PyCodeObject *code = (PyCodeObject *)function->func_code;
     const int variadic = CO_VARARGS | CO_VARKEYWORDS;
-    if (kwnames == NULL && nargs == code->co_argcount && code->co_kwonlyargcount == 0 && !(code->co_flags & variadic)
+    if (call->kwnames == NULL && nargs == code->co_argcount && code->co_kwonlyargcount == 0 && !(code->co_flags & variadic)
         && function->func_closure == NULL) {
-        return run_hit(self, state, function, args, nargs, hit);
+        return run_hit(self, state, function, call->args, nargs, call, hit);
     }
     BoundArguments bound;
-    if (dj_bind(function, args, nargs, kwnames, &bound) != 1) {
+    if (dj_bind(function, call->args, nargs, call->kwnames, &bound) != 1) {
         PyErr_Clear(); /* the original, called next, says what is wrong */
         return NULL;
     }
-    PyObject *result = run_hit(self, state, function, bound.values, bound.n, hit);
+    PyObject *result = run_hit(self, state, function, bound.values, bound.n, call, hit);
     dj_bind_clear(&bound);
     return result;
 }
 
-static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+/* One call; what it returns may ask for another. */
+static PyObject *call_once(CompiledFunction *self, const Call *call)
 {
-    CompiledFunction *self = (CompiledFunction *)object;
     if (dj_thread_is_traced(PyThreadState_Get())) {
-        return call_original(self, self->function, NULL, args, nargsf, kwnames);
+        return call_original(self, self->function, NULL, call);
     }
     /* Guards may run Python code that drops the last outside reference to any of these. */
     Py_INCREF(self);
@@ -76,16 +88,32 @@ static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t n
     PyObject *result = NULL;
     bool hit = false;
     if (state != NULL && state->count > 0 && !(state->flags & (DJ_SKIP | DJ_OURS))) {
-        result = try_variants(self, state, (PyFunctionObject *)function, args, PyVectorcall_NARGS(nargsf), kwnames,
-                              &hit);
+        result = try_variants(self, state, (PyFunctionObject *)function, call, &hit);
     }
     if (!hit) {
-        result = call_original(self, function, self->callback, args, nargsf, kwnames);
+        result = call_original(self, function, self->callback, call);
     }
     Py_DECREF(code);
     Py_DECREF(function);
     Py_DECREF(self);
     return result;
+}
+
+static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Call call = {.args = args, .nargsf = nargsf, .kwnames = kwnames};
+    return dj_finish_tails(call_once((CompiledFunction *)object, &call));
+}
+
+bool dj_is_compiled_function(PyObject *object)
+{
+    return Py_IS_TYPE(object, CompiledType);
+}
+
+PyObject *dj_call_compiled(PyObject *function, PyObject **owned_args, Py_ssize_t n)
+{
+    Call call = {.args = owned_args, .nargsf = (size_t)n, .owned = owned_args, .n_owned = n};
+    return call_once((CompiledFunction *)function, &call);
 }
 
 /* ---- the object ---- */
@@ -263,8 +291,6 @@ static PyType_Spec compiled_spec = {
 
 int dj_fast_call_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &compiled_spec, NULL);
-    int status = type != NULL ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return status;
+    CompiledType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &compiled_spec, NULL);
+    return CompiledType != NULL ? PyModule_AddType(module, CompiledType) : -1;
 }

@@ -20,6 +20,12 @@ static __thread struct {
     HookMode mode;
     Frame *handed_on; /* the frame that an evaluator below us has now */
     int handed_level; /* which of `previous` has it */
+    struct {
+        PyObject *function; /* the next frame is its, unless the call fails; NULL: none is waited for */
+        PyObject **owned;
+        Py_ssize_t n;
+        int change; /* what waiting did to the chain */
+    } release;
 } thread;
 
 enum { NO_CHANGE, PUSHED, COVERED, POPPED };
@@ -148,6 +154,51 @@ PyObject *dj_hook_key(void)
     return thread.mode.key;
 }
 
+/* ---- giving up arguments once the frame has them ---- */
+
+static void stop_waiting(void)
+{
+    int change = thread.release.change;
+    thread.release.function = NULL;
+    if (current_evaluator() != eval_frame) {
+        return;
+    }
+    if (change == PUSHED) {
+        uninstall();
+    }
+    else if (change == COVERED) {
+        set_evaluator(previous[depth - 1]);
+    }
+}
+
+static void release_arguments(Frame *frame)
+{
+    PyObject **owned = thread.release.owned;
+    Py_ssize_t n = thread.release.n;
+    bool expected = (PyObject *)dj_frame_function(frame) == thread.release.function;
+    stop_waiting();
+    for (Py_ssize_t i = 0; expected && i < n; i++) {
+        Py_CLEAR(owned[i]);
+    }
+}
+
+PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                            PyObject **owned, Py_ssize_t n_owned)
+{
+    if (owned == NULL) {
+        return dj_call_function(function, args, nargsf, kwnames);
+    }
+    thread.release.function = function;
+    thread.release.owned = owned;
+    thread.release.n = n_owned;
+    thread.release.change = install();
+    PyObject *result = dj_call_function(function, args, nargsf, kwnames);
+    if (thread.release.function == function && thread.release.owned == owned) {
+        stop_waiting(); /* the call failed before there was a frame */
+    }
+    return result;
+}
+
 /* ---- handing a frame on ---- */
 
 static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
@@ -212,14 +263,15 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
 
 /* ---- running a variant ---- */
 
-PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n)
+PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
+                         PyObject **owned, Py_ssize_t n_owned)
 {
     PyObject *function = Py_NewRef(variant->function);
     PyObject *result;
     bool as_is = variant->needs_hook ? thread.mode.callback == callback && thread.mode.key == variant->key
                                      : dj_hook_is_off();
     if (as_is) {
-        result = dj_call_function(function, locals, (size_t)n, NULL);
+        result = dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
     }
     else {
         HookRegion region;
@@ -229,7 +281,7 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
         else {
             dj_hook_enter_off(&region);
         }
-        result = dj_call_function(function, locals, (size_t)n, NULL);
+        result = dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
         dj_hook_leave(&region);
     }
     Py_DECREF(function);
@@ -252,6 +304,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
     if (dj_frame_become(tstate, frame, function, n_params, locals + n_params, n - n_params)) {
         Py_CLEAR(closure);
         result = _PyEval_EvalFrameDefault(tstate, frame, 0);
+        dj_frame_drop_locals(frame);
     }
     else {
         result = dj_call_function((PyObject *)function, locals, (size_t)n, NULL);
@@ -261,7 +314,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
     if (turn_off) {
         dj_hook_leave(&region);
     }
-    return result;
+    return dj_finish_tails(result);
 }
 
 /* ---- the evaluator ---- */
@@ -290,6 +343,9 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
 
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
 {
+    if (thread.release.function != NULL) {
+        release_arguments(frame);
+    }
     if (thread.mode.shielded) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }

@@ -233,6 +233,7 @@ class FrameCapture:
             return self._eager(GuardSet())
         finally:
             tx.finish()
+            tx.forget()
 
     # -- interpretation
 

@@ -222,7 +222,6 @@ class GraphBuilder:
         module = fx.GraphModule(torch.nn.Module(), self.graph, "DynajitGraph")
         return module, used
 
-
     def _symbols_of_inputs(self) -> set[str]:
         """The symbols in the sizes of the tensors that the graph uses: as torch has it, they are inputs too."""
         return {

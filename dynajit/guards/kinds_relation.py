@@ -70,5 +70,3 @@ class Relation(GuardKind):
         texts = [name, *(source.name() for source in others)]
         now = ", ".join(f"{text} is {number!r}" for text, number in zip(texts, values, strict=True))
         return f"{self.describe(name, params)} does not hold: {now}"
-
-

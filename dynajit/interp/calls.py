@@ -27,7 +27,7 @@ from dynajit.values.deque import DequeVal
 from dynajit.values.effects import is_replayed, replay
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
-from dynajit.values.iterators import IteratorVal, SequenceIterator
+from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
@@ -238,12 +238,13 @@ class Calls(Tracer):
         iterator = value.iterate(self)
         if isinstance(iterator, IteratorVal):
             return iterator.drain(self)
-        items = []
+        items: list[Value] = []
         while True:
             try:
                 items.append(self.next(iterator))
             except Exhausted:
                 return items
+            check_length(len(items))
 
     def unpack_set(self, value: Value) -> list[Value]:
         entries = getattr(value, "entries", None)
@@ -274,6 +275,9 @@ class Calls(Tracer):
 
     def iterator(self, items: Sequence[Value], kind: type) -> Value:
         return SequenceIterator(list(items), kind)
+
+    def const_iterator(self, value: object) -> Value:
+        return ConstIterator(value)
 
     def cell_contents_source(self, source: Source) -> Source:
         return CellContentsSource(source)

@@ -41,6 +41,8 @@ DELETED: Any = object()
 # never meet a tensor, and later, where optimizers go through thousands of parameters between two operations.
 IDLE_START = 20_000
 IDLE_LATER = 500_000
+# Guards of one variant: more would make each call slower than what they save.
+MOST_GUARDS = 200_000
 
 
 class Interpreter(Calls):
@@ -208,13 +210,24 @@ class Interpreter(Calls):
         """Where the traced program stands, outermost first."""
         return [frame.location() for frame in self.frames]
 
+    def forget(self) -> None:
+        """Let go of the program's objects: what was made of them refers to itself, and would wait for the collector."""
+        for _, value in self._objects.values():
+            value.__dict__.clear()
+        for frame in self.broken_frames or ():
+            frame.__dict__.clear()
+        self.__dict__.clear()
+
     # --------------------------------------------------------------------------------------------------- guards
 
     def guard(self, source: Source | None, kind: str, *params: object) -> None:
         """Record what the trace relies on."""
         if source is None and kind != "GLOBAL_STATE":
             return
-        self.guards.add(Guard(source, kind, *params, user_loc=self._location()))
+        location = self._location()
+        if location is not None and len(self.guards) > MOST_GUARDS:
+            raise GraphBreak(breaks.TOO_LONG, f"{len(self.guards)} guards")
+        self.guards.add(Guard(source, kind, *params, user_loc=location))
 
     def _location(self) -> FrameLoc | None:
         return self.frames[-1].location() if self.frames else None

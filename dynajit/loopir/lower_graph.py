@@ -52,9 +52,7 @@ def forget() -> None:
     nodes.clear()
 
 
-def lower(
-    gm: torch.fx.GraphModule, name: str, device: torch.device = CPU, left: Collection[str] = ()
-) -> Program:
+def lower(gm: torch.fx.GraphModule, name: str, device: torch.device = CPU, left: Collection[str] = ()) -> Program:
     """The graph as a program that computes on `device`; the ops named in `left` are left to the dispatcher."""
     return _Lowering(gm, name, device, left).run()
 

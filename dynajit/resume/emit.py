@@ -12,12 +12,14 @@ from functools import partial
 from types import CellType, CodeType
 from typing import Any
 
+from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.resume.inside import calling_functions, instruction_function
+from dynajit.resume.lifetime import unneeded, with_bound_variables
 from dynajit.resume.plan import (
     Plan,
     Resume,
@@ -98,15 +100,24 @@ class Emission:
             handler = plan.frames[depth].current.handler
             if not self.caught and handler is not None:
                 self.caught = [*outer[:depth], resume_handler(plan.frames[depth], handler)]
+        existing = set(map(id, reachable(self.roots())))
+        shared = plan.cut.shared if plan.cut is not None else ()
+        self.resumes = [[with_bound_variables(resume, existing, shared) for resume in chain] for chain in self.resumes]
+        self.caught = [with_bound_variables(resume, existing, shared) for resume in self.caught]
 
-    def roots(self) -> list[Any]:
-        """All values that the code pushes."""
-        found: list[Any] = [*self.results, *self.operands]
+    def _resumed(self) -> list[Any]:
+        """All values that the continuations take."""
+        found: list[Any] = []
         for chain in [*self.resumes, self.caught]:
             for resume in chain:
                 found.extend(resume.stack)
                 found.extend(_local(resume.frame, name) for name in resume.locals if name in resume.frame.locals)
                 found.extend(resume.frame.cells[name] for name in resume.cells)
+        return found
+
+    def roots(self) -> list[Any]:
+        """All values that the code pushes."""
+        found: list[Any] = [*self.results, *self.operands, *self._resumed()]
         if self.plan is not None and self.plan.cut is not None:
             frame, cut = self.plan.frames[-1], self.plan.cut
             found.extend(_local(frame, name) for name in (*cut.named, *cut.shared) if name in frame.locals)
@@ -239,6 +250,8 @@ class Emission:
                 self.out.push(value)
             if instr.op in _UNBOUND:
                 self._unbound(instr)
+            else:
+                self._let_go()
             if len(self.resumes) < 2:
                 self.emit.rerun(instr)
                 self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
@@ -315,6 +328,12 @@ class Emission:
             self.emit.load_fast(name)
             self.emit.delete_fast(name)
 
+    def _let_go(self) -> None:
+        """Before the instruction runs for real: only the program's own variables keep objects alive."""
+        params = [name for name in self.root.code.params if name not in self.root.code.passed_cells]
+        for name in unneeded(self.out, params, self._resumed()):
+            self.emit.delete_fast(name)
+
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
         if instr.arg in self.root.code.params:
@@ -330,7 +349,8 @@ class Emission:
         """Run the instruction at its place in the inlined frames; leaves what it pushes, or a branch's condition."""
         self.emit.set_location(self.root.current.positions)
         function = instruction_function(plan.frames[1:], self.operands)
-        self._call(function, [partial(self.out.push, value) for value in self.operands if value is not NULL])
+        pushes = [partial(self.out.push, value) for value in self.operands if value is not NULL]
+        self._call(function, [*pushes, self._let_go], len(pushes))
         if not self.resumes:
             self.emit.return_value()  # not reached: the instruction raises
             return
@@ -358,7 +378,8 @@ class Emission:
             own, pushes = ([], pushes) if inner is not None else (pushes, [])
             pushes = [*slots, *own, *named, *cells, *pushes]
             inner = InnerCall(function, len(pushes))
-        self._call(function, pushes)
+        # the call is made by who ran this code, when this frame and its variables are gone
+        self._call(_C.tail, [partial(self.out.const, function), *pushes])
         self.emit.return_value()
 
     def _take(self, name: str) -> None:
@@ -377,12 +398,15 @@ class Emission:
             return push
         return partial(self.out.push, _local(frame, name))
 
-    def _call(self, function: Callable[..., Any], pushes: Sequence[Callable[[], None]]) -> None:
+    def _call(
+        self, function: Callable[..., Any], pushes: Sequence[Callable[[], None]], argc: int | None = None
+    ) -> None:
         def push() -> None:
             for push_one in pushes:
                 push_one()
 
-        self.emit.call_function(lambda: self.emit.load_const(function), push, len(pushes))
+        count = len(pushes) if argc is None else argc
+        self.emit.call_function(lambda: self.emit.load_const(function), push, count)
 
 
 def _nothing() -> None:

@@ -105,6 +105,15 @@ class Rebuilder:
         self._keep: list[Value] = []
         self.cyclic: set[int] = set()
         self._count = 0
+        # variables that hold an object, in the order of making
+        self.stored: list[str] = []
+
+    def variable_of(self, value: Value) -> str | None:
+        """The variable that `push` reads for a value that was prepared, if there is one."""
+        name = self._variables.get(id(value))
+        if name is None and value.source is not None:
+            name = self._sources.get(value.source)
+        return name
 
     def variable(self, hint: str) -> str:
         """A name that no user variable has."""
@@ -122,6 +131,7 @@ class Rebuilder:
         if name is None:
             source.emit(self.emit, self.load)
             name = self._sources[source] = self.variable("source")
+            self.stored.append(name)
             self.emit.copy(1)
             self.emit.store_fast(name)
             return
@@ -133,6 +143,7 @@ class Rebuilder:
             return
         source.emit(self.emit, self.load)
         name = self._sources[source] = self.variable("source")
+        self.stored.append(name)
         self.emit.store_fast(name)
 
     # -- making
@@ -140,6 +151,7 @@ class Rebuilder:
     def bind(self, value: Value, name: str) -> None:
         """The object is in variable `name`."""
         self._variables[id(value)] = name
+        self.stored.append(name)
         self._keep.append(value)
 
     def prepare(self, value: Any) -> None:

@@ -121,7 +121,9 @@ class ConstVal(Value):
         return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
 
     def iterate(self, tx: Tracer) -> Value:
-        if isinstance(self.value, (str, bytes, range, frozenset)):
+        if type(self.value) in (str, bytes, range):
+            return tx.const_iterator(self.value)
+        if isinstance(self.value, frozenset):
             return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
 

@@ -9,8 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.values.base import Exhausted, Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+
+# Items of one list or tuple that tracing follows one by one.
+LONGEST = 100_000
+
+
+def check_length(count: int) -> None:
+    """What is longer is handled by the real instruction."""
+    if count > LONGEST:
+        raise GraphBreak(breaks.TOO_LONG, f"a container of more than {LONGEST} items")
+
+
+def iterator_at(sequence: Sequence[Any], index: int) -> Any:
+    """An iterator over the sequence that has given `index` items."""
+    iterator: Any = iter(sequence)
+    if index:
+        iterator.__setstate__(index)
+    return iterator
+
+
+def ended_iterator(empty: Any) -> Any:
+    """An iterator of the type that `empty` has that came to its end, and holds nothing."""
+    iterator = iter(empty)
+    next(iterator, None)
+    return iterator
 
 
 class IteratorVal(Value):
@@ -30,19 +55,22 @@ class IteratorVal(Value):
 
     def drain(self, tx: Tracer) -> list[Value]:
         """All remaining items."""
-        items = []
+        items: list[Value] = []
         while True:
             try:
                 items.append(self.next(tx))
             except Exhausted:
                 return items
+            check_length(len(items))
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)
 
 
 class SequenceIterator(IteratorVal):
-    """Over a list of values; a list that grows while it is iterated is seen to grow."""
+    """Over a list of values; a list that grows while it is iterated is seen to grow, until the end was reached."""
+
+    ended = False
 
     def __init__(self, items: Sequence[Value], kind: type) -> None:
         self.items = items
@@ -56,7 +84,10 @@ class SequenceIterator(IteratorVal):
         return len(self.items)
 
     def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
         if self.index >= self.count(tx):
+            tx.journal.set_attr(self, "ended", True)
             raise Exhausted()
         found = self.item(tx, self.index)
         tx.journal.set_attr(self, "index", self.index + 1)
@@ -77,6 +108,37 @@ class SequenceIterator(IteratorVal):
             out.emit.build_tuple(len(rest))
 
         out.call_const(iter, push, 1)
+
+
+class ConstIterator(SequenceIterator):
+    """Over a string, bytes or range; each item is made when it is asked for, as ranges may be long."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__((), type(iter(value)))
+        self.value = value
+        self.total = _length(value)
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return ConstVal(self.value[index])
+
+    def count(self, tx: Tracer) -> int:
+        return self.total
+
+    def children(self) -> Sequence[Value]:
+        return ()
+
+    def rebuild(self, out: Any) -> None:
+        if self.ended:
+            out.call_const(ended_iterator, lambda: out.const(self.value[:0]), 1)
+        else:
+            out.call_const(iterator_at, lambda: out.consts(self.value, self.index), 2)
+
+
+def _length(value: Any) -> int:
+    if not isinstance(value, range):
+        return len(value)
+    span = value.stop - value.start
+    return max(0, (span + value.step - (1 if value.step > 0 else -1)) // value.step)
 
 
 class EnumerateIterator(IteratorVal):

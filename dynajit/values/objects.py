@@ -626,6 +626,8 @@ class ClassVal(RealVal):
             return tx.from_real(getattr(cls, name))
         if name == "__dict__":
             return tx.wrap(dict(cls.__dict__), ConstSource(dict(cls.__dict__), f"{cls.__qualname__}.__dict__"))
+        if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
+            return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
         if (
             meta_found is not MISSING
             and _is_data_descriptor(meta_found)

@@ -19,6 +19,7 @@ from dynajit.values.constant import ConstVal, identical
 from dynajit.values.deque import DequeVal
 from dynajit.values.formatting import format_percent
 from dynajit.values.functions import FunctionVal
+from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import ObjVal, RealVal, payload_of
@@ -162,7 +163,7 @@ def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bo
         left.call_method(tx, "extend", [right], {})
         return True
     if isinstance(left, ListVal) and symbol == "*":
-        left.replace(tx, left.values(tx) * right.const())
+        left.replace(tx, left.values(tx) * _repeats(left, right))
         return True
     if isinstance(left, DictVal) and symbol == "|":
         left.call_method(tx, "update", [right], {})
@@ -187,7 +188,7 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
         if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
-            items = sequence.values(tx) * times.const()
+            items = sequence.values(tx) * _repeats(sequence, times)
             return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
     if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
         made = left.copy_as(tx, left.kind)
@@ -208,6 +209,14 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
 
 def _is_count(value: Value) -> bool:
     return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
+
+
+def _repeats(sequence: SequenceVal, times: Value) -> int:
+    """How often a sequence is repeated; a long result is the real operator's to make, or to refuse."""
+    count = times.const()
+    if not isinstance(count, int) or len(sequence.items) * count > LONGEST:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a {sequence.kind.__name__} repeated {count} times")
+    return count
 
 
 def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
@@ -304,10 +313,7 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
-        return all(
-            identical(first, second) or tx.equal(first, second)
-            for first, second in zip(left.values(tx), right.values(tx), strict=True)
-        )
+        return _first_difference(tx, left, right) is None and len(left.items) == len(right.items)
     if isinstance(left, DictVal) and isinstance(right, DictVal):
         ours, theirs = left.items(tx), {key.hash_key(tx): value for key, value in right.items(tx)}
         if len(ours) != len(theirs):
@@ -333,15 +339,26 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     return left.hash_key(tx) == right.hash_key(tx)
 
 
+def _first_difference(tx: Tracer, left: SequenceVal, right: SequenceVal) -> int | None:
+    """Where two sequences differ, as far as both go; a user's `__eq__` may change them meanwhile."""
+    index = 0
+    while index < len(left.items) and index < len(right.items):
+        first, second = left.item(tx, index), right.item(tx, index)
+        if not identical(first, second) and not tx.equal(first, second):
+            return index
+        index += 1
+    return None
+
+
 def _family(value: SequenceVal) -> type:
     """Sequences of different families are never equal."""
     return tuple if isinstance(value, TupleVal) else value.kind
 
 
 def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
-    for first, second in zip(left.values(tx), right.values(tx), strict=False):
-        if not identical(first, second) and not tx.equal(first, second):
-            return compare(tx, symbol, first, second)
+    different = _first_difference(tx, left, right)
+    if different is not None and different < min(len(left.items), len(right.items)):
+        return compare(tx, symbol, left.item(tx, different), right.item(tx, different))
     return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
 
 

@@ -16,7 +16,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
-from dynajit.values.iterators import SequenceIterator
+from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
 
 
 class Lazy:
@@ -27,6 +27,9 @@ class Lazy:
     def __init__(self, obj: object, source: Source | None) -> None:
         self.obj = obj
         self.source = source
+
+
+_EMPTY: list[Any] = []
 
 
 class SequenceVal(Value):
@@ -80,7 +83,13 @@ class SequenceVal(Value):
         return LiveIterator(self)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return any(identical(member, item) or tx.equal(member, item) for member in self.values(tx))
+        index = 0
+        while index < len(self.items):  # a user's __eq__ may change the list
+            member = self.item(tx, index)
+            if identical(member, item) or tx.equal(member, item):
+                return True
+            index += 1
+        return False
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if key.py_type() is slice:
@@ -133,21 +142,17 @@ class LiveIterator(SequenceIterator):
         return len(self.sequence.items)
 
     def children(self) -> Sequence[Value]:
-        return (self.sequence,)
+        return () if self.ended else (self.sequence,)
 
     def rebuild(self, out: Any) -> None:
         def push() -> None:
             out.push(self.sequence)
             out.const(self.index)
 
-        out.call_const(_iterator_at, push, 2)
-
-
-def _iterator_at(sequence: Sequence[Any], index: int) -> Any:
-    """An iterator over the sequence that has given `index` items."""
-    iterator: Any = iter(sequence)
-    iterator.__setstate__(index)
-    return iterator
+        if self.ended:
+            out.call_const(ended_iterator, lambda: out.const(() if self.kind is type(iter(())) else _EMPTY), 1)
+        else:
+            out.call_const(iterator_at, push, 2)
 
 
 class TupleVal(SequenceVal):

@@ -29,6 +29,7 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
+from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, ProxyVal
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
@@ -136,6 +137,8 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
 
 @wraps_type(tuple, torch.Size)
 def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    if len(obj) > LONGEST:
+        return _opaque(tx, obj, source, breaks.TOO_LONG, f"a tuple of {len(obj)} items")
     tx.guard(source, "TYPE", type(obj))
     tx.guard(source, "LEN", len(obj))
     items = [Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)]
@@ -144,6 +147,8 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 
 @wraps_type(list)
 def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
+    if len(obj) > LONGEST:
+        return _opaque(tx, obj, source, breaks.TOO_LONG, f"a list of {len(obj)} items")
     tx.guard(source, "TYPE", list)
     tx.guard(source, "LEN", len(obj))
     return ListVal([Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)], source)
@@ -317,6 +322,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     ):
         return TupleVal([from_real(tx, item) for item in obj], kind)
     if kind is list:
+        check_length(len(obj))
         return ListVal([from_real(tx, item) for item in obj])
     if kind in (dict, collections.OrderedDict):
         made = DictVal(kind)

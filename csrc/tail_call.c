@@ -1,0 +1,82 @@
+/* Calls that are made when the caller's frame is gone.
+ *
+ * Code that ends with a break returns `tail(continuation, *arguments)`; whoever ran that code makes the call. So the
+ * continuation takes the frame's place: tracebacks show one frame where the user's program has one, the stack does not
+ * grow with the number of breaks, and nothing but the continuation's own variables keeps the objects alive. */
+#include "dynajit.h"
+
+#include <stddef.h>
+
+typedef struct {
+    PyObject_VAR_HEAD
+    PyObject *function; /* a CompiledFunction */
+    PyObject *args[1];
+} Tail;
+
+static PyTypeObject *TailType;
+
+static PyObject *tail(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    (void)module;
+    if (n < 1 || !dj_is_compiled_function(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "tail takes a CompiledFunction and its arguments");
+        return NULL;
+    }
+    Tail *self = PyObject_NewVar(Tail, TailType, n - 1);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->function = Py_NewRef(args[0]);
+    for (Py_ssize_t i = 1; i < n; i++) {
+        self->args[i - 1] = Py_NewRef(args[i]);
+    }
+    return (PyObject *)self;
+}
+
+PyObject *dj_finish_tails(PyObject *result)
+{
+    while (result != NULL && Py_IS_TYPE(result, TailType)) {
+        Tail *self = (Tail *)result;
+        result = dj_call_compiled(self->function, self->args, Py_SIZE(self));
+        Py_DECREF(self);
+    }
+    return result;
+}
+
+static void tail_dealloc(PyObject *object)
+{
+    Tail *self = (Tail *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
+        Py_XDECREF(self->args[i]);
+    }
+    Py_XDECREF(self->function);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot tail_slots[] = {
+    {Py_tp_doc, "A call for whoever ran the code that returns it."},
+    {Py_tp_dealloc, tail_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec tail_spec = {
+    .name = "dynajit._C.Tail",
+    .basicsize = offsetof(Tail, args),
+    .itemsize = sizeof(PyObject *),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = tail_slots,
+};
+
+static PyMethodDef methods[] = {
+    {"tail", (PyCFunction)(void (*)(void))tail, METH_FASTCALL,
+     "tail(continuation, *arguments)\n--\n\nFor generated code to return: the call is made when its frame is gone."},
+    {NULL, NULL, 0, NULL},
+};
+
+int dj_tail_call_init(PyObject *module)
+{
+    TailType = (PyTypeObject *)PyType_FromSpec(&tail_spec);
+    return TailType != NULL ? PyModule_AddFunctions(module, methods) : -1;
+}
