@@ -16,10 +16,12 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode import build_copy, decode
+from dynajit.exc import DynajitError
 from dynajit.report.counters import counters
 from dynajit.values.builtins.torch_state import SETTINGS, EntryState
 
 _LAYERS: Any = torch._C._functorch
+_NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
 
 
 class Rerun:
@@ -55,7 +57,7 @@ class Rerun:
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back()
-        if not self.pure or not isinstance(error, Exception) or isinstance(error, (RecursionError, MemoryError)):
+        if not self.pure or not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS):
             raise error
         if self._function is None:
             code = build_copy(decode(self.code))

@@ -61,7 +61,7 @@ def test_recompile_reasons_name_the_guard() -> None:
 
 def test_recompile_limit(recwarn: pytest.WarningsRecorder) -> None:
     counter = CompileCounter()
-    compiled = dynajit.compile(lambda x, n: x * n, backend=counter)
+    compiled = dynajit.compile(lambda x, n: x * n, backend=counter, dynamic=False)
     x = torch.randn(3)
     for n in range(20):
         assert torch.equal(compiled(x, n), x * n)
@@ -74,7 +74,7 @@ def test_recompile_limit(recwarn: pytest.WarningsRecorder) -> None:
 
 def test_recompile_limit_is_a_setting() -> None:
     counter = CompileCounter()
-    compiled = dynajit.compile(lambda x, n: x * n, backend=counter)
+    compiled = dynajit.compile(lambda x, n: x * n, backend=counter, dynamic=False)
     with dynajit.config.patch(recompile_limit=2), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n in range(5):
@@ -83,7 +83,7 @@ def test_recompile_limit_is_a_setting() -> None:
 
 
 def test_recompile_limit_under_fullgraph() -> None:
-    compiled = dynajit.compile(lambda x, n: x * n, backend="eager", fullgraph=True)
+    compiled = dynajit.compile(lambda x, n: x * n, backend="eager", fullgraph=True, dynamic=False)
     with pytest.raises(exc.RecompileLimitExceeded, match=r"L\['n'\] was") as caught:
         for n in range(20):
             compiled(torch.randn(3), n)
@@ -95,12 +95,12 @@ def test_a_limit_is_each_sessions_own() -> None:
         return x * n
 
     first, second = CompileCounter(), CompileCounter()
-    one = dynajit.compile(fn, backend=first)
+    one = dynajit.compile(fn, backend=first, dynamic=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n in range(10):
             one(torch.randn(3), n)
-    two = dynajit.compile(fn, backend=second)
+    two = dynajit.compile(fn, backend=second, dynamic=False)
     two(torch.randn(3), 100)
     assert (first.frame_count, second.frame_count) == (8, 1)
 
