@@ -83,6 +83,8 @@ class SymFrame:
         self.current: Instr = code.instrs[min(code.entry, len(code.instrs) - 1)]
         self.checkpoint: Checkpoint | None = None
         self.is_generator = code.is_generator
+        # where an exception was raised that a handler of this frame caught
+        self.raises: list[Snapshot] = []
         self._location: tuple[Instr, FrameLoc] | None = None
         #: where loops are entered, and what they span
         self.loop_starts = {loop.entry: loop.members for loop in loops(code)}

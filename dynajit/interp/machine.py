@@ -157,6 +157,10 @@ class Interpreter(Calls):
         made = error.value if isinstance(error.value, ExceptionVal) else None
         if made is not None and self.handled is not made and isinstance(made.context, ConstVal):
             self.journal.set_attr(made, "context", self.handled or self.handled_outside)
+        if made is not None and frame.checkpoint is not None and frame.checkpoint.instr is instr:
+            # a real one has a traceback: where one is needed, the instruction that raises it is run for real
+            self.journal.set_attr(made, "was_raised", True)
+            frame.raises.append(Snapshot([frame.state()], frame.checkpoint))
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
             frame.stack.append(ConstVal(instr.index))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dynajit.bytecode import (
+    Instr,
     Leave,
     Loop,
     Outline,
@@ -107,7 +108,8 @@ class Plan(NamedTuple):
 
 def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     """Where the break can be: at the outermost loop that is being run, else in the innermost frame that can be gone on
-    with, then in those outside of it."""
+    with, then in those outside of it; where that needs an exception that was raised and caught while tracing, at the
+    instruction that raised it."""
     resumable = 0
     for depth, frame in enumerate(frames):
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
@@ -119,15 +121,21 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
         resumable = depth + 1
     while resumable:
         frame = frames[resumable - 1]
-        instr = frame.current
-        rerunnable = (
-            instr.op not in _NEVER_RERUN
-            and instr.index not in super_sites(frame.code)
-            and not (resumable > 1 and instr.op in _FRAME_BOUND)
-        )
-        if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            yield Plan(frames[:resumable], resumable < len(frames), frame.checkpoint)
+        here = frame.checkpoint
+        if here is not None and here.instr is frame.current and _can_rerun(frame, frame.current, resumable):
+            yield Plan(frames[:resumable], resumable < len(frames), here)
+        for raised in reversed(frame.raises):
+            if _can_rerun(frame, raised.checkpoint.instr, resumable):
+                yield Plan(frames[:resumable], resumable < len(frames), raised.checkpoint, tuple(raised.states))
         resumable -= 1
+
+
+def _can_rerun(frame: SymFrame, instr: Instr, depth: int) -> bool:
+    return (
+        instr.op not in _NEVER_RERUN
+        and instr.index not in super_sites(frame.code)
+        and not (depth > 1 and instr.op in _FRAME_BOUND)
+    )
 
 
 def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]:

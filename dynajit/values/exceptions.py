@@ -27,6 +27,11 @@ class ExceptionVal(ObjVal):
         self.cause: Value = ConstVal(None)
         self.context: Value = ConstVal(None)
         self.suppress = False
+        # a handler of the traced program has it
+        self.was_raised = False
+
+    def rebuildable(self) -> bool:
+        return self.source is not None or not self.was_raised
 
     def describe(self) -> str:
         text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
