@@ -1,0 +1,382 @@
+/* PlanExecutor, the Python object: a call plan given as tuples and numbers, turned into native steps.
+ *
+ * In: what dynajit/runtime/native.py makes of a plan. Out: a callable from the graph's inputs to the tuple of outputs.
+ * One more kind of step: a struct in plan_executor.h, a case in `add_step`, an operator() of the executor. */
+#include "plan_executor.h"
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <structmember.h>
+
+namespace dynajit {
+namespace {
+
+PyTypeObject *executor_type;
+
+struct ExecutorObject {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    NativePlan *plan;
+    PyObject *dict;
+    PyObject *weakrefs;
+};
+
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython };
+
+void need(bool fine)
+{
+    if (!fine) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "malformed plan");
+        }
+        throw PythonError();
+    }
+}
+
+long as_long(PyObject *object)
+{
+    long value = PyLong_AsLong(object);
+    need(value != -1 || !PyErr_Occurred());
+    return value;
+}
+
+/* A borrowed item of a tuple or list. */
+PyObject *item(PyObject *sequence, Py_ssize_t at)
+{
+    need(PyTuple_Check(sequence) || PyList_Check(sequence));
+    need(at < PySequence_Fast_GET_SIZE(sequence));
+    return PySequence_Fast_GET_ITEM(sequence, at);
+}
+
+Py_ssize_t length(PyObject *sequence)
+{
+    need(PyTuple_Check(sequence) || PyList_Check(sequence));
+    return PySequence_Fast_GET_SIZE(sequence);
+}
+
+template <typename Number> std::vector<Number> numbers(PyObject *sequence)
+{
+    std::vector<Number> result;
+    for (Py_ssize_t i = 0; i < length(sequence); i++) {
+        result.push_back(static_cast<Number>(PyLong_AsLongLong(item(sequence, i))));
+    }
+    need(!PyErr_Occurred());
+    return result;
+}
+
+int slot_number(const NativePlan &plan, PyObject *object)
+{
+    long slot = as_long(object);
+    need(slot >= 0 && slot < static_cast<long>(plan.buffers.size()));
+    return static_cast<int>(slot);
+}
+
+std::vector<int> slot_numbers(const NativePlan &plan, PyObject *sequence, bool may_be_none)
+{
+    std::vector<int> slots = numbers<int>(sequence);
+    for (int slot : slots) {
+        need(slot >= (may_be_none ? -1 : 0) && slot < static_cast<int>(plan.buffers.size()));
+    }
+    return slots;
+}
+
+BufferSpec buffer_spec(PyObject *given)
+{
+    BufferSpec spec;
+    if (given == Py_None) {
+        return spec;
+    }
+    PyObject *dtype = item(given, 2);
+    need(THPDtype_Check(dtype));
+    spec.known = true;
+    spec.sizes = numbers<int64_t>(item(given, 0));
+    spec.strides = numbers<int64_t>(item(given, 1));
+    spec.dtype = reinterpret_cast<THPDtype *>(dtype)->scalar_type;
+    spec.bytes = PyLong_AsSize_t(item(given, 3));
+    need(!PyErr_Occurred() && spec.sizes.size() == spec.strides.size());
+    return spec;
+}
+
+KernelStep kernel_step(const NativePlan &plan, PyObject *given)
+{
+    PyObject *kernel = item(given, 1);
+    need(is_gpu_kernel(kernel));
+    KernelStep step{kernel, gpu_kernel(kernel), slot_numbers(plan, item(given, 2), false), numbers<int>(item(given, 3)),
+                    static_cast<unsigned>(as_long(item(given, 4)))};
+    for (int position : step.checked) {
+        need(position >= 0 && position < static_cast<int>(step.slots.size()));
+    }
+    Py_INCREF(kernel);
+    return step;
+}
+
+/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, aliases) */
+ExternStep extern_step(const NativePlan &plan, PyObject *given)
+{
+    const char *name = PyUnicode_AsUTF8(item(given, 1));
+    const char *overload = name != nullptr ? PyUnicode_AsUTF8(item(given, 2)) : nullptr;
+    need(overload != nullptr);
+    c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+    const auto &arguments = op.schema().arguments();
+    PyObject *values = item(given, 3), *patches = item(given, 4);
+    need(length(values) == static_cast<Py_ssize_t>(arguments.size()));
+    std::vector<bool> is_patched(arguments.size(), false);
+    ExternStep step{op, {}, {}, slot_numbers(plan, item(given, 5), true), {}, PyObject_IsTrue(item(given, 7)) == 1};
+    for (Py_ssize_t i = 0; i < length(patches); i++) {
+        PyObject *patch = item(patches, i);
+        Patch made{static_cast<int>(as_long(item(patch, 0))), static_cast<int>(as_long(item(patch, 1))),
+                   slot_numbers(plan, item(patch, 2), true)};
+        need(made.argument >= 0 && made.argument < static_cast<int>(arguments.size()));
+        is_patched[static_cast<size_t>(made.argument)] = true;
+        step.patches.push_back(std::move(made));
+    }
+    for (size_t i = 0; i < arguments.size(); i++) {
+        PyObject *value = item(values, static_cast<Py_ssize_t>(i));
+        step.arguments.push_back(is_patched[i] ? c10::IValue() : torch::jit::toIValue(value, arguments[i].real_type()));
+    }
+    for (int check : numbers<int>(item(given, 6))) {
+        step.check.push_back(check != 0);
+    }
+    need(step.check.size() == step.outputs.size());
+    return step;
+}
+
+void add_step(NativePlan &plan, PyObject *given)
+{
+    auto slot_at = [&](Py_ssize_t at) { return slot_number(plan, item(given, at)); };
+    auto flag_at = [&](Py_ssize_t at) { return PyObject_IsTrue(item(given, at)) == 1; };
+    switch (as_long(item(given, 0))) {
+    case kAlloc:
+        plan.steps.emplace_back(AllocStep{slot_at(1), flag_at(2)});
+        break;
+    case kReuse:
+        plan.steps.emplace_back(ReuseStep{slot_at(1), slot_at(2), flag_at(3)});
+        break;
+    case kKernel:
+        plan.steps.emplace_back(kernel_step(plan, given));
+        break;
+    case kExtern:
+        plan.steps.emplace_back(extern_step(plan, given));
+        break;
+    case kView:
+        plan.steps.emplace_back(ViewStep{slot_at(1), slot_at(2), as_long(item(given, 3)), flag_at(4)});
+        break;
+    case kFree:
+        plan.steps.emplace_back(FreeStep{slot_numbers(plan, item(given, 1), false)});
+        break;
+    case kPython:
+        plan.steps.emplace_back(PythonStep{Py_NewRef(item(given, 1)), slot_numbers(plan, item(given, 2), false),
+                                           slot_numbers(plan, item(given, 3), true)});
+        break;
+    default:
+        need(false);
+    }
+}
+
+void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyObject *constants, PyObject *steps,
+          PyObject *outputs)
+{
+    need(THPDevice_Check(device));
+    plan.device = reinterpret_cast<THPDevice *>(device)->device;
+    plan.keys = c10::DispatchKeySet(plan.device.type() == c10::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+    plan.allocator = c10::GetAllocator(plan.device.type());
+    for (Py_ssize_t i = 0; i < length(buffers); i++) {
+        plan.buffers.push_back(buffer_spec(item(buffers, i)));
+    }
+    need(inputs >= 0 && inputs <= static_cast<int>(plan.buffers.size()));
+    plan.inputs = inputs;
+    for (Py_ssize_t i = 0; i < length(constants); i++) {
+        int slot = slot_number(plan, item(item(constants, i), 0));
+        PyObject *value = item(item(constants, i), 1);
+        if (THPVariable_Check(value)) {
+            plan.constants.emplace_back(slot, THPVariable_Unpack(value));
+        }
+        else {
+            plan.objects.emplace_back(slot, Py_NewRef(value));
+        }
+    }
+    for (Py_ssize_t i = 0; i < length(steps); i++) {
+        add_step(plan, item(steps, i));
+    }
+    for (Py_ssize_t i = 0; i < length(outputs); i++) {
+        PyObject *output = item(outputs, i);
+        long slot = as_long(item(output, 0));
+        need(slot < static_cast<long>(plan.buffers.size()));
+        plan.outputs.push_back(Output{static_cast<int>(slot), Py_NewRef(item(output, 1))});
+    }
+}
+
+struct GilReleased {
+    PyThreadState *state = PyEval_SaveThread();
+    ~GilReleased()
+    {
+        PyEval_RestoreThread(state);
+    }
+};
+
+PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (kwnames != nullptr && PyTuple_GET_SIZE(kwnames) != 0) {
+        PyErr_SetString(PyExc_TypeError, "a plan takes no keyword arguments");
+        return nullptr;
+    }
+    PyObject *result = nullptr;
+    Py_INCREF(object);
+    try {
+        Run run(*reinterpret_cast<ExecutorObject *>(object)->plan);
+        run.holds_gil = true;
+        set_inputs(run, args, PyVectorcall_NARGS(nargsf));
+        {
+            GilReleased released;
+            execute(run);
+        }
+        result = wrap_outputs(run);
+    }
+    catch (...) {
+        translate_exception();
+    }
+    Py_DECREF(object);
+    return result;
+}
+
+PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static const char *names[] = {"device", "inputs", "buffers", "constants", "steps", "outputs", nullptr};
+    PyObject *device, *buffers, *constants, *steps, *outputs;
+    int inputs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOOO:PlanExecutor", const_cast<char **>(names), &device, &inputs,
+                                     &buffers, &constants, &steps, &outputs)) {
+        return nullptr;
+    }
+    ExecutorObject *self = reinterpret_cast<ExecutorObject *>(type->tp_alloc(type, 0));
+    if (self == nullptr) {
+        return nullptr;
+    }
+    self->vectorcall = executor_call;
+    self->plan = new NativePlan;
+    try {
+        fill(*self->plan, device, inputs, buffers, constants, steps, outputs);
+    }
+    catch (...) {
+        translate_exception();
+        Py_CLEAR(self);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+int executor_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    ExecutorObject *self = reinterpret_cast<ExecutorObject *>(object);
+    Py_VISIT(self->dict);
+    if (self->plan == nullptr) {
+        return 0;
+    }
+    for (const auto &[slot, value] : self->plan->objects) {
+        Py_VISIT(value);
+    }
+    for (const Step &step : self->plan->steps) {
+        if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
+            Py_VISIT(kernel->owner);
+        }
+        else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
+            Py_VISIT(python->function);
+        }
+    }
+    return 0;
+}
+
+int executor_clear(PyObject *object)
+{
+    ExecutorObject *self = reinterpret_cast<ExecutorObject *>(object);
+    Py_CLEAR(self->dict);
+    NativePlan *plan = self->plan;
+    self->plan = nullptr;
+    if (plan == nullptr) {
+        return 0;
+    }
+    for (const auto &[slot, value] : plan->objects) {
+        Py_DECREF(value);
+    }
+    for (const Step &step : plan->steps) {
+        if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
+            Py_DECREF(kernel->owner);
+        }
+        else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
+            Py_DECREF(python->function);
+        }
+    }
+    for (const Output &output : plan->outputs) {
+        Py_XDECREF(output.object);
+    }
+    delete plan;
+    return 0;
+}
+
+void executor_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (reinterpret_cast<ExecutorObject *>(object)->weakrefs != nullptr) {
+        PyObject_ClearWeakRefs(object);
+    }
+    executor_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMemberDef executor_members[] = {
+    {"__dictoffset__", T_PYSSIZET, offsetof(ExecutorObject, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ExecutorObject, weakrefs), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ExecutorObject, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef executor_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot executor_slots[] = {
+    {Py_tp_doc, const_cast<char *>("PlanExecutor(device, inputs, buffers, constants, steps, outputs)\n--\n\n"
+                                   "Runs a call plan without Python between its steps.")},
+    {Py_tp_new, reinterpret_cast<void *>(executor_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(executor_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void *>(executor_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(executor_clear)},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_members, executor_members},
+    {Py_tp_getset, executor_getset},
+    {0, nullptr},
+};
+
+PyType_Spec executor_spec = {
+    "dynajit._C.PlanExecutor",
+    sizeof(ExecutorObject),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    executor_slots,
+};
+
+} // namespace
+
+NativePlan *native_plan(PyObject *object)
+{
+    if (!Py_IS_TYPE(object, executor_type)) {
+        PyErr_SetString(PyExc_TypeError, "a PlanExecutor is needed");
+        return nullptr;
+    }
+    return reinterpret_cast<ExecutorObject *>(object)->plan;
+}
+
+} // namespace dynajit
+
+int dj_plan_executor_init(PyObject *module)
+{
+    using namespace dynajit;
+    executor_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &executor_spec, nullptr));
+    return executor_type != nullptr ? PyModule_AddType(module, executor_type) : -1;
+}

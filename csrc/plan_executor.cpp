@@ -1,0 +1,403 @@
+/* PlanExecutor: runs a call plan without Python between its steps.
+ *
+ * In: a plan as plain data (see dynajit/runtime/native.py), built once by plan_builder.cpp; then the graph's inputs.
+ * Out: the tuple of its outputs. Kernels go through the driver to the current stream, memory comes from torch's allocator for the device,
+ * other operators are called through the dispatcher. The GIL is released meanwhile. */
+#include "plan_executor.h"
+
+#include <dlfcn.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace dynajit {
+namespace {
+
+[[noreturn]] void fail(const std::string &what)
+{
+    throw std::runtime_error(what);
+}
+
+bool same_strides(const at::Tensor &tensor, const BufferSpec &spec)
+{
+    for (size_t i = 0; i < spec.sizes.size(); i++) {
+        if (spec.sizes[i] != 1 && tensor.stride(static_cast<int64_t>(i)) != spec.strides[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The tensor with the strides that kernels were compiled for. */
+at::Tensor fixed(at::Tensor tensor, const BufferSpec &spec)
+{
+    if (tensor.sizes() != c10::IntArrayRef(spec.sizes) || tensor.scalar_type() != spec.dtype) {
+        fail("the operator's fake implementation and its kernel disagree about a result's shape or dtype");
+    }
+    if (tensor.numel() == 0 || same_strides(tensor, spec)) {
+        return tensor;
+    }
+    at::Tensor made = at::empty_strided(spec.sizes, spec.strides, tensor.options());
+    return made.copy_(tensor);
+}
+
+void clear(Slot &slot, bool holds_gil)
+{
+    slot.tensor.reset();
+    slot.memory.clear();
+    slot.address = nullptr;
+    if (slot.object != nullptr) {
+        PyObject *object = slot.object;
+        slot.object = nullptr;
+        if (holds_gil) {
+            Py_DECREF(object);
+        }
+        else {
+            PyGILState_STATE state = PyGILState_Ensure();
+            Py_DECREF(object);
+            PyGILState_Release(state);
+        }
+    }
+}
+
+struct Executor {
+    Run &run;
+    const NativePlan &plan;
+
+    explicit Executor(Run &run) : run(run), plan(run.plan)
+    {
+    }
+
+    Slot &at(int slot)
+    {
+        return run.slots[static_cast<size_t>(slot)];
+    }
+
+    const BufferSpec &spec(int slot)
+    {
+        return plan.buffers[static_cast<size_t>(slot)];
+    }
+
+    void operator()(const AllocStep &step)
+    {
+        Slot &slot = at(step.slot);
+        if (run.listener != nullptr) {
+            at::Tensor given = run.listener->allocate(step.slot);
+            if (given.defined()) {
+                set_tensor(slot, std::move(given));
+                return;
+            }
+        }
+        if (step.as_tensor) {
+            set_tensor(slot, empty_for(plan, spec(step.slot)));
+        }
+        else {
+            slot.memory = plan.allocator->allocate(spec(step.slot).bytes);
+            slot.address = static_cast<char *>(slot.memory.get());
+        }
+    }
+
+    void operator()(const ReuseStep &step)
+    {
+        Slot &base = at(step.base), &slot = at(step.slot);
+        if (step.as_tensor) {
+            const BufferSpec &wanted = spec(step.slot);
+            set_tensor(slot, view_of(base.tensor, wanted, base.tensor.storage_offset() * base.tensor.element_size()
+                                                              / elementSize(wanted.dtype)));
+            return;
+        }
+        slot.address = base.address;
+        slot.memory = std::move(base.memory);
+        slot.tensor = base.tensor;
+    }
+
+    /* A tensor over the memory of another, of any dtype, that nobody sees to be a view. */
+    at::Tensor view_of(const at::Tensor &base, const BufferSpec &wanted, int64_t offset)
+    {
+        at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), plan.keys,
+                                                                   c10::scalarTypeToTypeMeta(wanted.dtype));
+        made.unsafeGetTensorImpl()->set_sizes_and_strides(wanted.sizes, wanted.strides, offset);
+        return made;
+    }
+
+    void operator()(const KernelStep &step)
+    {
+        std::vector<char *> addresses;
+        addresses.reserve(step.slots.size() + 2);
+        for (int slot : step.slots) {
+            addresses.push_back(at(slot).address);
+        }
+        GpuKernel &kernel = *step.kernel;
+        bool unaligned = false;
+        for (int position : step.checked) {
+            unaligned |= (reinterpret_cast<uintptr_t>(addresses[static_cast<size_t>(position)]) & 15) != 0;
+        }
+        if (unaligned && kernel.unaligned == nullptr) {
+            load_unaligned(&kernel);
+        }
+        CuFunction function = unaligned ? kernel.unaligned : kernel.function;
+        unsigned shared = unaligned ? kernel.unaligned_shared : kernel.shared;
+        unsigned threads = unaligned ? kernel.unaligned_threads : kernel.threads;
+        /* Triton's kernels take two more, for scratch memory that ours do not use. */
+        addresses.push_back(nullptr);
+        addresses.push_back(nullptr);
+        std::vector<void *> params;
+        params.reserve(addresses.size());
+        for (char *&address : addresses) {
+            params.push_back(&address);
+        }
+        const CudaDriver &cuda = cuda_driver();
+        CuResult result = cuda.launch(function, step.programs, 1, 1, threads, 1, 1, shared, run.stream, params.data(),
+                                      nullptr);
+        if (result == kCuInvalidContext) {
+            /* a thread that has not used the device yet */
+            c10::impl::VirtualGuardImpl(plan.device.type()).setDevice(plan.device);
+            result = cuda.launch(function, step.programs, 1, 1, threads, 1, 1, shared, run.stream, params.data(), nullptr);
+        }
+        cuda_check(result, "launching a kernel");
+        if (run.listener != nullptr) {
+            run.listener->launched(step, shared, threads, function, addresses);
+        }
+    }
+
+    c10::IValue patched(const Patch &patch)
+    {
+        if (patch.kind == 0) {
+            return at(patch.slots[0]).tensor;
+        }
+        if (patch.kind == 1) {
+            c10::List<at::Tensor> list;
+            for (int slot : patch.slots) {
+                list.push_back(at(slot).tensor);
+            }
+            return list;
+        }
+        c10::List<std::optional<at::Tensor>> list;
+        for (int slot : patch.slots) {
+            list.push_back(slot < 0 ? std::optional<at::Tensor>() : std::optional<at::Tensor>(at(slot).tensor));
+        }
+        return list;
+    }
+
+    void operator()(const ExternStep &step)
+    {
+        torch::jit::Stack stack(step.arguments);
+        for (const Patch &patch : step.patches) {
+            stack[static_cast<size_t>(patch.argument)] = patched(patch);
+        }
+        step.op.callBoxed(stack);
+        std::vector<c10::IValue> results;
+        if (stack.size() == 1 && stack[0].isTensorList()) {
+            for (const at::Tensor &tensor : stack[0].toTensorVector()) {
+                results.emplace_back(tensor);
+            }
+        }
+        else {
+            results = std::move(stack);
+        }
+        for (size_t i = 0; i < step.outputs.size(); i++) {
+            int slot = step.outputs[i];
+            /* an operation may leave out a result that this machine's implementation does not need */
+            if (slot < 0 || results[i].isNone()) {
+                continue;
+            }
+            at::Tensor tensor = std::move(results[i]).toTensor();
+            bool check = step.check[i] && spec(slot).known && tensor.defined();
+            set_tensor(at(slot), check ? fixed(std::move(tensor), spec(slot)) : std::move(tensor));
+        }
+    }
+
+    void operator()(const ViewStep &step)
+    {
+        const at::Tensor &base = at(step.base).tensor;
+        const BufferSpec &wanted = spec(step.slot);
+        int64_t offset = base.storage_offset() + step.offset;
+        set_tensor(at(step.slot), step.tracked ? at::as_strided(base, wanted.sizes, wanted.strides, offset)
+                                               : view_of(base, wanted, offset));
+    }
+
+    void operator()(const FreeStep &step)
+    {
+        for (int slot : step.slots) {
+            clear(at(slot), false);
+        }
+    }
+
+    void operator()(const PythonStep &step)
+    {
+        PyGILState_STATE state = PyGILState_Ensure();
+        bool fine = call_python(step);
+        PyGILState_Release(state);
+        if (!fine) {
+            throw PythonError();
+        }
+    }
+
+    bool call_python(const PythonStep &step)
+    {
+        PyObject *arguments = PyTuple_New(static_cast<Py_ssize_t>(step.inputs.size()));
+        for (size_t i = 0; arguments != nullptr && i < step.inputs.size(); i++) {
+            Slot &slot = at(step.inputs[i]);
+            PyObject *item = slot.tensor.defined() ? THPVariable_Wrap(slot.tensor)
+                                                   : Py_NewRef(slot.object != nullptr ? slot.object : Py_None);
+            PyTuple_SET_ITEM(arguments, static_cast<Py_ssize_t>(i), item);
+        }
+        PyObject *results = arguments != nullptr ? PyObject_Call(step.function, arguments, nullptr) : nullptr;
+        Py_XDECREF(arguments);
+        if (results == nullptr) {
+            return false;
+        }
+        for (size_t i = 0; i < step.outputs.size(); i++) {
+            PyObject *item = PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(i));
+            if (step.outputs[i] < 0) {
+                continue;
+            }
+            Slot &slot = at(step.outputs[i]);
+            if (THPVariable_Check(item)) {
+                set_tensor(slot, THPVariable_Unpack(item));
+            }
+            else {
+                slot.object = Py_NewRef(item);
+            }
+        }
+        Py_DECREF(results);
+        return true;
+    }
+};
+
+} // namespace
+
+Run::~Run()
+{
+    for (Slot &slot : slots) {
+        clear(slot, holds_gil);
+    }
+}
+
+void set_tensor(Slot &slot, at::Tensor tensor)
+{
+    slot.tensor = std::move(tensor);
+    const c10::TensorImpl *impl = slot.tensor.unsafeGetTensorImpl();
+    bool plain = slot.tensor.defined() && impl->has_storage() && !impl->has_symbolic_sizes_strides();
+    slot.address = plain ? static_cast<char *>(const_cast<void *>(slot.tensor.const_data_ptr())) : nullptr;
+}
+
+at::Tensor empty_for(const NativePlan &plan, const BufferSpec &spec)
+{
+    return at::detail::empty_strided_generic(spec.sizes, spec.strides, plan.allocator, plan.keys, spec.dtype);
+}
+
+CuStream current_stream(c10::Device device)
+{
+    if (device.type() != c10::kCUDA) {
+        return nullptr;
+    }
+    /* torch's CUDA library, if there is one, is loaded; it can't be linked to, for the extension is built without it. */
+    struct Functions {
+        c10::Stream (*current)(c10::DeviceIndex);
+        CuStream (*handle)(const c10::Stream *);
+    };
+    static const Functions functions = [] {
+        void *library = dlopen("libc10_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+        Functions found{};
+        if (library != nullptr) {
+            found.current = reinterpret_cast<c10::Stream (*)(c10::DeviceIndex)>(
+                dlsym(library, "_ZN4c104cuda20getCurrentCUDAStreamEa"));
+            found.handle = reinterpret_cast<CuStream (*)(const c10::Stream *)>(
+                dlsym(library, "_ZNK4c104cuda10CUDAStream6streamEv"));
+        }
+        return found;
+    }();
+    if (functions.current == nullptr || functions.handle == nullptr) {
+        return nullptr; /* no CUDA in this torch: the driver is a test's */
+    }
+    c10::Stream stream = functions.current(device.index());
+    return functions.handle(&stream);
+}
+
+void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
+{
+    if (count != run.plan.inputs) {
+        PyErr_Format(PyExc_TypeError, "the plan takes %d inputs, not %zd", run.plan.inputs, count);
+        throw PythonError();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Slot &slot = run.slots[static_cast<size_t>(i)];
+        if (THPVariable_Check(inputs[i])) {
+            set_tensor(slot, THPVariable_Unpack(inputs[i]));
+        }
+        else {
+            slot.object = Py_NewRef(inputs[i]);
+        }
+    }
+    for (const auto &[slot, tensor] : run.plan.constants) {
+        set_tensor(run.slots[static_cast<size_t>(slot)], tensor);
+    }
+    for (const auto &[slot, object] : run.plan.objects) {
+        run.slots[static_cast<size_t>(slot)].object = Py_NewRef(object);
+    }
+}
+
+void execute(Run &run)
+{
+    c10::OptionalDeviceGuard guard;
+    if (run.plan.device.type() == c10::kCUDA) {
+        guard.reset_device(run.plan.device);
+    }
+    run.stream = current_stream(run.plan.device);
+    Executor executor(run);
+    for (const Step &step : run.plan.steps) {
+        std::visit(executor, step);
+    }
+}
+
+PyObject *wrap_outputs(Run &run)
+{
+    const std::vector<Output> &outputs = run.plan.outputs;
+    PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
+    for (size_t i = 0; result != nullptr && i < outputs.size(); i++) {
+        PyObject *item;
+        if (outputs[i].slot < 0) {
+            item = Py_NewRef(outputs[i].object);
+        }
+        else {
+            Slot &slot = run.slots[static_cast<size_t>(outputs[i].slot)];
+            item = slot.tensor.defined() ? THPVariable_Wrap(slot.tensor)
+                                         : Py_NewRef(slot.object != nullptr ? slot.object : Py_None);
+        }
+        if (item == nullptr) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyTuple_SET_ITEM(result, static_cast<Py_ssize_t>(i), item);
+    }
+    return result;
+}
+
+void translate_exception()
+{
+    try {
+        throw;
+    }
+    catch (const PythonError &) {
+    }
+    catch (const CudaError &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    catch (python_error &error) {
+        error.restore();
+    }
+    catch (...) {
+        try {
+            throw;
+        }
+        CATCH_ALL_ERRORS(return)
+    }
+}
+
+} // namespace dynajit

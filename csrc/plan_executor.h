@@ -1,0 +1,136 @@
+/* A call plan in native form, and the state of one run of it. */
+#ifndef DYNAJIT_PLAN_EXECUTOR_H
+#define DYNAJIT_PLAN_EXECUTOR_H
+
+#include "cuda_driver.h"
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Allocator.h>
+
+namespace dynajit {
+
+/* The Python error is set. */
+struct PythonError {
+};
+
+/* What a slot holds when it is not a tensor's own business: sizes and strides in elements. */
+struct BufferSpec {
+    bool known = false;
+    std::vector<int64_t> sizes, strides;
+    at::ScalarType dtype = at::kFloat;
+    size_t bytes = 0;
+};
+
+struct AllocStep {
+    int slot;
+    bool as_tensor; /* else only kernels touch it: memory without a tensor around it */
+};
+struct ReuseStep {
+    int slot, base;
+    bool as_tensor;
+};
+struct KernelStep {
+    PyObject *owner; /* keeps the kernel alive */
+    GpuKernel *kernel;
+    std::vector<int> slots;
+    std::vector<int> checked; /* positions of arguments whose alignment is not known */
+    unsigned programs;
+};
+struct Patch {
+    int argument;
+    int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors */
+    std::vector<int> slots;
+};
+struct ExternStep {
+    c10::OperatorHandle op;
+    torch::jit::Stack arguments; /* None where a patch goes */
+    std::vector<Patch> patches;
+    std::vector<int> outputs; /* -1: not kept */
+    std::vector<bool> check;
+    bool aliases;
+};
+struct ViewStep {
+    int slot, base;
+    int64_t offset;
+    bool tracked; /* the user sees that it is a view */
+};
+struct FreeStep {
+    std::vector<int> slots;
+};
+struct PythonStep {
+    PyObject *function;
+    std::vector<int> inputs, outputs;
+};
+using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep>;
+
+struct Output {
+    int slot;         /* -1: the object */
+    PyObject *object; /* owned */
+};
+
+struct NativePlan {
+    c10::Device device{c10::kCPU};
+    c10::Allocator *allocator = nullptr;
+    c10::DispatchKeySet keys;
+    int inputs = 0;
+    std::vector<std::pair<int, at::Tensor>> constants;
+    std::vector<std::pair<int, PyObject *>> objects; /* constants that are no tensors; owned */
+    std::vector<BufferSpec> buffers;                 /* by slot */
+    std::vector<Step> steps;
+    std::vector<Output> outputs;
+};
+
+struct Slot {
+    at::Tensor tensor;
+    c10::DataPtr memory;       /* of a buffer that is no tensor */
+    char *address = nullptr;   /* of the first element */
+    PyObject *object = nullptr; /* owned: what is no tensor */
+};
+
+/* Hears of what is put on the stream; for recording. */
+struct Listener {
+    virtual ~Listener() = default;
+    /* Memory for this buffer, or an undefined tensor: the run allocates it. */
+    virtual at::Tensor allocate(int slot) = 0;
+    virtual void launched(const KernelStep &step, unsigned shared, unsigned threads, CuFunction function,
+                          const std::vector<char *> &addresses) = 0;
+};
+
+struct Run {
+    explicit Run(const NativePlan &plan) : plan(plan), slots(plan.buffers.size())
+    {
+    }
+    ~Run();
+    Run(const Run &) = delete;
+    Run &operator=(const Run &) = delete;
+
+    const NativePlan &plan;
+    std::vector<Slot> slots;
+    CuStream stream = nullptr;
+    Listener *listener = nullptr;
+    bool holds_gil = false;
+};
+
+/* With the GIL. Throws PythonError. */
+void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count);
+/* Without the GIL; takes it for steps in Python. Throws PythonError (then holding no more than before) and others. */
+void execute(Run &run);
+/* With the GIL. */
+PyObject *wrap_outputs(Run &run);
+at::Tensor empty_for(const NativePlan &plan, const BufferSpec &spec);
+CuStream current_stream(c10::Device device);
+void set_tensor(Slot &slot, at::Tensor tensor);
+/* The plan behind a PlanExecutor, or null with an error set. */
+NativePlan *native_plan(PyObject *object);
+/* Sets the Python error that a C++ exception stands for; inside of a catch block. */
+void translate_exception();
+
+} // namespace dynajit
+
+#endif

@@ -1,0 +1,187 @@
+"""A call plan as the plain data that `csrc/plan_builder.cpp` makes a native executor of.
+
+In:  a `codegen.plan.Plan` whose kernels run on a GPU, and the kernels loaded.
+Out: `build(plan, kernels)`: a `_C.PlanExecutor`. Tensors live in numbered slots: inputs first, then whatever else has
+     a name. Operators of torch's are called through the dispatcher with arguments converted once; what is no operator
+     is a Python function of slots.
+One more kind of step: a case in `_Writer.step`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dynajit import _C
+from dynajit.codegen.memory import refs_in
+from dynajit.codegen.plan import (
+    AllocStep,
+    BufferRef,
+    ExternStep,
+    FreeStep,
+    KernelStep,
+    Plan,
+    ViewStep,
+)
+
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON = range(7)
+
+
+def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
+    """The plan's executor; `kernels` are `_C.GpuKernel`s by name."""
+    writer = _Writer(plan, kernels)
+    steps = [writer.step(step) for step in plan.steps]
+    outputs = [(writer.slot(out.name), None) if isinstance(out, BufferRef) else (-1, out) for out in plan.outputs]
+    constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
+    return _C.PlanExecutor(plan.device, len(plan.inputs), writer.buffers(), constants, steps, outputs)
+
+
+class _Writer:
+    """The slots given out so far."""
+
+    def __init__(self, plan: Plan, kernels: Mapping[str, Any]) -> None:
+        self.plan = plan
+        self.kernels = kernels
+        self.slots = {name: number for number, name in enumerate(plan.inputs)}
+        self.tensors = tensors_used(plan)
+        self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
+        # Memory from torch's allocators starts at multiples of 16; inputs and results of operators may not.
+        self.aligned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)}
+
+    def slot(self, name: str) -> int:
+        """The number of a tensor's slot."""
+        return self.slots.setdefault(name, len(self.slots))
+
+    def buffers(self) -> list[Any]:
+        """What is known of each slot."""
+        found: list[Any] = [None] * len(self.slots)
+        for name, number in self.slots.items():
+            buffer = self.plan.buffers.get(name)
+            if buffer is not None:
+                found[number] = (buffer.shape, buffer.stride, buffer.dtype, buffer.nbytes)
+        return found
+
+    def step(self, step: Any) -> tuple[Any, ...]:
+        """One step as a tuple."""
+        match step:
+            case AllocStep(buffer, None):
+                return _ALLOC, self.slot(buffer), buffer in self.tensors
+            case AllocStep(buffer, str(reuse)):
+                return _REUSE, self.slot(buffer), self.slot(reuse), buffer in self.tensors
+            case KernelStep(kernel, args, _, programs):
+                checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
+                return _KERNEL, self.kernels[kernel], tuple(map(self.slot, args)), checked, programs
+            case ViewStep(output, base, offset):
+                return _VIEW, self.slot(output), self.slot(base), offset, output in self.visible
+            case FreeStep(buffers):
+                return _FREE, tuple(map(self.slot, buffers))
+            case ExternStep():
+                return self._extern(step)
+        raise AssertionError(step)
+
+    def _extern(self, step: ExternStep) -> tuple[Any, ...]:
+        outputs = tuple(-1 if name is None else self.slot(name) for name in step.outputs)
+        if not isinstance(step.target, torch._ops.OpOverload):
+            return self._python(step, outputs)
+        given = self._native_arguments(step)
+        if given is None:
+            return self._python(step, outputs)
+        schema = step.target._schema
+        check = tuple(int(step.check and name is not None and name in self.plan.buffers) for name in step.outputs)
+        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, step.aliases
+
+    def _native_arguments(self, step: ExternStep) -> tuple[list[Any], list[Any]] | None:
+        """The values of the schema's arguments, and which of them are tensors of slots; None where an argument or
+        result is of a kind that only Python can handle."""
+        schema = step.target._schema  # type: ignore[attr-defined]
+        if not all(_returns_tensors(result.type) for result in schema.returns):
+            return None
+        values: list[Any] = []
+        patches: list[Any] = []
+        for number, argument in enumerate(schema.arguments):
+            if not argument.kwarg_only and number < len(step.args):
+                value = step.args[number]
+            elif argument.name in step.kwargs:
+                value = step.kwargs[argument.name]
+            else:
+                value = argument.default_value
+            patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type))
+            if patch is not None:
+                patches.append(patch)
+                value = None
+            elif any(refs_in(value)) or isinstance(value, torch.Tensor):
+                return None
+            values.append(_plain(value))
+        return values, patches
+
+    def _patch(self, number: int, value: Any, optional: bool) -> tuple[int, int, tuple[int, ...]] | None:
+        if isinstance(value, BufferRef):
+            return None if value.name not in self.plan.buffers else (number, 0, (self.slot(value.name),))
+        if isinstance(value, (tuple, list)) and any(isinstance(item, BufferRef) for item in value):
+            known = [item is None or (isinstance(item, BufferRef) and item.name in self.plan.buffers) for item in value]
+            if not all(known):
+                return None
+            return number, 2 if optional else 1, tuple(-1 if item is None else self.slot(item.name) for item in value)
+        return None
+
+    def _python(self, step: ExternStep, outputs: tuple[int, ...]) -> tuple[Any, ...]:
+        names = tuple(dict.fromkeys(ref.name for ref in refs_in((step.args, step.kwargs))))
+        function = functools.partial(_call, step, names, self.plan.buffers)
+        return _PYTHON, function, tuple(map(self.slot, names)), outputs
+
+
+def _plain(value: Any) -> Any:
+    """fx's own lists stand for plain ones."""
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _returns_tensors(kind: Any) -> bool:
+    return str(kind) in ("Tensor", "Optional[Tensor]", "List[Tensor]")
+
+
+def _call(step: ExternStep, names: tuple[str, ...], buffers: Any, *values: Any) -> tuple[Any, ...]:
+    """Call what is no operator of torch's, with the values of these names."""
+    table = dict(zip(names, values, strict=True))
+
+    def filled(tree: Any) -> Any:
+        if isinstance(tree, BufferRef):
+            return table[tree.name]
+        if isinstance(tree, (tuple, list)):
+            return tuple(map(filled, tree)) if isinstance(tree, tuple) else list(map(filled, tree))
+        if isinstance(tree, dict):
+            return {key: filled(item) for key, item in tree.items()}
+        if isinstance(tree, slice):
+            return slice(filled(tree.start), filled(tree.stop), filled(tree.step))
+        return tree
+
+    result = step.target(*filled(step.args), **filled(dict(step.kwargs)))
+    results = (result,) if step.single else tuple(result)
+    return tuple(_fixed(value, buffers.get(name)) for name, value in zip(step.outputs, results, strict=True))
+
+
+def _fixed(value: Any, buffer: Any) -> Any:
+    """`value` with the strides that kernels were compiled for."""
+    if buffer is None or not isinstance(value, torch.Tensor) or value.numel() == 0:
+        return value
+    pairs = zip(value.shape, value.stride(), buffer.stride, strict=True)
+    if all(size == 1 or stride == expected for size, stride, expected in pairs):
+        return value
+    made = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def tensors_used(plan: Plan) -> set[str]:
+    """The buffers that anything other than a kernel reads or writes, so that there must be a tensor."""
+    used = {ref.name for ref in refs_in(plan.outputs)}
+    for step in reversed(plan.steps):
+        match step:
+            case ExternStep(args=args, kwargs=kwargs):
+                used.update(ref.name for ref in refs_in((args, dict(kwargs))))
+            case ViewStep(base=base):
+                used.add(base)
+            case AllocStep(buffer, str(reuse)) if buffer in used:
+                used.add(reuse)
+    return used
