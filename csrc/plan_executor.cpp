@@ -393,10 +393,7 @@ void translate_exception()
         error.restore();
     }
     catch (...) {
-        try {
-            throw;
-        }
-        CATCH_ALL_ERRORS(return)
+        torch::translate_exception_to_python(std::current_exception());
     }
 }
 

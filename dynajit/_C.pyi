@@ -95,6 +95,33 @@ class GraphCall:
     @property
     def name(self) -> str | None: ...
 
+# cuda_driver.cpp, plan_builder.cpp
+class GpuKernel:
+    def __new__(
+        cls,
+        cubin: bytes,
+        symbol: str,
+        shared: int,
+        threads: int,
+        make_unaligned: Callable[[], tuple[bytes, str, int, int]] | None = None,
+    ) -> Self: ...
+
+class PlanExecutor:
+    def __new__(
+        cls,
+        device: torch.device,
+        inputs: int,
+        buffers: list[Any],
+        constants: list[tuple[int, Any]],
+        steps: list[tuple[Any, ...]],
+        outputs: list[tuple[int, Any]],
+    ) -> Self: ...
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
+    def __getattr__(self, name: str) -> Any: ...
+    def __setattr__(self, name: str, value: Any) -> None: ...
+
+def open_cuda_driver(path: str, /) -> None: ...
+
 # guard_program.c, tensor_view.cpp, global_state.cpp
 class GuardProgram:
     def __new__(

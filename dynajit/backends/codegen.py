@@ -1,8 +1,9 @@
-"""`backend="codegen"`, the default: fused C kernels for CPU tensors, everything else through torch's dispatcher.
+"""`backend="codegen"`, the default: fused kernels in C for CPU tensors and in Triton for those on NVIDIA GPUs, everything
+else through torch's dispatcher.
 
 In:  a torch-level graph. Out: a callable that runs its call plans.
-Where nothing can be fused (no C compiler, another device, a graph of a kind that can't be planned) the ATen graph runs
-operator by operator, and one line says so.
+Where nothing can be fused (no C compiler, no Triton, another device, a graph of a kind that can't be planned) the ATen
+graph runs operator by operator, and one line says so.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs, phases, records
-from dynajit.runtime import executor, toolchain
+from dynajit.runtime import executor, gpu, toolchain, triton_compiler
 
 # No option changes what is generated yet; a name nobody knows is an error all the same.
 _OPTIONS: tuple[str, ...] = ()
+_CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
 
@@ -35,14 +37,9 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     for name in options.get("options") or ():
         if name not in _OPTIONS:
             raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
-    device = next((d for d in map(_device, example_inputs) if d not in (None, "cpu")), None)
-    if device is not None:
-        _tell(f"no code is generated for tensors on {device} yet: graphs with such tensors run operator by operator")
-        return compile_joint(gm, example_inputs, _run_op_by_op)
-    try:
-        toolchain.find()
-    except toolchain.ToolchainError as error:
-        _tell(f"{error}. Graphs run operator by operator")
+    why = _unsupported(next((d for d in map(_device, example_inputs) if d is not None and d.type != "cpu"), _CPU))
+    if why:
+        _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
     with phases.timer("aot"):
         return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
@@ -51,8 +48,30 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
 codegen.known_options = _OPTIONS  # type: ignore[attr-defined]  # `dynajit.compile` checks against it
 
 
-def _device(value: Any) -> str | None:
-    return value.device.type if isinstance(value, torch.Tensor) else None
+def _device(value: Any) -> torch.device | None:
+    return value.device if isinstance(value, torch.Tensor) else None
+
+
+def _unsupported(device: torch.device) -> str:
+    """Why no kernels can be made for that device, "" if they can."""
+    if device.type != "cpu":
+        return gpu.unsupported(device)
+    try:
+        toolchain.find()
+    except toolchain.ToolchainError as error:
+        return str(error)
+    return ""
+
+
+def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
+    """The device of the graph's kernels: the first GPU that a tensor is on, else the CPU."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            device = _device(tensor)
+            if device is not None and device.type == "cuda":
+                return device
+    return _CPU
 
 
 def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
@@ -63,9 +82,10 @@ def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callab
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     try:
         with phases.timer("codegen"):
-            plan = _with_separate_objects(generator.generate(gm, inputs, name), gm)
-            compiled = executor.build(plan)
-    except (generator.CannotGenerate, toolchain.ToolchainError) as error:
+            device = _kernel_device(gm)
+            plan = _with_separate_objects(generator.generate(gm, inputs, name, device), gm)
+            compiled = executor.build(plan) if device.type == "cpu" else gpu.build(plan)
+    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError) as error:
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
     _report(plan, phase)

@@ -157,7 +157,9 @@ def _call(step: ExternStep, names: tuple[str, ...], buffers: Any, *values: Any) 
             return slice(filled(tree.start), filled(tree.stop), filled(tree.step))
         return tree
 
-    result = step.target(*filled(step.args), **filled(dict(step.kwargs)))
+    # A torch-function mode saw the user's calls while they were traced; it must not see the plan's own as well.
+    with torch._C.DisableTorchFunction():
+        result = step.target(*filled(step.args), **filled(dict(step.kwargs)))
     results = (result,) if step.single else tuple(result)
     return tuple(_fixed(value, buffers.get(name)) for name, value in zip(step.outputs, results, strict=True))
 
