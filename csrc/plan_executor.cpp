@@ -1,8 +1,8 @@
 /* PlanExecutor: runs a call plan without Python between its steps.
  *
  * In: a plan as plain data (see dynajit/runtime/native.py), built once by plan_builder.cpp; then the graph's inputs.
- * Out: the tuple of its outputs. Kernels go through the driver to the current stream, memory comes from torch's allocator for the device,
- * other operators are called through the dispatcher. The GIL is released meanwhile. */
+ * Out: the tuple of its outputs. Kernels go through the driver to the current stream, memory comes from torch's
+ * allocator for the device, other operators are called through the dispatcher. The GIL is released meanwhile. */
 #include "plan_executor.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-"""`backend="codegen"`, the default: fused kernels in C for CPU tensors and in Triton for those on NVIDIA GPUs, everything
-else through torch's dispatcher.
+"""`backend="codegen"`, the default: fused kernels in C for CPU tensors and in Triton for those on NVIDIA GPUs,
+everything else through torch's dispatcher.
 
 In:  a torch-level graph. Out: a callable that runs its call plans.
 Where nothing can be fused (no C compiler, no Triton, another device, a graph of a kind that can't be planned) the ATen

@@ -1,4 +1,4 @@
-"""Call plans run natively, on the CPU, with a CUDA driver that is a small C library: steps, operators, views, errors."""
+"""Call plans run natively, on the CPU, with a small C library as the CUDA driver: steps, operators, views, errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def kernel(symbol: str, make_unaligned: Any = None) -> Any:
     return _C.GpuKernel(b"code", symbol, 0, 32, make_unaligned)
 
 
-def plan(steps: list[Step], outputs: list[Any], inputs: tuple[str, ...] = ("x",), size: int = 8, **buffers: Any) -> Plan:
+def plan(
+    steps: list[Step], outputs: list[Any], inputs: tuple[str, ...] = ("x",), size: int = 8, **buffers: Any
+) -> Plan:
     names = {"x", *inputs, *buffers}
     for step in steps:
         if isinstance(step, AllocStep):
@@ -95,7 +97,8 @@ def test_operators(driver: ctypes.CDLL) -> None:
     for name in ("two", "sum", "first", "third", "values"):
         made.buffers[name] = Buffer(name, (), (), torch.float32, CPU)
     made.steps = tuple(
-        ExternStep(s.target, s.args, s.kwargs, s.outputs, s.single, check=False) for s in made.steps  # type: ignore
+        ExternStep(s.target, s.args, s.kwargs, s.outputs, s.single, check=False)
+        for s in made.steps  # type: ignore
     )
     x = torch.randn(8)
     two, total, values, places, first, third = build(made)(x)
@@ -178,7 +181,12 @@ def test_kernels_that_do_not_load(driver: ctypes.CDLL) -> None:
 
 
 def test_malformed_plans_are_refused() -> None:
-    for steps in ([(0, 5, True)], [(9,)], [(2, "kernel", (), (), 1)], [(3, "aten::nothing", "", [], [], (), (), False)]):
+    for steps in (
+        [(0, 5, True)],
+        [(9,)],
+        [(2, "kernel", (), (), 1)],
+        [(3, "aten::nothing", "", [], [], (), (), False)],
+    ):
         with pytest.raises((ValueError, RuntimeError)):
             _C.PlanExecutor(CPU, 1, [None], [], steps, [])
 
