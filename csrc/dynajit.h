@@ -178,10 +178,12 @@ int dj_graph_call_init(PyObject *module);
 
 /* ---- profile_mark.cpp: the profiler's ranges ---- */
 PyObject *dj_call_marked(PyObject *name, PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames);
-/* ---- cuda_driver.cpp, plan_builder.cpp: kernels for GPUs, and call plans that run without Python ---- */
+
+/* ---- cuda_driver.cpp, plan_builder.cpp, graph_replay.cpp: kernels for GPUs, call plans that run without Python ---- */
 
 int dj_cuda_driver_init(PyObject *module);
 int dj_plan_executor_init(PyObject *module);
+int dj_graph_replay_init(PyObject *module);
 
 #ifdef __cplusplus
 }

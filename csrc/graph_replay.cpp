@@ -1,0 +1,664 @@
+/* GraphReplay: a call plan recorded as a CUDA graph, replayed on other addresses.
+ *
+ * In: a PlanExecutor and inputs, while the current stream is captured. Out: a callable that runs the instantiated graph.
+ * Inputs that only kernels read and outputs may lie elsewhere at each call: their addresses are put into the graph's
+ * nodes. Inputs that an operator of torch's reads, whose nodes hide their addresses, either stay where they are
+ * ("pinned") or are copied ("copied") by a node in front. The caller's outputs are memory of their own, never the
+ * graph's. A call that does not fit gives NotImplemented. */
+#include "plan_executor.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <structmember.h>
+
+namespace dynajit {
+namespace {
+
+PyTypeObject *replay_type;
+
+struct Use {
+    size_t parameter;
+    int dynamic;
+    ptrdiff_t offset;
+};
+
+struct KernelNode {
+    CuGraphNode node;
+    CuKernelNodeParams params;
+    std::vector<char *> addresses;
+    std::vector<Use> uses;
+};
+
+struct CopyNode {
+    CuGraphNode node;
+    int from, to; /* dynamics; -1: an address of the graph's own */
+    char *source, *target;
+    ptrdiff_t offset; /* of the dynamic one */
+    size_t bytes;
+};
+
+/* An address that may differ from call to call. */
+struct Dynamic {
+    char *current = nullptr;
+    bool pinned = false;
+    size_t bytes = 0; /* of an output's memory */
+    std::vector<size_t> kernels, copies;
+};
+
+struct ReplayOutput {
+    enum { kObject, kInput, kFresh, kKept } kind;
+    int dynamic = -1;
+    int64_t offset = 0; /* in elements; for inputs, from their first element */
+    bool same = false;  /* the input itself */
+    BufferSpec spec;
+    at::Tensor kept;
+    PyObject *object = nullptr; /* owned */
+};
+
+struct Replay {
+    NativePlan *plan = nullptr;
+    PyObject *owner = nullptr;    /* the PlanExecutor */
+    PyObject *launcher = nullptr; /* called in place of a launch, where torch has to be told */
+    CuGraphExec exec = nullptr;
+    void *context = nullptr;
+    std::vector<Dynamic> dynamics; /* inputs, then memory of outputs */
+    std::vector<KernelNode> kernels;
+    std::vector<CopyNode> copies;
+    std::vector<ReplayOutput> outputs;
+    std::vector<at::Tensor> statics;
+};
+
+CuGraphNode last_node(CuStream stream)
+{
+    int status = 0;
+    uint64_t id = 0;
+    void *graph = nullptr;
+    const CuGraphNode *nodes = nullptr;
+    size_t count = 0;
+    cuda_check(cuda_driver().capture_info(stream, &status, &id, &graph, &nodes, &count), "recording");
+    if (status != kCuCaptureActive || count != 1) {
+        throw CudaError("the stream is not being captured");
+    }
+    return nodes[0];
+}
+
+/* Which input or output memory each slot lies in, by the plan's steps alone. */
+std::vector<int> roots_of(const NativePlan &plan)
+{
+    std::vector<int> roots(plan.buffers.size());
+    for (size_t i = 0; i < roots.size(); i++) {
+        roots[i] = static_cast<int>(i);
+    }
+    for (const Step &step : plan.steps) {
+        if (const ViewStep *view = std::get_if<ViewStep>(&step)) {
+            roots[static_cast<size_t>(view->slot)] = roots[static_cast<size_t>(view->base)];
+        }
+        else if (const ReuseStep *reuse = std::get_if<ReuseStep>(&step)) {
+            roots[static_cast<size_t>(reuse->slot)] = roots[static_cast<size_t>(reuse->base)];
+        }
+    }
+    return roots;
+}
+
+struct Recorder : Listener {
+    Replay &replay;
+    Run &run;
+    std::vector<int> roots;
+    std::vector<int> dynamic_of; /* by root slot, -1: none */
+
+    Recorder(Replay &replay, Run &run)
+        : replay(replay), run(run), roots(roots_of(run.plan)), dynamic_of(run.plan.buffers.size(), -1)
+    {
+    }
+
+    at::Tensor allocate(int slot) override
+    {
+        return at::Tensor();
+    }
+
+    /* Output memory that kernels write: known by its slot. Called before the run. */
+    void find_written_outputs()
+    {
+        std::vector<bool> allocated(dynamic_of.size(), false);
+        for (const Step &step : run.plan.steps) {
+            if (const AllocStep *alloc = std::get_if<AllocStep>(&step)) {
+                allocated[static_cast<size_t>(alloc->slot)] = true;
+            }
+        }
+        for (const Output &output : run.plan.outputs) {
+            if (output.slot < 0) {
+                continue;
+            }
+            size_t root = static_cast<size_t>(roots[static_cast<size_t>(output.slot)]);
+            if (allocated[root] && dynamic_of[root] < 0 && !read_by_operator(static_cast<int>(root))) {
+                dynamic_of[root] = static_cast<int>(replay.dynamics.size());
+                replay.dynamics.emplace_back();
+                replay.dynamics.back().bytes = run.plan.buffers[root].bytes;
+            }
+        }
+    }
+
+    bool read_by_operator(int root) const
+    {
+        for (const Step &step : run.plan.steps) {
+            if (const ExternStep *call = std::get_if<ExternStep>(&step)) {
+                for (const Patch &patch : call->patches) {
+                    for (int slot : patch.slots) {
+                        if (slot >= 0 && roots[static_cast<size_t>(slot)] == root) {
+                            return true;
+                        }
+                    }
+                }
+            }
+        }
+        return false;
+    }
+
+    void launched(const KernelStep &step, unsigned shared, unsigned threads, CuFunction function,
+                  const std::vector<char *> &addresses) override
+    {
+        KernelNode node{last_node(run.stream), {}, addresses, {}};
+        node.params.function = function;
+        node.params.grid[0] = step.programs;
+        node.params.block[0] = threads;
+        node.params.grid[1] = node.params.grid[2] = node.params.block[1] = node.params.block[2] = 1;
+        node.params.shared = shared;
+        for (size_t i = 0; i < step.slots.size(); i++) {
+            size_t root = static_cast<size_t>(roots[static_cast<size_t>(step.slots[i])]);
+            int dynamic = dynamic_of[root];
+            if (dynamic < 0) {
+                continue;
+            }
+            Dynamic &memory = replay.dynamics[static_cast<size_t>(dynamic)];
+            if (memory.current == nullptr) {
+                memory.current = run.slots[root].address;
+            }
+            node.uses.push_back(Use{i, dynamic, addresses[i] - memory.current});
+            memory.kernels.push_back(replay.kernels.size());
+        }
+        replay.kernels.push_back(std::move(node));
+    }
+
+    void copy(char *target, char *source, size_t bytes, int from, int to, ptrdiff_t offset)
+    {
+        if (bytes == 0) {
+            return;
+        }
+        cuda_check(cuda_driver().copy_async(reinterpret_cast<CuPointer>(target), reinterpret_cast<CuPointer>(source),
+                                            bytes, run.stream),
+                   "recording a copy");
+        replay.dynamics[static_cast<size_t>(from >= 0 ? from : to)].copies.push_back(replay.copies.size());
+        replay.copies.push_back(CopyNode{last_node(run.stream), from, to, source, target, offset, bytes});
+    }
+};
+
+size_t extent(const at::Tensor &tensor)
+{
+    if (tensor.numel() == 0) {
+        return 0;
+    }
+    int64_t last = 0;
+    for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+        last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    }
+    return static_cast<size_t>(last + 1) * tensor.element_size();
+}
+
+BufferSpec spec_of(const at::Tensor &tensor)
+{
+    return BufferSpec{true, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), 0};
+}
+
+/* Copied inputs lie where the graph has them; the copies come first. */
+void place_inputs(Recorder &recorder, const std::vector<at::Tensor> &statics)
+{
+    Run &run = recorder.run;
+    Replay &replay = recorder.replay;
+    for (size_t i = 0; i < static_cast<size_t>(run.plan.inputs); i++) {
+        replay.dynamics.emplace_back();
+        Slot &slot = run.slots[i];
+        if (!slot.tensor.defined()) {
+            continue;
+        }
+        replay.dynamics[i].current = slot.address;
+        if (statics[i].defined()) {
+            char *target = static_cast<char *>(statics[i].data_ptr());
+            recorder.copy(target, slot.address, extent(slot.tensor), static_cast<int>(i), -1, 0);
+            set_tensor(slot, statics[i]);
+        }
+        else {
+            recorder.dynamic_of[i] = static_cast<int>(i);
+            replay.dynamics[i].pinned = recorder.read_by_operator(static_cast<int>(i));
+        }
+    }
+}
+
+/* Where the output lies: in an input, in memory that kernels wrote, or in what an operator gave. */
+void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
+{
+    Run &run = recorder.run;
+    Replay &replay = recorder.replay;
+    std::map<const void *, int> inputs;
+    std::map<const void *, std::vector<size_t>> groups;
+    for (size_t i = 0; i < given.size(); i++) {
+        if (given[i].defined()) {
+            inputs[given[i].storage().data()] = static_cast<int>(i);
+            inputs[run.slots[i].tensor.storage().data()] = static_cast<int>(i);
+        }
+    }
+    for (size_t n = 0; n < run.plan.outputs.size(); n++) {
+        const Output &output = run.plan.outputs[n];
+        replay.outputs.emplace_back();
+        ReplayOutput &made = replay.outputs.back();
+        const at::Tensor tensor = output.slot >= 0 ? run.slots[static_cast<size_t>(output.slot)].tensor : at::Tensor();
+        if (!tensor.defined()) {
+            made.kind = ReplayOutput::kObject;
+            made.object = Py_NewRef(output.slot < 0 && output.object != nullptr ? output.object : Py_None);
+            continue;
+        }
+        made.spec = spec_of(tensor);
+        size_t root = static_cast<size_t>(recorder.roots[static_cast<size_t>(output.slot)]);
+        int dynamic = recorder.dynamic_of[root];
+        const void *storage = tensor.storage().data();
+        auto input = tensor.numel() != 0 ? inputs.find(storage) : inputs.end();
+        if (output.slot < run.plan.inputs || input != inputs.end()) {
+            size_t at = output.slot < run.plan.inputs ? static_cast<size_t>(output.slot) : static_cast<size_t>(input->second);
+            made.kind = ReplayOutput::kInput;
+            made.dynamic = static_cast<int>(at);
+            made.same = output.slot < run.plan.inputs;
+            made.offset = tensor.storage_offset() - run.slots[at].tensor.storage_offset();
+        }
+        else if (dynamic >= run.plan.inputs) {
+            made.kind = ReplayOutput::kFresh;
+            made.dynamic = dynamic;
+            ptrdiff_t offset = static_cast<char *>(tensor.data_ptr()) - replay.dynamics[static_cast<size_t>(dynamic)].current;
+            made.offset = offset / static_cast<ptrdiff_t>(tensor.element_size());
+        }
+        else {
+            made.kind = ReplayOutput::kFresh;
+            groups[storage].push_back(n);
+        }
+    }
+    for (const auto &[storage, members] : groups) {
+        char *low = nullptr, *high = nullptr;
+        for (size_t n : members) {
+            const at::Tensor &tensor = run.slots[static_cast<size_t>(run.plan.outputs[n].slot)].tensor;
+            char *start = static_cast<char *>(tensor.data_ptr());
+            low = low == nullptr ? start : std::min(low, start);
+            high = std::max(high, start + extent(tensor));
+        }
+        int dynamic = static_cast<int>(replay.dynamics.size());
+        replay.dynamics.emplace_back();
+        Dynamic &memory = replay.dynamics.back();
+        memory.bytes = static_cast<size_t>(high - low);
+        at::Tensor target = at::detail::empty_strided_generic({static_cast<int64_t>(memory.bytes)}, {1}, run.plan.allocator,
+                                                              run.plan.keys, at::kByte);
+        memory.current = static_cast<char *>(target.data_ptr());
+        recorder.copy(memory.current, low, memory.bytes, -1, dynamic, 0);
+        for (size_t n : members) {
+            const at::Tensor &tensor = run.slots[static_cast<size_t>(run.plan.outputs[n].slot)].tensor;
+            ptrdiff_t offset = static_cast<char *>(tensor.data_ptr()) - low;
+            if (offset % static_cast<ptrdiff_t>(tensor.element_size()) != 0) {
+                throw CudaError("outputs of different dtypes share memory");
+            }
+            replay.outputs[n].dynamic = dynamic;
+            replay.outputs[n].offset = offset / static_cast<ptrdiff_t>(tensor.element_size());
+        }
+    }
+}
+
+void record(Replay &replay, Run &run, PyObject *mutated)
+{
+    c10::OptionalDeviceGuard guard(run.plan.device);
+    run.stream = current_stream(run.plan.device);
+    Recorder recorder(replay, run);
+    std::vector<at::Tensor> given;
+    for (int i = 0; i < run.plan.inputs; i++) {
+        given.push_back(run.slots[static_cast<size_t>(i)].tensor);
+    }
+    place_inputs(recorder, replay.statics);
+    recorder.find_written_outputs();
+    run.listener = &recorder;
+    execute(run);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mutated); i++) {
+        size_t at = static_cast<size_t>(PyLong_AsLong(PyTuple_GET_ITEM(mutated, i)));
+        if (at < given.size() && replay.statics[at].defined()) {
+            recorder.copy(static_cast<char *>(given[at].data_ptr()), static_cast<char *>(replay.statics[at].data_ptr()),
+                          extent(given[at]), -1, static_cast<int>(at), 0);
+        }
+    }
+    describe_outputs(recorder, given);
+    cuda_check(cuda_driver().current_context(&replay.context), "recording");
+}
+
+/* ---- replaying ---- */
+
+void update_kernel(Replay &replay, KernelNode &node)
+{
+    for (const Use &use : node.uses) {
+        node.addresses[use.parameter] = replay.dynamics[static_cast<size_t>(use.dynamic)].current + use.offset;
+    }
+    std::vector<void *> params;
+    for (char *&address : node.addresses) {
+        params.push_back(&address);
+    }
+    node.params.params = params.data();
+    cuda_check(cuda_driver().set_kernel_node(replay.exec, node.node, &node.params), "changing a recorded kernel");
+}
+
+void update_copy(Replay &replay, CopyNode &node)
+{
+    if (node.from >= 0) {
+        node.source = replay.dynamics[static_cast<size_t>(node.from)].current + node.offset;
+    }
+    if (node.to >= 0) {
+        node.target = replay.dynamics[static_cast<size_t>(node.to)].current + node.offset;
+    }
+    CuMemcpy3D params{};
+    params.src_type = params.dst_type = kCuMemoryDevice;
+    params.src = reinterpret_cast<CuPointer>(node.source);
+    params.dst = reinterpret_cast<CuPointer>(node.target);
+    params.width = node.bytes;
+    params.height = params.depth = 1;
+    cuda_check(cuda_driver().set_memcpy_node(replay.exec, node.node, &params, replay.context), "changing a recorded copy");
+}
+
+/* False: the graph does not fit these inputs. */
+bool inputs_fit(const Replay &replay, const std::vector<at::Tensor> &inputs)
+{
+    for (size_t i = 0; i < inputs.size(); i++) {
+        if (!inputs[i].defined()) {
+            continue;
+        }
+        const char *address = static_cast<const char *>(inputs[i].const_data_ptr());
+        const Dynamic &memory = replay.dynamics[i];
+        bool aligned = ((reinterpret_cast<uintptr_t>(address) ^ reinterpret_cast<uintptr_t>(memory.current)) & 15) == 0;
+        if (address != memory.current && (memory.pinned || !aligned)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void move_to(Replay &replay, size_t dynamic, char *address, std::vector<bool> &stale_kernels, std::vector<bool> &stale_copies)
+{
+    Dynamic &memory = replay.dynamics[dynamic];
+    if (memory.current == address) {
+        return;
+    }
+    memory.current = address;
+    for (size_t kernel : memory.kernels) {
+        stale_kernels[kernel] = true;
+    }
+    for (size_t copy : memory.copies) {
+        stale_copies[copy] = true;
+    }
+}
+
+void aim(Replay &replay, const std::vector<at::Tensor> &inputs, std::vector<at::Tensor> &fresh)
+{
+    std::vector<bool> kernels(replay.kernels.size()), copies(replay.copies.size());
+    for (size_t i = 0; i < inputs.size(); i++) {
+        if (inputs[i].defined()) {
+            move_to(replay, i, static_cast<char *>(const_cast<void *>(inputs[i].const_data_ptr())), kernels, copies);
+        }
+    }
+    for (size_t i = inputs.size(); i < replay.dynamics.size(); i++) {
+        fresh.push_back(at::detail::empty_strided_generic({static_cast<int64_t>(replay.dynamics[i].bytes)}, {1},
+                                                          replay.plan->allocator, replay.plan->keys, at::kByte));
+        move_to(replay, i, static_cast<char *>(fresh.back().data_ptr()), kernels, copies);
+    }
+    for (size_t i = 0; i < kernels.size(); i++) {
+        if (kernels[i]) {
+            update_kernel(replay, replay.kernels[i]);
+        }
+    }
+    for (size_t i = 0; i < copies.size(); i++) {
+        if (copies[i]) {
+            update_copy(replay, replay.copies[i]);
+        }
+    }
+}
+
+PyObject *wrap_output(const Replay &replay, const ReplayOutput &output, const std::vector<at::Tensor> &inputs,
+                      const std::vector<at::Tensor> &fresh)
+{
+    if (output.kind == ReplayOutput::kObject) {
+        return Py_NewRef(output.object);
+    }
+    if (output.kind == ReplayOutput::kInput) {
+        const at::Tensor &base = inputs[static_cast<size_t>(output.dynamic)];
+        if (output.same) {
+            return THPVariable_Wrap(base);
+        }
+        return THPVariable_Wrap(
+            at::as_strided(base, output.spec.sizes, output.spec.strides, base.storage_offset() + output.offset));
+    }
+    const at::Tensor &memory = fresh[static_cast<size_t>(output.dynamic) - inputs.size()];
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory.storage()), replay.plan->keys,
+                                                               c10::scalarTypeToTypeMeta(output.spec.dtype));
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(output.spec.sizes, output.spec.strides, output.offset);
+    return THPVariable_Wrap(std::move(made));
+}
+
+void launch(Replay &replay)
+{
+    if (replay.launcher == nullptr) {
+        cuda_check(cuda_driver().graph_launch(replay.exec, current_stream(replay.plan->device)), "launching a graph");
+        return;
+    }
+    PyObject *done = PyObject_CallNoArgs(replay.launcher);
+    if (done == nullptr) {
+        throw PythonError();
+    }
+    Py_DECREF(done);
+}
+
+PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != replay.plan->inputs || replay.exec == nullptr) {
+        PyErr_SetString(PyExc_RuntimeError, "the graph is not ready, or is given another number of inputs");
+        return nullptr;
+    }
+    std::vector<at::Tensor> inputs(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (THPVariable_Check(args[i])) {
+            inputs[static_cast<size_t>(i)] = THPVariable_Unpack(args[i]);
+        }
+    }
+    if (!inputs_fit(replay, inputs)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    c10::OptionalDeviceGuard guard;
+    if (replay.plan->device.type() == c10::kCUDA) {
+        guard.reset_device(replay.plan->device);
+    }
+    std::vector<at::Tensor> fresh;
+    aim(replay, inputs, fresh);
+    launch(replay);
+    PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(replay.outputs.size()));
+    for (size_t i = 0; result != nullptr && i < replay.outputs.size(); i++) {
+        PyObject *item = wrap_output(replay, replay.outputs[i], inputs, fresh);
+        if (item == nullptr) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyTuple_SET_ITEM(result, static_cast<Py_ssize_t>(i), item);
+    }
+    return result;
+}
+
+/* ---- the Python object ---- */
+
+struct ReplayObject {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Replay *replay;
+};
+
+/* The GIL is held: changing nodes and launching belong together. */
+PyObject *replay_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *result = nullptr;
+    Py_INCREF(object);
+    try {
+        result = play(*reinterpret_cast<ReplayObject *>(object)->replay, args, PyVectorcall_NARGS(nargsf));
+    }
+    catch (...) {
+        translate_exception();
+    }
+    Py_DECREF(object);
+    return result;
+}
+
+PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static const char *names[] = {"executor", "inputs", "statics", "mutated", nullptr};
+    PyObject *executor, *inputs, *statics, *mutated;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!:GraphReplay", const_cast<char **>(names), &executor,
+                                     &PyTuple_Type, &inputs, &PyTuple_Type, &statics, &PyTuple_Type, &mutated)) {
+        return nullptr;
+    }
+    NativePlan *plan = native_plan(executor);
+    if (plan == nullptr) {
+        return nullptr;
+    }
+    ReplayObject *self = reinterpret_cast<ReplayObject *>(type->tp_alloc(type, 0));
+    if (self == nullptr) {
+        return nullptr;
+    }
+    self->vectorcall = replay_call;
+    self->replay = new Replay;
+    self->replay->plan = plan;
+    self->replay->owner = Py_NewRef(executor);
+    try {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); i++) {
+            PyObject *item = i < PyTuple_GET_SIZE(statics) ? PyTuple_GET_ITEM(statics, i) : Py_None;
+            self->replay->statics.push_back(THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor());
+        }
+        Run run(*plan);
+        run.holds_gil = true;
+        set_inputs(run, &PyTuple_GET_ITEM(inputs, 0), PyTuple_GET_SIZE(inputs));
+        record(*self->replay, run, mutated);
+    }
+    catch (...) {
+        translate_exception();
+        Py_CLEAR(self);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+PyObject *replay_ready(PyObject *object, PyObject *args)
+{
+    Replay &replay = *reinterpret_cast<ReplayObject *>(object)->replay;
+    unsigned long long exec;
+    PyObject *launcher = Py_None;
+    if (!PyArg_ParseTuple(args, "K|O:ready", &exec, &launcher)) {
+        return nullptr;
+    }
+    replay.exec = reinterpret_cast<CuGraphExec>(exec);
+    replay.launcher = launcher == Py_None ? nullptr : Py_NewRef(launcher);
+    Py_RETURN_NONE;
+}
+
+PyObject *replay_patched(PyObject *object, void *)
+{
+    const Replay &replay = *reinterpret_cast<ReplayObject *>(object)->replay;
+    Py_ssize_t kernels = 0;
+    for (const KernelNode &node : replay.kernels) {
+        kernels += !node.uses.empty();
+    }
+    return Py_BuildValue("(nn)", kernels, static_cast<Py_ssize_t>(replay.copies.size()));
+}
+
+int replay_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Replay *replay = reinterpret_cast<ReplayObject *>(object)->replay;
+    if (replay != nullptr) {
+        Py_VISIT(replay->owner);
+        Py_VISIT(replay->launcher);
+    }
+    return 0;
+}
+
+int replay_clear(PyObject *object)
+{
+    Replay *replay = reinterpret_cast<ReplayObject *>(object)->replay;
+    if (replay != nullptr) {
+        Py_CLEAR(replay->launcher);
+    }
+    return 0;
+}
+
+void replay_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Replay *replay = reinterpret_cast<ReplayObject *>(object)->replay;
+    if (replay != nullptr) {
+        Py_CLEAR(replay->launcher);
+        for (ReplayOutput &output : replay->outputs) {
+            Py_CLEAR(output.object);
+        }
+        Py_CLEAR(replay->owner);
+        delete replay;
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMethodDef replay_methods[] = {
+    {"ready", replay_ready, METH_VARARGS,
+     "ready(exec, launcher=None)\n--\n\nThe instantiated graph, and what to call in place of launching it."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef replay_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ReplayObject, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef replay_getset[] = {
+    {"patched", replay_patched, nullptr, "How many kernels and copies take addresses of inputs and outputs.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot replay_slots[] = {
+    {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated)\n--\n\n"
+                                   "The plan recorded while the current stream is captured.")},
+    {Py_tp_new, reinterpret_cast<void *>(replay_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(replay_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void *>(replay_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(replay_clear)},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_methods, replay_methods},
+    {Py_tp_members, replay_members},
+    {Py_tp_getset, replay_getset},
+    {0, nullptr},
+};
+
+PyType_Spec replay_spec = {
+    "dynajit._C.GraphReplay",
+    sizeof(ReplayObject),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    replay_slots,
+};
+
+} // namespace
+} // namespace dynajit
+
+int dj_graph_replay_init(PyObject *module)
+{
+    using namespace dynajit;
+    replay_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &replay_spec, nullptr));
+    return replay_type != nullptr ? PyModule_AddType(module, replay_type) : -1;
+}
