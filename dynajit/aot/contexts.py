@@ -26,11 +26,18 @@ def has_levels(gm: torch.fx.GraphModule) -> bool:
     return any(name.endswith("_increment_nesting") and "autocast" not in name for name in names)
 
 
+def has_bodies(gm: torch.fx.GraphModule) -> bool:
+    """Whether the graph has operators with functions of their own, such as torch.cond."""
+    return any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in _calls(gm))
+
+
 def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
     """Why tracing the graph to ATen operations would lose something, or None."""
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"
+        if node.target is torch.ops.higher_order.while_loop:
+            return "the number of a loop's iterations is known when it runs"
         if node.target in (_ENTER, _EXIT):
             return "it enters inference mode on its way"
         if node.op == "call_method" and node.target == "requires_grad_" and not has_levels(gm):

@@ -13,7 +13,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.aot.contexts import as_it_stands, has_levels, in_inference_mode, without_inference_mode
+from dynajit.aot.contexts import as_it_stands, has_bodies, has_levels, in_inference_mode, without_inference_mode
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
@@ -51,7 +51,14 @@ def compile_joint(
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 
-            return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
+            try:
+                return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
+            except RuntimeError as error:
+                if not has_bodies(gm):
+                    raise
+                # torch differentiates operators with bodies for itself where their backward may alias
+                logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[0]}")
+                return gm.forward
     compiled = compile_fn(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 

@@ -27,6 +27,10 @@ _TORCH_CAPTURED = tuple(
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 
+# Dispatch modes under which tensors are fake, or operations are written down.
+_MODE_KEYS: Any = torch._C._TorchDispatchModeKey
+_TRACING_MODES = (_MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL)
+
 
 def _is_torchs_own(code: types.CodeType) -> bool:
     filename = code.co_filename
@@ -72,6 +76,8 @@ def runs_for_another() -> str | None:
     Activation checkpointing runs a function a second time in backward, where nothing is captured, and
     compares what it saved; inside a torch.func transform no tensor is plain.
     """
+    if any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING_MODES):
+        return "another compiler is tracing"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "inside of a torch.func transform"
     if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:

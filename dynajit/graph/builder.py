@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from dynajit import symbols
 from dynajit.graph.fake import FakeMode, fake_of
 from dynajit.graph.seen import Dimensions
 from dynajit.graph.shapes import Shapes
+from dynajit.graph.subgraph import Cut
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
 
@@ -72,6 +74,7 @@ class GraphBuilder:
         self._nodes: list[fx.Node] = []
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()
+        self._modules: dict[str, fx.GraphModule] = {}
         self._symbol_nodes: dict[str, fx.Node] = {}
         self._number_nodes: dict[symbols.Tree, fx.Node] = {}
 
@@ -204,6 +207,30 @@ class GraphBuilder:
         finally:
             _FAKE_LOG.removeFilter(_silent)
 
+    # -- bodies of higher-order operators
+
+    def cut(self, mark: tuple[int, int, int, bool], results: Sequence[fx.Node]) -> Cut:
+        """Take out the nodes added since `mark`; the inputs added since then stay."""
+        made = Cut([node for node in self._nodes[mark[0] :] if node.op != "get_attr"], results)
+        while len(self._nodes) > mark[0]:
+            node = self._nodes.pop()
+            self.graph.erase_node(node)
+            if "tree" in node.meta:
+                self._number_nodes.pop(node.meta["tree"], None)
+        self.op_count = mark[2]
+        return made
+
+    def attach(self, module: fx.GraphModule, hint: str) -> fx.Node:
+        """A node for a module that the graph holds."""
+        name = f"{hint}_{len(self._modules)}"
+        self._modules[name] = module
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the module is given its attributes at the end
+            node = self.graph.get_attr(name)
+        node.meta["part"] = True
+        self._nodes.append(node)
+        return node
+
     # -- finishing
 
     def finish(self, outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
@@ -219,7 +246,11 @@ class GraphBuilder:
                 used.append(entry)
             else:
                 self.graph.erase_node(entry.node)
-        module = fx.GraphModule(torch.nn.Module(), self.graph, "DynajitGraph")
+        root = torch.nn.Module()
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                setattr(root, node.target, self._modules[node.target])
+        module = fx.GraphModule(root, self.graph, "DynajitGraph")
         return module, used
 
     def _symbols_of_inputs(self) -> set[str]:

@@ -10,13 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+# higher-order operators that the mode knows itself; for the others there is a rule under its class
+_BY_FUNCTION: Any = registered_hop_fake_fns
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class FakeMode(FakeTensorMode):
     """torch's mode. One lives as long as one capture."""
+
+    # rules for these are registered by the mode's class
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -25,6 +31,10 @@ class FakeMode(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
+        if isinstance(func, torch._ops.HigherOrderOperator) and func not in _BY_FUNCTION:
+            rule = func.python_key_table.get(FakeTensorMode)
+            if rule is not None:
+                return rule(self, *args, **(kwargs or {}))
         return self.dispatch(func, types, args, kwargs or {})
 
 

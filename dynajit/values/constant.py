@@ -37,6 +37,7 @@ LITERAL_TYPES: frozenset[type] = frozenset(
         torch.finfo,
         torch.iinfo,
         torch.DispatchKey,
+        torch._C._SDPBackend,
     }
 )
 _C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)

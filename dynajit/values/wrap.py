@@ -282,7 +282,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
             )
     if (callable(obj) and kind.__module__ in ("torch._C", "functools")) or issubclass(
-        kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+        kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload, torch._ops.HigherOrderOperator)
     ):
         tx.guard(source, "ID", obj)
         return BuiltinVal(obj, source)
@@ -346,7 +346,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return BuiltinVal(obj)
     if issubclass(kind, _C_CALLABLES):
         return LibraryMethod(obj) if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES) else BuiltinVal(obj)
-    if issubclass(kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if issubclass(kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
         return BuiltinVal(obj)
     if issubclass(kind, types.MethodType):
         return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))

@@ -19,7 +19,7 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
-from dynajit.values.objects import ClassVal, lookup_type
+from dynajit.values.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.polyfills.autograd import autograd_function
 from dynajit.values.tensor import TensorVal
 
@@ -29,7 +29,7 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     """`Function.apply`."""
     if not isinstance(cls, ClassVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
-    if any(isinstance(value, (FunctionVal, MethodVal, PartialVal)) for value in (*args, *kwargs.values())):
+    if any(isinstance(value, (BuiltinVal, FunctionVal, MethodVal, PartialVal)) for value in (*args, *kwargs.values())):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function")
     _learn(tx, cls, args, kwargs)
     return tx.torch_op("call_function", _applied(cls.obj), args, kwargs)

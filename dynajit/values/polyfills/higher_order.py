@@ -48,3 +48,28 @@ def _stack(trees: list[Any], dim: int) -> Any:
     if isinstance(first, dict):
         return {key: _stack([tree[key] for tree in trees], dim) for key in first}
     return type(first)([_stack([tree[place] for tree in trees], dim) for place in range(len(first))])
+
+
+def scan(
+    combine_fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False
+) -> tuple[Any, Any]:
+    """Step by step; the results of the steps are stacked at dimension 0."""
+    order = range(_length(xs, dim))
+    carry, results = init, []
+    for index in order[::-1] if reverse else order:
+        carry, result = combine_fn(carry, _select(xs, dim, index))
+        results.append(_copied(result))
+    return carry, _stack(results[::-1] if reverse else results, 0)
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return {key: _copied(part) for key, part in tree.items()}
+    return type(tree)([_copied(part) for part in tree])
+
+
+def map_over(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
+    """`f` on each slice along the first dimension, the results stacked."""
+    return _stack([f(_select(xs, 0, index), *args) for index in range(_length(xs, 0))], 0)

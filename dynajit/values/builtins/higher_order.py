@@ -1,0 +1,179 @@
+"""torch's higher-order operators: cond and while_loop as nodes with bodies, scan and map unrolled.
+
+In: the operator's arguments, functions among them. Out: the node's results. A function is traced where it is called,
+and its nodes are then cut out into a module; what it takes from outside becomes an input of that module. To add an
+operator: a model of `torch.ops.higher_order.<name>` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._higher_order_ops.map import map as torch_map
+from torch._higher_order_ops.scan import scan
+
+from dynajit.graph.subgraph import Cut
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.registry import builtin
+from dynajit.values.mapping import DictVal
+from dynajit.values.ops import model_tensor
+from dynajit.values.polyfills import higher_order as polyfills
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.tensor import TensorVal
+
+_OPS: Any = torch.ops.higher_order
+
+
+class Body:
+    """A function that was traced: its nodes, and the tensors in what it returned."""
+
+    def __init__(self, cut: Cut, result: Value, leaves: list[TensorVal]) -> None:
+        self.cut = cut
+        self.result = result
+        self.leaves = leaves
+
+
+def _leaves(tx: Tracer, value: Value) -> list[TensorVal]:
+    if isinstance(value, TensorVal):
+        return [value]
+    if isinstance(value, (TupleVal, ListVal)):
+        return [leaf for item in value.values(tx) for leaf in _leaves(tx, item)]
+    if isinstance(value, DictVal):
+        return [leaf for _, item in value.items(tx) for leaf in _leaves(tx, item)]
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as a result of a higher-order operator's function")
+
+
+def _like(tx: Tracer, value: Value, leaves: list[Value]) -> Value:
+    """`value`, with its tensors replaced, in order."""
+    if isinstance(value, TensorVal):
+        return leaves.pop(0)
+    if isinstance(value, TupleVal):
+        return TupleVal([_like(tx, item, leaves) for item in value.values(tx)], value.kind)
+    if isinstance(value, ListVal):
+        return ListVal([_like(tx, item, leaves) for item in value.values(tx)])
+    assert isinstance(value, DictVal)
+    made = tx.new_dict()
+    for key, item in value.items(tx):
+        made.setitem(tx, key, _like(tx, item, leaves))
+    return made
+
+
+def _trace(tx: Tracer, function: Value, args: Sequence[Value], what: str) -> Body:
+    """Trace a call, and cut its nodes out of the graph."""
+    mark, dirty = tx.graph.mark(), set(tx.journal.dirty)
+    versions = [(entry, entry.mutated) for entry in tx.graph.inputs]
+    before = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
+    with tx.indirect():
+        result = tx.call(function, args, {})
+    changed = [value for key, value in tx.journal.dirty.items() if key not in dirty]
+    if changed:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed[0].describe()}")
+    if any(fake._version != version for fake, version in before) or any(
+        entry.mutated != mutated for entry, mutated in versions
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} writes to a tensor from outside")
+    leaves = _leaves(tx, result)
+    return Body(tx.graph.cut(mark, [leaf.node for leaf in leaves]), result, leaves)
+
+
+def _attach(tx: Tracer, module: fx.GraphModule, hint: str) -> fx.Node:
+    return tx.graph.attach(module, hint)
+
+
+def _outputs(tx: Tracer, node: fx.Node, fakes: Sequence[torch.Tensor]) -> list[Value]:
+    """Models of the parts of an operator's result."""
+    made: list[Value] = []
+    for index, fake in enumerate(fakes):
+        part = tx.graph.create_part(node, index, tx.node_meta(fake))
+        tx.tensors.pop(id(fake), None)
+        made.append(model_tensor(tx, fake, part))
+    return made
+
+
+def _same_metadata(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return (left.shape, left.stride(), left.dtype, left.device) == (
+        right.shape,
+        right.stride(),
+        right.dtype,
+        right.device,
+    )
+
+
+def _fresh(fake: torch.Tensor, grad: bool) -> torch.Tensor:
+    """A fake like this one that no operation made; as part of the autograd graph if `grad`."""
+    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    return made.requires_grad_() * 1 if grad else made
+
+
+@builtin(_OPS.cond)
+def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None) -> Value:
+    args = tx.unpack(operands) if operands is not None else []
+    if not isinstance(pred, TensorVal):
+        return tx.call(true_fn if pred.truth(tx) else false_fn, args, {})
+    if pred.fake.numel() != 1:
+        raise GraphBreak(breaks.OP_RAISES, "torch.cond on a tensor with more than one value")
+    yes = _trace(tx, true_fn, args, "the true branch of torch.cond")
+    no = _trace(tx, false_fn, args, "the false branch of torch.cond")
+    if len(yes.leaves) != len(no.leaves) or not all(
+        _same_metadata(left.fake, right.fake) for left, right in zip(yes.leaves, no.leaves, strict=True)
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "branches of torch.cond with different results")
+    inputs = list(dict.fromkeys([*yes.cut.free, *no.cut.free]))
+    bodies = [
+        _attach(tx, body.cut.build(inputs, name), name) for body, name in ((yes, "true_branch"), (no, "false_branch"))
+    ]
+    with tx.graph.running_fake():
+        fakes = [
+            _fresh(left.fake, left.fake.requires_grad or right.fake.requires_grad)
+            for left, right in zip(yes.leaves, no.leaves, strict=True)
+        ]
+    node = tx.graph.create("call_function", _OPS.cond, [pred.node, *bodies, tuple(inputs)], {}, tx.node_meta(fakes))
+    return _like(tx, yes.result, _outputs(tx, node, fakes))
+
+
+@builtin(_OPS.while_loop)
+def while_loop(
+    tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, additional: Value | None = None
+) -> Value:
+    if additional is not None and tx.unpack(additional):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop with additional inputs")
+    start = tx.unpack(carried)
+    if not all(isinstance(value, TensorVal) and not value.fake.requires_grad for value in start):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop over what is no tensor, or requires grad")
+    mark = tx.graph.mark()
+    # stand for what is carried while the functions are traced
+    carried_in = [tx.torch_op("call_method", "clone", [value], {}) for value in start]
+    test = _trace(tx, cond_fn, carried_in, "the condition of while_loop")
+    body = _trace(tx, body_fn, carried_in, "the body of while_loop")
+    if len(test.leaves) != 1 or len(body.leaves) != len(start):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop whose functions return something else")
+    for before, after in zip(carried_in, body.leaves, strict=True):
+        if not _same_metadata(before.fake, after.fake):  # type: ignore[attr-defined]
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop that changes the shape or dtype of what it carries")
+    stand_ins = [value.node for value in carried_in]  # type: ignore[attr-defined]
+    free = [node for node in dict.fromkeys([*test.cut.free, *body.cut.free]) if node not in stand_ins]
+    inputs = [*stand_ins, *free]
+    modules = [test.cut.build(inputs, "condition", single=True), body.cut.build(inputs, "body")]
+    tx.graph.cut(mark, [])
+    bodies = [_attach(tx, module, name) for module, name in zip(modules, ("condition", "body"), strict=True)]
+    with tx.graph.running_fake():
+        fakes = [_fresh(value.fake, False) for value in start]  # type: ignore[attr-defined]
+    operands = tuple(value.node for value in start)  # type: ignore[attr-defined]
+    node = tx.graph.create(
+        "call_function", _OPS.while_loop, [*bodies, operands, tuple(free)], {}, tx.node_meta(tuple(fakes))
+    )
+    return tx.new_tuple(_outputs(tx, node, fakes))
+
+
+def _unrolled(real: Any, traced: Any) -> None:
+    @builtin(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(traced, args, kwargs)
+
+
+_unrolled(scan, polyfills.scan)
+_unrolled(torch_map, polyfills.map_over)
