@@ -63,6 +63,7 @@ class Interpreter(Calls):
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
+        self.static_numbers = False
         self.function_modes: list[Value] = []
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None

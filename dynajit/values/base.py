@@ -59,6 +59,8 @@ class Tracer(Protocol):
     # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
     open_levels: int
     function_modes: list[Value]
+    # what is traced runs for real in the graph's call too: numbers in it are as they are
+    static_numbers: bool
 
     def opening(self) -> None: ...
 

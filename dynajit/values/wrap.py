@@ -68,7 +68,7 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     """The model of an outside object; records its guards."""
     if type(obj) in (int, float, complex, str, bytes):
         tx.guard(source, "TYPE", type(obj))
-        if _varies(tx, obj, source):
+        if not tx.static_numbers and _varies(tx, obj, source):
             return from_symbolic(tx, tx.graph.add_number(source, obj), source)
         return UnreadConst(tx, obj, source)
     if is_literal(obj):

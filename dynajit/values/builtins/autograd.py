@@ -55,6 +55,7 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
     if not differentiated:
         parts[2] = ConstVal(None)
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
+    static, tx.static_numbers = tx.static_numbers, True
     try:
         with tx.indirect():
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
@@ -62,6 +63,7 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
         if effects:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__} changes {effects[0].describe()}")
     finally:
+        tx.static_numbers = static
         tx.journal.rollback(journal)
         tx.graph.rollback(graph)
 
