@@ -19,6 +19,7 @@ from dynajit.bytecode.continuation import InnerCall, build_continuation, build_c
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
 from dynajit.bytecode.outline import Leave, Outline, build_body, build_shell, outline  # noqa: E402
+from dynajit.bytecode.segments import Segments, build_segment, segments  # noqa: E402
 
 __all__ = [
     "Block",
@@ -34,11 +35,13 @@ __all__ = [
     "Positions",
     "RawInstr",
     "Region",
+    "Segments",
     "SlotKind",
     "blocks",
     "build_body",
     "build_continuation",
     "build_copy",
+    "build_segment",
     "build_shell",
     "cells_live",
     "decode",
@@ -49,6 +52,7 @@ __all__ = [
     "pushed_kinds",
     "reachable_from",
     "regions",
+    "segments",
     "stack_effect",
     "stack_shape",
     "successors",

@@ -117,12 +117,18 @@ class Code:
             self.memo["unknown"] = sorted({i.arg[0] for i in self.instrs if i.op == "UNKNOWN"})
         if self.memo["unknown"]:
             return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
+        if self.names_locals:
+            # Made code keeps other names, and only those still needed.
+            return f"{self.name!r} calls {self.names_locals}(), which sees its local names"
+        return None
+
+    @property
+    def names_locals(self) -> str | None:
+        """The builtin by which the function looks at its own locals by name, if it does."""
         if "names locals" not in self.memo:
             self.memo["names locals"] = _names_locals(self.instrs)
-        if self.memo["names locals"]:
-            # Made code keeps other names, and only those still needed.
-            return f"{self.name!r} calls {self.memo['names locals']}(), which sees its local names"
-        return None
+        found: str | None = self.memo["names locals"]
+        return found
 
     @property
     def passed_cells(self) -> tuple[str, ...]:

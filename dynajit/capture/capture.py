@@ -40,6 +40,7 @@ from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
 from dynajit.resume.rerun import Rerun
 from dynajit.values.base import GraphBreak, Value
+from dynajit.values.exceptions import raised_at
 from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -247,10 +248,16 @@ class FrameCapture:
         if not tx.can_stop_here():
             self.record.skipped = "it leaves a context open that only it can close"
             return None
-        emission = Emission(tx, frame, self.session.continuation, self.session.shell)
+        emission = Emission(tx, frame, self.session)
         emission.returning(result)
         obstacle = emission.obstacle()
-        if obstacle is not None:
+        raised = raised_at(obstacle)
+        if raised is not None and not self.session.fullgraph:
+            # only a real one has a traceback
+            raised.restore(tx)
+            tx.broken_frames = raised.frames
+            return self._plan(tx, frame, GraphBreak(breaks.RAISES, f"{obstacle} leaves the function"))
+        if obstacle is not None and raised is None:
             self.record.skipped = f"{obstacle.describe()} leaves the function"
             return None
         if not self.is_root and tx.graph.op_count == 0:
@@ -265,22 +272,43 @@ class FrameCapture:
         users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
         if self.session.fullgraph:
             raise _unsupported(stop.kind, stop, users)
-        for plan in _places_to_break(tx, chain):
-            plan.restore(tx)
+        emission = self._first_possible(tx, frame, chain, stop, users, stack)
+        if emission is None and self.record.skipped is None:
+            self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
+            if self._worth_breaking(tx):
+                self._record_break(stop, users, breaks.IN_REGION.text, True)
+        return emission
+
+    def _first_possible(
+        self,
+        tx: Interpreter,
+        frame: SymFrame,
+        chain: list[SymFrame],
+        stop: GraphBreak,
+        users: list[FrameLoc],
+        stack: list[FrameLoc],
+    ) -> Emission | None:
+        """The code for the best plan that can be carried out."""
+        plans = _places_to_break(tx, chain)
+        while (found := next(plans, None)) is not None:
+            found.restore(tx)
             if not tx.can_stop_here():
                 continue
-            emission = Emission(tx, frame, self.session.continuation, self.session.shell)
-            emission.breaking(plan)
+            emission = Emission(tx, frame, self.session)
+            emission.breaking(found)
             if not self._worth_breaking(tx):
                 self.record.skipped = f"{NOTHING} before its first break: {stop}"
                 return None
-            if emission.obstacle() is None:
-                shown = [location for location in stack[: len(plan.frames)] if location in users] or users
-                self._record_break(stop, shown, str(stop) if plan.lifted else None, tx.graph.op_count > 0)
+            obstacle = emission.obstacle()
+            if obstacle is None:
+                shown = [location for location in stack[: len(found.frames)] if location in users] or users
+                self._record_break(stop, shown, str(stop) if found.lifted else None, tx.graph.op_count > 0)
                 return emission
-        self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
-        if self._worth_breaking(tx):
-            self._record_break(stop, users, breaks.IN_REGION.text, True)
+            raised = raised_at(obstacle)
+            if raised is not None:
+                # break where the exception is raised instead
+                raised.restore(tx)
+                plans = _places_to_break(tx, raised.frames)
         return None
 
     def _worth_breaking(self, tx: Interpreter) -> bool:

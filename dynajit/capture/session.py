@@ -14,9 +14,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode import InnerCall, Outline, build_body, build_continuation, build_shell
+from dynajit.bytecode import (
+    InnerCall,
+    Outline,
+    build_body,
+    build_continuation,
+    build_segment,
+    build_shell,
+    segments,
+)
 from dynajit.graph.seen import Seen
 from dynajit.interp.frame import SymFrame
+from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
 
 
@@ -201,6 +210,20 @@ class Session:
             made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
             made.__dict__["_continues"] = (frame.code, frame.code_object)
             self._continuations[key] = made
+        return made
+
+    def generator(self, frame: SymFrame) -> Callable[..., Any]:
+        """The function that makes a generator of the frame's code, of call objects for its parts."""
+        key = (id(frame.code_object), id(frame.globals), "generator")
+        made = self._continuations.get(key)
+        if made is None:
+            cut = segments(frame.code)
+            assert cut is not None
+
+            def part(index: int, depth: int, throw: bool) -> Callable[..., Any]:
+                return self._call_object(self._part(frame, build_segment(cut, index, depth, throw)))
+
+            made = self._continuations[key] = generator_maker(cut, part)
         return made
 
     def _part(self, frame: SymFrame, code: types.CodeType) -> types.FunctionType:

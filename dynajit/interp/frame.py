@@ -52,6 +52,12 @@ class Snapshot(NamedTuple):
     def frames(self) -> list[SymFrame]:
         return [state.frame for state in self.states]
 
+    def restore(self, tx: Any) -> None:
+        """Roll the interpreter back to here."""
+        tx.rollback(self.checkpoint)
+        for state in self.states:
+            state.restore()
+
 
 class SymFrame:
     """A frame while it is interpreted.
@@ -83,8 +89,6 @@ class SymFrame:
         self.current: Instr = code.instrs[min(code.entry, len(code.instrs) - 1)]
         self.checkpoint: Checkpoint | None = None
         self.is_generator = code.is_generator
-        # where an exception was raised that a handler of this frame caught
-        self.raises: list[Snapshot] = []
         self._location: tuple[Instr, FrameLoc] | None = None
         #: where loops are entered, and what they span
         self.loop_starts = {loop.entry: loop.members for loop in loops(code)}

@@ -95,7 +95,9 @@ class Interpreter(Calls):
             if len(self.frames) == 1:
                 # CPython closes a generator when it is dropped; when that is, is not followed here
                 left = next((generator for generator in self.open_generators if generator.needs_closing()), None)
-                return left if left is not None else result
+                if left is not None:
+                    left.dropped = True
+                    return left
             return result
         except GraphBreak:
             if self.broken_frames is None:
@@ -120,6 +122,7 @@ class Interpreter(Calls):
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
             except Raised as error:
+                self._remember_raise(frame, error.value)
                 if instr.handler is None and self._nobody_catches():
                     raise GraphBreak(breaks.RAISES, error.value.describe()) from None
                 self._enter_handler(frame, instr, error)
@@ -145,6 +148,12 @@ class Interpreter(Calls):
         self._work_seen = work
         self._idle_end = self._steps + IDLE_LATER
 
+    def _remember_raise(self, frame: SymFrame, error: Value) -> None:
+        """Where a break goes back to that needs the exception with its traceback."""
+        if isinstance(error, ExceptionVal) and error.raised_at is None and frame.checkpoint is not None:
+            states = [outer.state() for outer in self.frames]
+            self.journal.set_attr(error, "raised_at", Snapshot(states, frame.checkpoint))
+
     def _nobody_catches(self) -> bool:
         """An exception that leaves the innermost frame is sure to leave the outermost one."""
         return all(frame.current.handler is None for frame in self.frames) and all(
@@ -158,13 +167,9 @@ class Interpreter(Calls):
         made = error.value if isinstance(error.value, ExceptionVal) else None
         if made is not None and self.handled is not made and isinstance(made.context, ConstVal):
             self.journal.set_attr(made, "context", self.handled or self.handled_outside)
-        if made is not None and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            # a real one has a traceback: where one is needed, the instruction that raises it is run for real
-            self.journal.set_attr(made, "was_raised", True)
-            frame.raises.append(Snapshot([frame.state()], frame.checkpoint))
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
-            frame.stack.append(ConstVal(instr.index))
+            frame.stack.append(ConstVal(0))  # only tracebacks ask for it, of code that is another when it runs
         frame.stack.append(error.value)
         frame.ip = instr.handler
 

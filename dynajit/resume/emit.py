@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import CellType, CodeType
-from typing import Any
+from typing import Any, Protocol
 
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
@@ -32,14 +32,24 @@ from dynajit.resume.plan import (
 )
 from dynajit.resume.rebuild import Rebuilder, in_cycles, reachable
 from dynajit.values.base import NULL, Value
+from dynajit.values.exceptions import raised_at
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
-# makes the function of a continuation: (how the frame goes on, the callee's continuation and its number of arguments,
-# whether it is the outermost frame's) -> callable
-MakeContinuation = Callable[[Resume, InnerCall | None, bool], Callable[..., Any]]
-# makes the function that runs a loop: (the loop's frame, how it is cut) -> callable
-MakeShell = Callable[[SymFrame, Outline], Callable[..., Any]]
+
+class Maker(Protocol):
+    """Makes, once for each shape, the functions that the emitted code calls."""
+
+    def continuation(self, resume: Resume, inner: InnerCall | None, outermost: bool) -> Callable[..., Any]:
+        """How a frame goes on; `inner` is the callee's continuation."""
+
+    def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
+        """Runs a loop."""
+
+    def generator(self, frame: SymFrame) -> Callable[..., Any]:
+        """Makes a generator that goes on where it is told to."""
+
+
 _UNBOUND = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_DEREF", "DELETE_DEREF"})
 _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 # which run in the outermost frame's code even if they are an inlined frame's: they jump and push
@@ -50,15 +60,13 @@ _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
 class Emission:
     """One replacement code object."""
 
-    def __init__(
-        self, tx: Interpreter, root: SymFrame, make_continuation: MakeContinuation, make_shell: MakeShell
-    ) -> None:
+    def __init__(self, tx: Interpreter, root: SymFrame, maker: Maker) -> None:
         self.tx = tx
         self.root = root
-        self.make_continuation = make_continuation
-        self.make_shell = make_shell
+        self.make_continuation = maker.continuation
+        self.make_shell = maker.shell
         self.emit = Emitter()
-        self.out = Rebuilder(self.emit)
+        self.out = Rebuilder(self.emit, maker.generator)
         self.results: list[Value] = []
         # how all frames go on behind the instruction (or loop), one for each place where control may go from there,
         # and how where it raises and one of the frames has a handler
@@ -83,7 +91,7 @@ class Emission:
         inner = plan.frames[-1]
         outer = [resume_after(frame, calls=True) for frame in plan.frames[:-1]]
         if plan.cut is not None:
-            cut, stack = plan.cut, plan.back.stack
+            cut, stack = plan.cut, plan.back.checkpoint.stack
             self.operands = stack[cut.floor : cut.entry_depth]
             self.resumes = [[*outer, resume_loop(inner, stack, cut, leave)] for leave in cut.leaves]
             if cut.handler is not None:
@@ -134,8 +142,14 @@ class Emission:
         return [value for value in reachable(self.roots()) if value.source is None and _from_graph(value)]
 
     def obstacle(self) -> Value | None:
-        """A value that the code would have to push and can't."""
-        return next((value for value in reachable(self.roots()) if not value.rebuildable()), None)
+        """A value that the code would have to push and can't: the real program goes on with an exception that was
+        raised, and has a traceback."""
+        needed = reachable(self.roots())
+        thrown = next((value for value in needed if raised_at(value) is not None), None)
+        if thrown is not None:
+            return thrown
+        lost = [made for made in self.tx.open_generators if made.needs_closing() and not _among(made, needed)]
+        return lost[0] if lost else next((value for value in needed if not value.rebuildable()), None)
 
     # -- the code
 
@@ -407,6 +421,10 @@ class Emission:
 
         count = len(pushes) if argc is None else argc
         self.emit.call_function(lambda: self.emit.load_const(function), push, count)
+
+
+def _among(value: Value, values: Sequence[Value]) -> bool:
+    return any(value is other for other in values)
 
 
 def _nothing() -> None:

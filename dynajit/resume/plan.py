@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dynajit.bytecode import (
-    Instr,
     Leave,
     Loop,
     Outline,
@@ -28,7 +27,7 @@ from dynajit.bytecode import (
 )
 from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.continuation import handlers_of
-from dynajit.interp.frame import Checkpoint, FrameState, SymFrame
+from dynajit.interp.frame import Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal
@@ -95,21 +94,17 @@ class Plan(NamedTuple):
 
     frames: list[SymFrame]
     lifted: bool
-    back: Checkpoint
-    states: tuple[FrameState, ...] = ()
+    back: Snapshot
     cut: Outline | None = None
 
     def restore(self, tx: Interpreter) -> None:
         """Be back where the break is."""
-        tx.rollback(self.back)
-        for state in self.states:
-            state.restore()
+        self.back.restore(tx)
 
 
 def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     """Where the break can be: at the outermost loop that is being run, else in the innermost frame that can be gone on
-    with, then in those outside of it; where that needs an exception that was raised and caught while tracing, at the
-    instruction that raised it."""
+    with, then in those outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
@@ -121,21 +116,15 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
         resumable = depth + 1
     while resumable:
         frame = frames[resumable - 1]
-        here = frame.checkpoint
-        if here is not None and here.instr is frame.current and _can_rerun(frame, frame.current, resumable):
-            yield Plan(frames[:resumable], resumable < len(frames), here)
-        for raised in reversed(frame.raises):
-            if _can_rerun(frame, raised.checkpoint.instr, resumable):
-                yield Plan(frames[:resumable], resumable < len(frames), raised.checkpoint, tuple(raised.states))
+        instr = frame.current
+        rerunnable = (
+            instr.op not in _NEVER_RERUN
+            and instr.index not in super_sites(frame.code)
+            and not (resumable > 1 and instr.op in _FRAME_BOUND)
+        )
+        if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
+            yield Plan(frames[:resumable], resumable < len(frames), Snapshot([], frame.checkpoint))
         resumable -= 1
-
-
-def _can_rerun(frame: SymFrame, instr: Instr, depth: int) -> bool:
-    return (
-        instr.op not in _NEVER_RERUN
-        and instr.index not in super_sites(frame.code)
-        and not (depth > 1 and instr.op in _FRAME_BOUND)
-    )
 
 
 def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]:
@@ -148,7 +137,7 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]
     bound = frozenset(name for name in frame.code_object.co_varnames if name in state.locals)
     cut = outline(frame.code, loop, bound)
     if cut is not None:
-        yield Plan(frames[: depth + 1], False, entered.checkpoint, (state,), cut)
+        yield Plan(frames[: depth + 1], False, entered, cut)
 
 
 def resume_after(frame: SymFrame, jump: bool = False, calls: bool = False) -> Resume:

@@ -12,6 +12,7 @@ from typing import Any
 from dynajit.bytecode import Emitter
 from dynajit.exc import InternalError
 from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
+from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
@@ -96,8 +97,10 @@ def keys_with_hash(value: Value) -> list[Value]:
 class Rebuilder:
     """The generated code's view of the trace's values."""
 
-    def __init__(self, emit: Emitter) -> None:
+    def __init__(self, emit: Emitter, generator_maker: Callable[[SymFrame], Callable[..., Any]]) -> None:
         self.emit = emit
+        #: from a generator's frame to the function that makes such a generator
+        self.generator_maker = generator_maker
         self._variables: dict[int, str] = {}
         self._sources: dict[Source, str] = {}
         self._preparing: set[int] = set()

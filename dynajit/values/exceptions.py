@@ -27,11 +27,8 @@ class ExceptionVal(ObjVal):
         self.cause: Value = ConstVal(None)
         self.context: Value = ConstVal(None)
         self.suppress = False
-        # a handler of the traced program has it
-        self.was_raised = False
-
-    def rebuildable(self) -> bool:
-        return self.source is not None or not self.was_raised
+        #: the interpreter's state before the instruction that raised it: only running that makes a traceback
+        self.raised_at: Any = None
 
     def describe(self) -> str:
         text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
@@ -126,6 +123,11 @@ class HandledVal(Value):
 def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Raised:
     """A `Raised` with an exception of builtin class made by a model."""
     return Raised(ExceptionVal(kind, [tx.from_real(arg) for arg in args]))
+
+
+def raised_at(value: Value | None) -> Any:
+    """The state before the exception was raised, if the value is one that was."""
+    return value.raised_at if isinstance(value, ExceptionVal) else None
 
 
 def exception_arguments(value: Value) -> list[Any]:

@@ -1,18 +1,22 @@
 """Generators made while tracing.
 
 In: the suspended frame of a generator function. Out: `GeneratorVal`, an iterator that steps the frame. Each step is
-undoable as a whole: the frame's state before it is kept in the journal.
+undoable as a whole: the frame's state before it is kept in the journal. In generated code it becomes a generator
+that goes on in parts cut out of the function (`bytecode/segments.py`).
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.values.base import Exhausted, Raised, Tracer, Value
+from dynajit.bytecode import segments
+from dynajit.values.base import NULL, Exhausted, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.exceptions import ExceptionVal, HandledVal
 from dynajit.values.iterators import IteratorVal
 
 
@@ -24,6 +28,13 @@ class GeneratorVal(IteratorVal):
     def __init__(self, frame: Any) -> None:
         self.frame = frame
         self.state = "created"
+        #: it is dropped when the outermost frame returns, and would run code of its own then
+        self.dropped = False
+        #: the library's function that this is a traced stand-in for, with its arguments
+        self.origin: tuple[Callable[..., Any], Sequence[Value], dict[str, Value]] | None = None
+
+    def describe(self) -> str:
+        return f"the generator {self.frame.code_object.co_qualname}"
 
     def next(self, tx: Tracer) -> Value:
         return self.send(tx, ConstVal(None))
@@ -88,8 +99,75 @@ class GeneratorVal(IteratorVal):
             raise tx.raised(RuntimeError, "generator ignored GeneratorExit")
         tx.journal.set_attr(self, "state", "closed")
 
+    # -- generated code
+
     def rebuildable(self) -> bool:
-        return False
+        if self.dropped:
+            return False
+        if self.origin is not None:
+            return self.state == "created"
+        frame = self.frame
+        if self.state == "running" or str(frame.globals.get("__name__")).startswith("dynajit."):
+            return False
+        if self.state == "closed":
+            return True
+        handles = any(isinstance(value, (ExceptionVal, HandledVal)) for value in frame.stack)
+        return not handles and NULL not in frame.stack and segments(frame.code) is not None
+
+    def children(self) -> Sequence[Value]:
+        if self.origin is not None:
+            return [*self.origin[1], *self.origin[2].values()]
+        cut = segments(self.frame.code)
+        if self.state == "closed" or cut is None:
+            return []
+        frame = self.frame
+        named = [frame.locals[name] for name in cut.shared if name in frame.locals]
+        return [*frame.stack, *named, *(frame.cells[name] for name in cut.cells)]
+
+    def rebuild(self, out: Any) -> None:
+        """A generator that goes on where this one stands, in compiled parts."""
+        if self.origin is not None:
+            function, args, kwargs = self.origin
+
+            def push() -> None:
+                for value in (*args, *kwargs.values()):
+                    out.push(value)
+
+            out.call_const(function, push, len(args) + len(kwargs), tuple(kwargs))
+            return
+        out.call_const(out.generator_maker(self.frame), lambda: self._push_state(out), 3)
+
+    def _push_state(self, out: Any) -> None:
+        """Where it stands (-1: at its end, None: at its start), its stack, its variables in cells."""
+        frame = self.frame
+        cut = segments(frame.code)
+        if self.state == "closed" or cut is None:
+            out.consts(-1, (), ())
+            return
+        out.const(frame.current.index if self.state == "suspended" else None)
+        for value in frame.stack:
+            out.push(value)
+        out.emit.build_tuple(len(frame.stack))
+        for name in cut.shared:
+            bound = name in frame.locals
+            push = functools.partial(out.push, frame.locals[name]) if bound else _nothing
+            out.call_const(types.CellType, push, int(bound))
+        for name in cut.cells:
+            out.push(frame.cells[name])
+        out.emit.build_tuple(len(cut.shared) + len(cut.cells))
+
+
+def stands_for(
+    made: Value, real: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None
+) -> Value:
+    """Say that a generator, not started yet, is the traced form of a library's iterator."""
+    if isinstance(made, GeneratorVal):
+        made.origin = real, list(args), kwargs or {}
+    return made
+
+
+def _nothing() -> None:
+    pass
 
 
 def _lets_generator_exit_pass(instrs: Sequence[Any], handler: int) -> bool:

@@ -93,6 +93,17 @@ torch.set_grad_enabled(<condition>)|x.note = <int>|print(getattr(x, 'note', None
 x = torch.sin(<tensor>, out=torch.empty(0))
 """
 
+# In programs about breaks these are every third simple statement; they see what a break must not change.
+BREAKS = """
+dynajit.graph_break()|print('p', <int>)|print('sum', <tensor>.sum().item())|print('exc', sys.exc_info()[:2])
+print('context', repr(getattr(sys.exc_info()[1], '__context__', None)))|x = opaque(<tensor>)|x = opaque(x) + y
+print(torch.is_grad_enabled(), <int>)|n = int(opaque(<tensor>).sum().item() > 0.137) + n % 5
+y = [opaque(q) for q in <list>][-1]|x = x + sum(opaque(q).sum() for q in <list>)|x = said(x)|x = <obj>.method(opaque(x))
+t = {k: opaque(v) for k, v in <dict>.items()}.get('a', x)|held = [(dynajit.graph_break(), <int>) for _ in range(2)]
+print('n', n, flag)|if x.sum() > 0.137: print('big')|x = x * 2 if y.sum() > 0.137 else x|opaque(x).add_(1)
+x = list(map(opaque, <list>))[0]|x = max(<list>, key=lambda q: opaque(q).sum().item())|print('%s' % walrus if 0 else n)
+"""
+
 USES = (
     "x = sum(<gen>)",
     "x = next(<gen>)",
@@ -143,6 +154,9 @@ def _table(text: str) -> list[str]:
 
 TABLES = {"tensor": _table(TENSOR), "int": _table(INT), "condition": _table(CONDITION)}
 STATEMENTS = _table(SIMPLE)
+BREAKING = _table(BREAKS)
+#: Seeds from here on give programs about breaks in loops, with and try.
+REGIONS = 1_000_000
 PLACEHOLDER = re.compile(r"<(tensor!?|int|condition|list|dict|obj|float|key|helper|closure)>")
 
 Compound = Callable[["Generator", int], None]
@@ -162,8 +176,9 @@ def compound(weight: int) -> Callable[[Compound], Compound]:
 class Generator:
     """Writes one function's lines; `names` holds the variables in scope by kind."""
 
-    def __init__(self, rng: random.Random, names: dict[str, list[str]]) -> None:
+    def __init__(self, rng: random.Random, names: dict[str, list[str]], regions: bool = False) -> None:
         self.rng = rng
+        self.regions = regions
         self.names = names
         self.lines: list[str] = []
         self.depth = 1
@@ -208,6 +223,8 @@ class Generator:
 
     def statement(self, budget: int) -> None:
         chance = self.rng.random()
+        if self.regions:
+            chance = 0.2 + 0.8 * chance
         if chance < 0.3:
             self.assign("tensor")
         elif chance < 0.38:
@@ -216,6 +233,11 @@ class Generator:
             self.simple()
         else:
             methods, weights = zip(*COMPOUNDS)
+            if self.regions:
+                weights = tuple(
+                    3 * weight if method.__name__ in ("for_", "while_", "try_", "with_") else weight
+                    for method, weight in COMPOUNDS
+                )
             self.rng.choices(methods, weights)[0](self, budget)
 
     def assign(self, kind: str) -> None:
@@ -226,7 +248,12 @@ class Generator:
             self.names[kind].append(name)
 
     def simple(self) -> None:
+        if self.regions and self.rng.random() < 0.4:
+            self.emit(self.fill(self.possible(BREAKING)))
+            return
         text = self.fill(self.possible(STATEMENTS))
+        while self.regions and text.startswith("exec("):
+            text = self.fill(self.possible(STATEMENTS))
         if self.rng.random() < 0.35 and not text.startswith("if "):
             self.emit("try:")
             self.emit(f"    {text}")
@@ -283,7 +310,7 @@ class Generator:
     def while_(self, budget: int) -> None:
         counter = self.fresh("w")
         self.emit(f"{counter} = 0")
-        extra = f" and {self.expression('condition')}" if self.rng.random() < 0.4 else ""
+        extra = f" and ({self.expression('condition')})" if self.rng.random() < 0.4 else ""
         self.emit(f"while {counter} < {self.rng.randint(1, 4)}{extra}:")
         self.emit(f"    {counter} += 1")
         self.loop_body(budget, int=[counter])
@@ -383,11 +410,12 @@ RESULTS = (
 def program(seed: int) -> str:
     """The source of a random module: some helpers, and `main(x, y, z, n, flag, items, table, obj)`."""
     rng = random.Random(f"program {seed}")
+    regions = seed >= REGIONS
     parts = ["COUNT = 1\nSEEN = [2]\n"]
     helpers: list[str] = []
     for index in range(rng.randint(0, 2)):
         names = {"tensor": ["a", "b", "x"], "int": ["k"], "helper": list(helpers)}
-        inner = Generator(rng, names)
+        inner = Generator(rng, names, regions)
         for text in ("global COUNT", "x = y = z = a", "n = k; flag = n > 1"):
             inner.emit(text)
         for _ in range(rng.randint(1, 3)):
@@ -405,12 +433,11 @@ def program(seed: int) -> str:
         "obj": ["obj"],
         "helper": helpers,
     }
-    main = Generator(rng, names)
+    main = Generator(rng, names, regions)
     main.emit(HEADER)
     for _ in range(rng.randint(3, 9)):
         main.statement(6)
-    main.emit(
-        f"return x, {main.rng.choice(main.names['tensor'])}, {rng.choice(main.names['int'])}, {rng.choice(RESULTS)}"
-    )
+    last = rng.choice([result for result in RESULTS if not (regions and "locals" in result)])
+    main.emit(f"return x, {main.rng.choice(main.names['tensor'])}, {rng.choice(main.names['int'])}, {last}")
     parts.append("def main(x, y, z, n, flag, items, table, obj):\n" + "\n".join(main.lines) + "\n")
     return "\n\n".join(parts)

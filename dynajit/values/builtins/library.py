@@ -34,6 +34,7 @@ from dynajit.values.builtins.registry import builtin, constructor, pure
 from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DequeVal
 from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.generators import stands_for
 from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
 from dynajit.values.mapping import DictVal
@@ -113,7 +114,7 @@ def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
 def _polyfill(real: Any, traced: Any) -> None:
     @constructor(real)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.run_python(traced, list(args), kwargs)
+        return stands_for(tx.run_python(traced, list(args), kwargs), real, args, kwargs)
 
 
 for _real, _traced in (
@@ -142,19 +143,23 @@ if hasattr(itertools, "batched"):  # since 3.12
 
 @builtin(itertools.chain.from_iterable)
 def chain_from_iterable(tx: Tracer, iterables: Value) -> Value:
-    return tx.run_python(polyfills.chain_from_iterable, [iterables])
+    made = tx.run_python(polyfills.chain_from_iterable, [iterables])
+    return stands_for(made, itertools.chain.from_iterable, [iterables])
 
 
 @builtin(itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Value:
-    return tx.run_python(polyfills.chain_from_iterable, [iterables])
+    made = tx.run_python(polyfills.chain_from_iterable, [iterables])
+    return stands_for(made, itertools.chain.from_iterable, [iterables])
 
 
 @constructor(itertools.accumulate)
 def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
-    return tx.run_python(
+    made = tx.run_python(
         polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)}
     )
+    named = {"initial": initial} if initial is not None else {}
+    return stands_for(made, itertools.accumulate, [iterable, func or ConstVal(None)], named)
 
 
 @constructor(itertools.islice)
@@ -162,17 +167,19 @@ def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
     found = [part.const() for part in parts]
     limits = slice(*found)
     wrapped = [ConstVal(limits.start or 0), ConstVal(limits.stop), ConstVal(limits.step or 1)]
-    return tx.run_python(polyfills.islice, [iterable, *wrapped])
+    return stands_for(tx.run_python(polyfills.islice, [iterable, *wrapped]), itertools.islice, [iterable, *parts])
 
 
 @constructor(itertools.repeat)
 def repeat(tx: Tracer, object: Value, times: Value | None = None) -> Value:
-    return tx.run_python(polyfills.repeat, [object, times or ConstVal(None)])
+    args = [object] if times is None else [object, times]
+    return stands_for(tx.run_python(polyfills.repeat, [object, times or ConstVal(None)]), itertools.repeat, args)
 
 
 @constructor(itertools.count)
 def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
-    return tx.run_python(polyfills.count, [start or ConstVal(0), step or ConstVal(1)])
+    args = [start or ConstVal(0), step or ConstVal(1)]
+    return stands_for(tx.run_python(polyfills.count, args), itertools.count, args)
 
 
 def _combine(real: Any) -> None:

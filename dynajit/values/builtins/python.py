@@ -19,6 +19,7 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, 
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
+from dynajit.values.generators import stands_for
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
@@ -334,12 +335,12 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
 
 @constructor(map)
 def map_(tx: Tracer, fn: Value, *iterables: Value) -> Value:
-    return tx.run_python(polyfills.map_, [fn, *iterables])
+    return stands_for(tx.run_python(polyfills.map_, [fn, *iterables]), map, [fn, *iterables])
 
 
 @constructor(filter)
 def filter_(tx: Tracer, fn: Value, iterable: Value) -> Value:
-    return tx.run_python(polyfills.filter_, [fn, iterable])
+    return stands_for(tx.run_python(polyfills.filter_, [fn, iterable]), filter, [fn, iterable])
 
 
 @builtin(all)

@@ -1,0 +1,153 @@
+"""A generator's code cut at its yields: each part runs from where the generator goes on to where it stops next.
+
+In: the decoded `Code` of a generator function. Out: `Segments` (which locals and cells the parts share, what is on the
+stack at each stop), or None if it can't be cut; from it the code object of a part (`build_segment`). A part takes the
+stack's slots, the locals and the cells, all of these as cell objects, and returns the stack with the index of the
+instruction to stop at: YIELD_VALUE, or one that returns. Delegation (`yield from`) is not cut.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import NamedTuple
+
+from dynajit.bytecode.assemble import Emitter, Label, SlotKind, pushed_kinds
+from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS, stack_shape
+from dynajit.bytecode.cfg import reachable_from, successors
+from dynajit.bytecode.continuation import Tail, new_names, push_stack
+from dynajit.bytecode.decode import Code, Instr
+
+_STOPS = frozenset({"YIELD_VALUE", "RETURN_VALUE", "RETURN_CONST"})
+_REFUSED = frozenset(
+    {"SEND", "GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN", "LOAD_FAST_AND_CLEAR"}
+)
+# they look at what lies below what they pop
+_PEEKS = {
+    *("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "RERAISE"),
+    *("CHECK_EXC_MATCH", "FOR_ITER", "WITH_EXCEPT_START", "GET_LEN", "MATCH_MAPPING", "MATCH_SEQUENCE", "MATCH_KEYS"),
+    "IMPORT_FROM",
+}
+
+
+_VALUE: tuple[SlotKind, ...] = ("value",)
+
+
+class Segments(NamedTuple):
+    """How a generator's code is cut: `start` is where it begins, `stacks` the kinds of the slots at each stop, the
+    yielded or returned value included."""
+
+    code: Code
+    start: int
+    shared: tuple[str, ...]
+    cells: tuple[str, ...]
+    stacks: dict[int, tuple[SlotKind, ...]]
+
+    def yields(self, index: int) -> bool:
+        """Whether the generator is suspended at this stop."""
+        return self.code.instrs[index].op == "YIELD_VALUE"
+
+
+def segments(code: Code) -> Segments | None:
+    """How to cut a generator's code, or None."""
+    if "segments" not in code.memo:
+        code.memo["segments"] = _segments(code)
+    found: Segments | None = code.memo["segments"]
+    return found._replace(code=code) if found is not None else None
+
+
+def _segments(code: Code) -> Segments | None:
+    instrs = code.instrs
+    begin = next((instr.index for instr in instrs if instr.op == "RETURN_GENERATOR"), None)
+    both = {*code.cellvars}.intersection(code.freevars)
+    if begin is None or not code.is_generator or code.code.co_flags & 0x280 or both or code.passed_cells:
+        return None
+    reachable = reachable_from(code, begin)
+    if any(instrs[i].op in _REFUSED for i in reachable) or code.names_locals:
+        return None
+    stacks = _stacks(code, begin + 1)
+    stops = {i: stacks[i] for i in reachable if instrs[i].op in _STOPS}
+    if any("null" in kinds for kinds in stops.values()):
+        return None
+    touched = {instrs[i].arg for i in reachable if instrs[i].op in LOCAL_OPS}
+    shared = tuple(name for name in code.code.co_varnames if name in touched)
+    return Segments(code, begin + 1, shared, (*code.cellvars, *code.freevars), stops)
+
+
+def _stacks(code: Code, start: int) -> dict[int, tuple[SlotKind, ...]]:
+    """Kinds of the stack's slots before each instruction."""
+    instrs = code.instrs
+    found: dict[int, tuple[SlotKind, ...]] = {}
+    pending: list[tuple[int, tuple[SlotKind, ...]]] = [(start, ("value",))]
+    while pending:
+        i, kinds = pending.pop()
+        while i not in found:
+            instr = instrs[i]
+            found[i] = kinds
+            if instr.handler is not None:
+                extra = _VALUE * (1 + instr.handler_lasti)
+                pending.append((instr.handler, kinds[: instr.handler_depth] + extra))
+            if instr.op in JUMPS and instr.target is not None:
+                pending.append((instr.target, _after(instr, kinds, True)))
+            if instr.op in TERMINATORS:
+                break
+            kinds = _after(instr, kinds, False)
+            i += 1
+    return found
+
+
+def _after(instr: Instr, kinds: tuple[SlotKind, ...], jump: bool) -> tuple[SlotKind, ...]:
+    pops, pushes = stack_shape(instr.op, instr.arg, jump)
+    if instr.op == "SWAP":
+        changed = list(kinds)
+        changed[-1], changed[-instr.arg] = changed[-instr.arg], changed[-1]
+        return tuple(changed)
+    if instr.op == "COPY":
+        return (*kinds, kinds[-instr.arg])
+    if instr.op in _PEEKS and not jump:
+        kept = min(pops, pushes)
+        below = kinds[: len(kinds) - pops + kept]
+        return below + _VALUE * (pushes - kept)
+    return (*kinds[: len(kinds) - pops], *pushed_kinds(instr, jump))
+
+
+def build_segment(cut: Segments, index: int, depth: int, throw: bool) -> CodeType:
+    """The part from instruction `index` on, with `depth` slots on the stack (the last the sent value, or with `throw`
+    the exception for the handler at `index`)."""
+    code = cut.code
+    instrs = code.instrs
+    chosen: set[int] = set()
+    stops: set[int] = set()
+    pending = [index]
+    while pending:
+        i = pending.pop()
+        if i in chosen:
+            continue
+        if instrs[i].op in _STOPS:
+            stops.add(i)
+            continue
+        chosen.add(i)
+        handler = instrs[i].handler
+        pending.extend(successors(instrs[i]))
+        if handler is not None:
+            pending.append(handler)
+    emitter = Emitter()
+    slots = new_names("stack", depth, {*code.code.co_varnames, *code.cellvars, *code.freevars})
+    cells = frozenset([*cut.shared, *cut.cells])
+    stubs = {i: Label() for i in sorted(stops)}
+    tail = Tail(code, emitter, sorted(chosen), cells, frozenset(cut.shared), stubs)
+    push_stack(emitter, instrs[index], ("value",) * depth, slots)
+    if throw:
+        tail.throw_to(index, depth - 1)
+    if chosen:
+        tail.emit(index)
+    emitter.set_handler(None)
+    for i, stub in stubs.items():
+        emitter.set_location(instrs[i].positions)
+        emitter.mark(stub)
+        if instrs[i].op == "RETURN_CONST":
+            emitter.load_const(instrs[i].arg)
+        emitter.load_const(i)
+        emitter.build_tuple(len(cut.stacks[i]) + 1 + (instrs[i].op == "RETURN_CONST"))
+        emitter.return_value()
+    names = [*slots, *cut.shared, *cut.cells]
+    return emitter.assemble(code.name, names, cells, code.code, code.code.co_qualname)
