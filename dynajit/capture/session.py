@@ -15,6 +15,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.bytecode import (
+    Code,
     InnerCall,
     Outline,
     build_body,
@@ -194,7 +195,7 @@ class Session:
             code = build_continuation(
                 frame.code, resume.at, slots, resume.locals, resume.cells, inner, resume.shared, resume.throw
             )
-            function = self._part(frame, code)
+            function = self._part(frame.code, frame.globals, code)
             made = self._call_object(function) if outermost else function
             self._continuations[key] = made
         return made
@@ -204,7 +205,7 @@ class Session:
         key = (id(frame.code_object), cut.loop.header, cut.named, cut.shared, cut.cells, id(frame.globals), "shell")
         made = self._continuations.get(key)
         if made is None:
-            body = self._call_object(self._part(frame, build_body(cut)))
+            body = self._call_object(self._part(frame.code, frame.globals, build_body(cut)))
             code = build_shell(cut, body)
             _C.mark_ours(code)
             made = types.FunctionType(code, frame.globals, frame.code_object.co_name)
@@ -220,17 +221,20 @@ class Session:
             cut = segments(frame.code)
             assert cut is not None
 
+            # the frame itself is gone when the parts are made
+            whole, globals_ = frame.code, frame.globals
+
             def part(index: int, depth: int, throw: bool) -> Callable[..., Any]:
-                return self._call_object(self._part(frame, build_segment(cut, index, depth, throw)))
+                return self._call_object(self._part(whole, globals_, build_segment(cut, index, depth, throw)))
 
             made = self._continuations[key] = generator_maker(cut, part)
         return made
 
-    def _part(self, frame: SymFrame, code: types.CodeType) -> types.FunctionType:
-        """A function that is part of the frame's, and compiled like it."""
-        function = types.FunctionType(code, frame.globals, frame.code_object.co_name)
+    def _part(self, whole: Code, globals_: dict[str, Any], code: types.CodeType) -> types.FunctionType:
+        """A function that is part of another, and compiled like it."""
+        function = types.FunctionType(code, globals_, whole.name)
         # the original code is kept by the entry, so its id stays its own
-        function.__dict__["_continues"] = (frame.code, frame.code_object)
+        function.__dict__["_continues"] = (whole, whole.code)
         self.add_root(code)
         self.touch(code)
         return function
