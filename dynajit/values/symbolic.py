@@ -73,7 +73,7 @@ class SymVal(Value):
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
 
-    def hash_key(self) -> object:
+    def hash_key(self, tx: Tracer) -> object:
         return self.const()
 
     @property
