@@ -27,11 +27,12 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
-    if (code->co_argcount != dj_guard_n_locals(guards) || dj_code_n_params(code) != code->co_argcount
+    Py_ssize_t n_handed = dj_guard_n_locals(guards) + (dj_guard_n_inputs(guards) > 0);
+    if (code->co_argcount != n_handed || dj_code_n_params(code) != code->co_argcount
         || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR) || PyCode_GetNumFree(code) != 0) {
         return PyErr_Format(PyExc_ValueError,
                             "a variant's function must take exactly the %zd locals that its guards read, as positional "
-                            "parameters, and have no free variables",
+                            "parameters, then their inputs if there are any, and have no free variables",
                             dj_guard_n_locals(guards));
     }
     if (key == NULL) {
@@ -210,7 +211,8 @@ static void move_to_front(CodeState *state, Py_ssize_t i, Variant *variant)
     }
 }
 
-Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject *const *locals, MissList *misses)
+Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject *const *locals, MissList *misses,
+                   PyObject **inputs)
 {
     for (Py_ssize_t i = 0; i < state->count; i++) {
         Variant *variant = state->variants[i];
@@ -218,7 +220,7 @@ Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject 
             continue;
         }
         Py_INCREF(variant);
-        int failed = dj_guard_check(variant->guards, locals);
+        int failed = dj_guard_check(variant->guards, locals, inputs);
         if (failed < 0) {
             variant->hits++;
             if (i > 0) {

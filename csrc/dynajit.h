@@ -28,7 +28,11 @@ static inline PyObject *dj_call_function(PyObject *function, PyObject *const *ar
 extern PyTypeObject *dj_GuardProgramType;
 int dj_guard_program_init(PyObject *module);
 /* -1 when every leaf holds, else the guard index of the first failing access or leaf. Never leaves an exception set. */
-int dj_guard_check(PyObject *program, PyObject *const *locals);
+/* `inputs`, if not NULL: the tuple that a variant with these guards is handed after its locals; new reference. */
+int dj_guard_check(PyObject *program, PyObject *const *locals, PyObject **inputs);
+/* The same tuple whether or not the guards hold; NULL without an error if something can't be reached. */
+PyObject *dj_guard_read_inputs(PyObject *program, PyObject *const *locals);
+Py_ssize_t dj_guard_n_inputs(PyObject *program);
 Py_ssize_t dj_guard_n_locals(PyObject *program);
 
 /* ---- guard_leaves.c: the tests that leaves make ---- */
@@ -111,8 +115,9 @@ extern PyTypeObject *dj_VariantType;
 int dj_code_cache_init(PyObject *module);
 CodeState *dj_code_state(PyCodeObject *code);
 int dj_code_mark(PyCodeObject *code, unsigned flags);
-/* New reference to the variant that fits these locals, or NULL without an error. */
-Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject *const *locals, MissList *misses);
+/* New reference to the variant that fits these locals, or NULL without an error. `inputs`: as in dj_guard_check. */
+Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject *const *locals, MissList *misses,
+                   PyObject **inputs);
 void dj_misses_clear(MissList *misses);
 PyObject *dj_misses_as_list(const MissList *misses);
 /* Fast locals that are parameters: positional, keyword-only, *args, **kwargs. */
@@ -140,9 +145,10 @@ void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
 void dj_hook_enter_off(HookRegion *region);
 bool dj_hook_is_off(void); /* entering it would change nothing */
 void dj_hook_leave(HookRegion *region);
-/* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing. */
+/* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing; `inputs`
+ * may be NULL. */
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
-                         PyObject **owned, Py_ssize_t n_owned);
+                         PyObject **owned, Py_ssize_t n_owned, PyObject *inputs);
 /* Calls a Python function. Once its frame holds the arguments, the references in `owned` (NULL for none) are given up
  * and set to NULL, so that the function's own variables alone keep them alive. */
 PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,

@@ -44,12 +44,14 @@ static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObj
 static PyObject *run_hit(CompiledFunction *self, CodeState *state, PyFunctionObject *function, PyObject *const *locals,
                          Py_ssize_t n, const Call *call, bool *hit)
 {
-    Variant *variant = dj_lookup(state, self->key, function->func_globals, locals, NULL);
+    PyObject *inputs = NULL;
+    Variant *variant = dj_lookup(state, self->key, function->func_globals, locals, NULL, &inputs);
     if (variant == NULL) {
         return NULL;
     }
     *hit = true;
-    PyObject *result = dj_run_variant(variant, self->callback, locals, n, call->owned, call->n_owned);
+    PyObject *result = dj_run_variant(variant, self->callback, locals, n, call->owned, call->n_owned, inputs);
+    Py_XDECREF(inputs);
     Py_DECREF(variant);
     return result;
 }

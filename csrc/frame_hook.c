@@ -263,15 +263,38 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
 
 /* ---- running a variant ---- */
 
+enum { INLINE_LOCALS = 32 };
+
+/* Calls the variant's function with the locals and, if there are any, the inputs. */
+static PyObject *call_with_inputs(PyObject *function, PyObject *const *locals, Py_ssize_t n, PyObject **owned,
+                                  Py_ssize_t n_owned, PyObject *inputs)
+{
+    if (inputs == NULL) {
+        return dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
+    }
+    PyObject *few[INLINE_LOCALS];
+    PyObject **all = n < INLINE_LOCALS ? few : PyMem_New(PyObject *, n + 1);
+    if (all == NULL) {
+        return PyErr_NoMemory();
+    }
+    memcpy(all, locals, (size_t)n * sizeof(PyObject *));
+    all[n] = inputs;
+    PyObject *result = dj_call_releasing(function, all, (size_t)n + 1, NULL, owned, n_owned);
+    if (all != few) {
+        PyMem_Free(all);
+    }
+    return result;
+}
+
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
-                         PyObject **owned, Py_ssize_t n_owned)
+                         PyObject **owned, Py_ssize_t n_owned, PyObject *inputs)
 {
     PyObject *function = Py_NewRef(variant->function);
     PyObject *result;
     bool as_is = variant->needs_hook ? thread.mode.callback == callback && thread.mode.key == variant->key
                                      : dj_hook_is_off();
     if (as_is) {
-        result = dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
+        result = call_with_inputs(function, locals, n, owned, n_owned, inputs);
     }
     else {
         HookRegion region;
@@ -281,7 +304,7 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
         else {
             dj_hook_enter_off(&region);
         }
-        result = dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
+        result = call_with_inputs(function, locals, n, owned, n_owned, inputs);
         dj_hook_leave(&region);
     }
     Py_DECREF(function);
@@ -290,9 +313,22 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
 
 /* The frame itself becomes the variant's frame, so references are counted as in an ordinary call. */
 static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Variant *variant, PyObject *const *locals,
-                                      Py_ssize_t n_params, Py_ssize_t n)
+                                      Py_ssize_t n_params, Py_ssize_t n, PyObject *inputs)
 {
     PyFunctionObject *function = (PyFunctionObject *)variant->function;
+    Py_ssize_t n_more = n - n_params + (inputs != NULL);
+    PyObject *few[INLINE_LOCALS];
+    PyObject **more = n_more <= INLINE_LOCALS ? few : PyMem_New(PyObject *, n_more);
+    if (more == NULL) {
+        PyErr_NoMemory();
+        return dj_frame_finish(tstate, frame, NULL);
+    }
+    for (Py_ssize_t i = n_params; i < n; i++) {
+        more[i - n_params] = locals[i];
+    }
+    if (inputs != NULL) {
+        more[n_more - 1] = inputs;
+    }
     PyFunctionObject *original = dj_frame_function(frame);
     PyObject *closure = Py_XNewRef(original->func_closure); /* keeps the cells in `locals` alive */
     PyObject *result;
@@ -301,42 +337,52 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
     if (turn_off) {
         dj_hook_enter_off(&region);
     }
-    if (dj_frame_become(tstate, frame, function, n_params, locals + n_params, n - n_params)) {
+    if (dj_frame_become(tstate, frame, function, n_params, more, n_more)) {
         Py_CLEAR(closure);
         result = _PyEval_EvalFrameDefault(tstate, frame, 0);
         dj_frame_drop_locals(frame);
     }
     else {
-        result = dj_call_function((PyObject *)function, locals, (size_t)n, NULL);
+        result = call_with_inputs((PyObject *)function, locals, n, NULL, 0, inputs);
         result = dj_frame_finish(tstate, frame, result);
         Py_XDECREF(closure);
     }
     if (turn_off) {
         dj_hook_leave(&region);
     }
+    if (more != few) {
+        PyMem_Free(more);
+    }
     return dj_finish_tails(result);
 }
 
 /* ---- the evaluator ---- */
-
-enum { INLINE_LOCALS = 32 };
 
 static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *state, PyObject *const *locals,
                                Py_ssize_t n_params, Py_ssize_t n)
 {
     MissList misses = {.count = 0};
     Variant *variant = NULL;
+    PyObject *inputs = NULL;
     if (state != NULL && state->count > 0) {
-        variant = dj_lookup(state, thread.mode.key, dj_frame_globals(frame), locals, &misses);
+        variant = dj_lookup(state, thread.mode.key, dj_frame_globals(frame), locals, &misses, &inputs);
     }
     if (variant == NULL && !(state != NULL && state->flags & DJ_RUN_ONLY)) {
         variant = capture(dj_frame_code(frame), dj_frame_function(frame), locals, n, &misses);
+        if (variant != NULL && dj_guard_n_inputs(variant->guards) > 0) {
+            /* it was made for this call, so its guards are not asked */
+            inputs = dj_guard_read_inputs(variant->guards, locals);
+            if (inputs == NULL) {
+                Py_CLEAR(variant);
+            }
+        }
     }
     dj_misses_clear(&misses);
     if (variant == NULL) {
         return PyErr_Occurred() ? dj_frame_finish(tstate, frame, NULL) : hand_on(tstate, frame, 0);
     }
-    PyObject *result = run_variant_in_frame(tstate, frame, variant, locals, n_params, n);
+    PyObject *result = run_variant_in_frame(tstate, frame, variant, locals, n_params, n, inputs);
+    Py_XDECREF(inputs);
     Py_DECREF(variant);
     return result;
 }

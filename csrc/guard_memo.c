@@ -570,7 +570,7 @@ static void forget(GuardMemo *memo, const Step *failed)
     }
 }
 
-int dj_memo_check(const GuardProgram *program, PyObject *const *locals)
+int dj_memo_check(const GuardProgram *program, PyObject *const *locals, PyObject **inputs)
 {
     GuardMemo *memo = program->memo;
     if (memo == NULL || !memo->armed || memo->busy) {
@@ -594,12 +594,19 @@ int dj_memo_check(const GuardProgram *program, PyObject *const *locals)
         }
     }
     int result = -1;
+    if (step == end && inputs != NULL) {
+        *inputs = dj_guard_inputs(program, memo->slots);
+    }
     for (const Step *done = memo->steps; done < step; done++) {
         if (done->kind == STEP_READ) {
             Py_DECREF(memo->slots[done->instruction->a]);
         }
     }
-    if (step == end) {
+    if (step == end && inputs != NULL && *inputs == NULL) {
+        PyErr_Clear();
+        result = 0;
+    }
+    else if (step == end) {
         memo->proven++;
     }
     else if (step->kind == STEP_LEAF || step->kind == STEP_TENSOR) {
@@ -636,10 +643,11 @@ void dj_memo_passed(GuardProgram *program, PyObject *const *slots)
     (void)slots;
 }
 
-int dj_memo_check(const GuardProgram *program, PyObject *const *locals)
+int dj_memo_check(const GuardProgram *program, PyObject *const *locals, PyObject **inputs)
 {
     (void)program;
     (void)locals;
+    (void)inputs;
     return DJ_MEMO_UNKNOWN;
 }
 

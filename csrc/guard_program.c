@@ -188,7 +188,17 @@ bool dj_guard_runs_python(const Instruction *instruction)
 
 enum { INLINE_SLOTS = 256 };
 
-static int check_all(GuardProgram *self, PyObject *const *locals)
+PyObject *dj_guard_inputs(const GuardProgram *self, PyObject *const *slots)
+{
+    PyObject *tuple = PyTuple_New(self->n_inputs);
+    for (Py_ssize_t i = 0; tuple != NULL && i < self->n_inputs; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[self->inputs[i]]));
+    }
+    return tuple;
+}
+
+/* `leaves`: whether they are tested; without them only what can be read counts. */
+static int check_all(GuardProgram *self, PyObject *const *locals, PyObject **inputs, bool leaves)
 {
     PyObject *inline_slots[INLINE_SLOTS];
     PyObject **slots = inline_slots;
@@ -212,13 +222,17 @@ static int check_all(GuardProgram *self, PyObject *const *locals)
                 continue;
             }
         }
-        else if (dj_guard_leaf(instruction, slots)) {
+        else if (!leaves || dj_guard_leaf(instruction, slots)) {
             continue;
         }
         failed = instruction->guard;
         break;
     }
-    if (failed < 0) {
+    if (failed < 0 && inputs != NULL) {
+        *inputs = dj_guard_inputs(self, slots);
+        failed = *inputs == NULL ? 0 : -1;
+    }
+    if (failed < 0 && leaves) {
         dj_memo_passed(self, slots);
     }
     while (filled > self->n_locals) {
@@ -233,11 +247,24 @@ static int check_all(GuardProgram *self, PyObject *const *locals)
     return failed;
 }
 
-int dj_guard_check(PyObject *program, PyObject *const *locals)
+int dj_guard_check(PyObject *program, PyObject *const *locals, PyObject **inputs)
 {
     GuardProgram *self = (GuardProgram *)program;
-    int remembered = dj_memo_check(self, locals);
-    return remembered != DJ_MEMO_UNKNOWN ? remembered : check_all(self, locals);
+    PyObject **wanted = self->n_inputs > 0 ? inputs : NULL;
+    int remembered = dj_memo_check(self, locals, wanted);
+    return remembered != DJ_MEMO_UNKNOWN ? remembered : check_all(self, locals, wanted, true);
+}
+
+PyObject *dj_guard_read_inputs(PyObject *program, PyObject *const *locals)
+{
+    PyObject *inputs = NULL;
+    check_all((GuardProgram *)program, locals, &inputs, false);
+    return inputs;
+}
+
+Py_ssize_t dj_guard_n_inputs(PyObject *program)
+{
+    return ((GuardProgram *)program)->n_inputs;
 }
 
 Py_ssize_t dj_guard_n_locals(PyObject *program)
@@ -477,13 +504,34 @@ static int set_globals(GuardProgram *self, PyObject *globals)
     return 0;
 }
 
+static int set_inputs(GuardProgram *self, PyObject *slots)
+{
+    self->inputs = PyMem_New(int, PyTuple_GET_SIZE(slots) + 1);
+    if (self->inputs == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); i++) {
+        long slot = PyLong_AsLong(PyTuple_GET_ITEM(slots, i));
+        if (slot < 0 || slot >= self->n_slots) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_ValueError, "input %zd is slot %ld of %zd", i, slot, self->n_slots);
+            }
+            return -1;
+        }
+        self->inputs[i] = (int)slot;
+    }
+    self->n_inputs = PyTuple_GET_SIZE(slots);
+    return 0;
+}
+
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"instructions", "n_locals", "globals", NULL};
-    PyObject *list, *globals = Py_None;
+    static char *names[] = {"instructions", "n_locals", "globals", "inputs", NULL};
+    PyObject *list, *globals = Py_None, *inputs = NULL;
     Py_ssize_t n_locals;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!n|O:GuardProgram", names, &PyList_Type, &list, &n_locals,
-                                     &globals)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!n|OO!:GuardProgram", names, &PyList_Type, &list, &n_locals,
+                                     &globals, &PyTuple_Type, &inputs)) {
         return NULL;
     }
     GuardProgram *self = (GuardProgram *)type->tp_alloc(type, 0);
@@ -504,6 +552,9 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         if (parse_instruction(self, PyList_GET_ITEM(list, i)) < 0) {
             goto error;
         }
+    }
+    if (inputs != NULL && set_inputs(self, inputs) < 0) {
+        goto error;
     }
     return (PyObject *)self;
 error:
@@ -539,6 +590,9 @@ static int program_clear(PyObject *object)
         PyMem_Free(instructions[i].words);
     }
     PyMem_Free(instructions);
+    PyMem_Free(self->inputs);
+    self->inputs = NULL;
+    self->n_inputs = 0;
     Py_CLEAR(self->globals);
     Py_CLEAR(self->builtins);
     return 0;
@@ -559,7 +613,7 @@ static PyObject *program_check(PyObject *object, PyObject *locals)
     if (!PyTuple_Check(locals) || PyTuple_GET_SIZE(locals) != self->n_locals) {
         return PyErr_Format(PyExc_ValueError, "check needs a tuple of %zd locals", self->n_locals);
     }
-    return PyLong_FromLong(dj_guard_check(object, &PyTuple_GET_ITEM(locals, 0)));
+    return PyLong_FromLong(dj_guard_check(object, &PyTuple_GET_ITEM(locals, 0), NULL));
 }
 
 static Py_ssize_t program_length(PyObject *object)
@@ -581,8 +635,9 @@ static PyMemberDef program_members[] = {
 
 static PyType_Slot program_slots[] = {
     {Py_tp_doc,
-     "GuardProgram(instructions, n_locals, globals=None)\n--\n\n"
-     "instructions: list of (name, guard_index, a, b, payload); see csrc/guard_program.c. globals: where GLOBAL looks."},
+     "GuardProgram(instructions, n_locals, globals=None, inputs=())\n--\n\n"
+     "instructions: list of (name, guard_index, a, b, payload); see csrc/guard_program.c. globals: where GLOBAL looks. "
+     "inputs: slots that a variant is handed as a tuple, after the locals."},
     {Py_tp_new, program_new},
     {Py_tp_dealloc, program_dealloc},
     {Py_tp_traverse, program_traverse},

@@ -73,11 +73,15 @@ typedef struct {
     PyObject *globals;  /* or NULL */
     PyObject *builtins; /* or NULL */
     GuardMemo *memo;    /* or NULL */
+    Py_ssize_t n_inputs;
+    int *inputs; /* slots that are handed to the variant, as a tuple */
 } GuardProgram;
 
 /* New reference or NULL; NULL is a failed guard, with or without an error. */
 PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base);
 bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots);
+/* What the variant is handed, from the slots; new reference, or NULL with an error. */
+PyObject *dj_guard_inputs(const GuardProgram *self, PyObject *const *slots);
 /* Whether the leaf runs Python code. */
 bool dj_guard_runs_python(const Instruction *instruction);
 /* A constant whose equality is settled by CPython alone. */
@@ -87,8 +91,8 @@ bool dj_is_plain_constant(PyObject *constant);
 
 enum { DJ_MEMO_UNKNOWN = -2 };
 
-/* -1 if all guards hold, the index of one that fails, or DJ_MEMO_UNKNOWN. */
-int dj_memo_check(const GuardProgram *program, PyObject *const *locals);
+/* -1 if all guards hold, the index of one that fails, or DJ_MEMO_UNKNOWN. `inputs` as in dj_guard_check. */
+int dj_memo_check(const GuardProgram *program, PyObject *const *locals, PyObject **inputs);
 /* The whole program has passed with these objects in its slots. */
 void dj_memo_passed(GuardProgram *program, PyObject *const *slots);
 void dj_memo_free(GuardProgram *program);

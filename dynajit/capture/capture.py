@@ -378,7 +378,7 @@ class FrameCapture:
             # last, since writing a value into the code may depend on it
             guards = tx.guards
             tx.guard_shapes()
-            program = guards.build(len(self.values), self.function.__globals__)
+            program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)

@@ -18,7 +18,7 @@ _BY_FUNCTION: Any = registered_hop_fake_fns
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-class FakeMode(FakeTensorMode):
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's mode. One lives as long as one capture."""
 
     # rules for these are registered by the mode's class
@@ -52,7 +52,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         if storage is None:
             bytes_ = real.untyped_storage().nbytes()
-            storage = torch.UntypedStorage(bytes_, device="meta")
+            storage = torch.UntypedStorage(bytes_, device="meta")  # type: ignore[no-untyped-call]
             converter.storage_memo[storage_key] = storage
         meta = torch.empty(0, dtype=real.dtype, device="meta")
         meta.set_(storage, real.storage_offset(), real.size(), real.stride())

@@ -53,12 +53,16 @@ class GuardSet:
         other._index = dict(self._index)
         return other
 
-    def build(self, n_locals: int, globals: dict[str, Any] | None = None) -> _C.GuardProgram:
-        """The program over n_locals locals and, for GlobalSource, the frame's globals."""
+    def build(
+        self, n_locals: int, globals: dict[str, Any] | None = None, inputs: Sequence[Source] = ()
+    ) -> _C.GuardProgram:
+        """The program over n_locals locals and, for GlobalSource, the frame's globals. What `inputs` lead to is handed
+        to the variant: the program has read it already."""
         builder = _Builder(n_locals)
         for index in self._ordered():
             builder.add(index, self._guards[index])
-        return _C.GuardProgram(builder.instructions, n_locals, globals)
+        slots = tuple(builder.slot(source, len(self._guards) - 1) for source in inputs)
+        return _C.GuardProgram(builder.instructions, n_locals, globals, slots)
 
     def check_python(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> int:
         """What the program's check gives, by the Python twins."""
@@ -110,7 +114,7 @@ class _Builder:
         self._slots: dict[Source, int] = {}
 
     def add(self, index: int, guard: Guard) -> None:
-        slots = [self._slot(source, index) for source in guard.sources()]
+        slots = [self.slot(source, index) for source in guard.sources()]
         name, payload = kinds[guard.kind].encode(guard.params)
         first = slots[0] if slots else -1
         if name == "NOT_ALIASED":
@@ -119,7 +123,8 @@ class _Builder:
             payload = (payload, tuple(slots))
         self.instructions.append((name, index, first, slots[1] if name == "SAME_OBJECT" else -1, payload))
 
-    def _slot(self, source: Source, index: int) -> int:
+    def slot(self, source: Source, index: int) -> int:
+        """Where a source's object will be; `index` is the guard to name if it can't be reached."""
         slot = self._slots.get(source)
         if slot is not None:
             return slot
@@ -128,7 +133,7 @@ class _Builder:
                 raise ValueError(f"{source.name()} is local {source.index}, and there are {self._n_locals}")
             slot = source.index
         else:
-            base = -1 if source.base is None else self._slot(source.base, index)
+            base = -1 if source.base is None else self.slot(source.base, index)
             access = source.access()
             assert access is not None
             slot = self._n_slots

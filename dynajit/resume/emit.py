@@ -16,6 +16,7 @@ from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.graph.builder import GraphInput
+from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.resume.inside import calling_functions, instruction_function
@@ -55,6 +56,10 @@ _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 # which run in the outermost frame's code even if they are an inlined frame's: they jump and push
 _INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
 _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
+# The parameter that holds those of the graph's inputs that are no parameters, which the guards have read; and how many
+# there must be.
+HANDED = ".inputs"
+FEWEST_HANDED = 4
 
 
 class Emission:
@@ -76,6 +81,7 @@ class Emission:
         self.shared: dict[str, str] = {}
         self.operands: list[Value] = []
         self.plan: Plan | None = None
+        self.handed: list[Source] = []
         self._failing: tuple[Callable[..., Any], Label] | None = None
         self.exit_state = tx.entry_state.changes()
 
@@ -162,12 +168,23 @@ class Emission:
     ) -> None:
         """Call the compiled graph and keep its outputs in variables; if it raises, `failing` takes over."""
 
+        handed = [entry.source for entry in inputs if not isinstance(entry.source, LocalSource)]
+        if len(handed) >= FEWEST_HANDED:
+            self.handed = handed
+        places = {source: place for place, source in enumerate(self.handed)}
+
         def push_inputs() -> None:
             for entry in inputs:
-                self.out.load(entry.source)
+                if entry.source in places:
+                    self.emit.load_fast(HANDED)
+                    self.emit.load_const(places[entry.source])
+                    self.emit.binary_subscr()
+                else:
+                    self.out.load(entry.source)
 
         for entry in inputs:
-            self.out.ensure_source(entry.source)
+            if entry.source not in places:
+                self.out.ensure_source(entry.source)
         if failing is not None:
             self._failing = failing, self.emit.label()
             self.emit.set_handler(Handler(self._failing[1]))
@@ -201,7 +218,7 @@ class Emission:
             self._break(self.plan)
         self._graph_failed()
         code = self.root.code_object
-        params = [*self.root.code.params, *code.co_freevars]
+        params = [*self.root.code.params, *code.co_freevars, *([HANDED] if self.handed else [])]
         cells = frozenset([*self.root.code.passed_cells, *code.co_freevars])
         return self.emit.assemble(code.co_name, params, cells, code, code.co_qualname)
 
