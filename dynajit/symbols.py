@@ -218,7 +218,7 @@ def node_of(
 ) -> Any:
     """A node that computes the tree; `made` holds the nodes of trees met before, and gets the new ones."""
     if isinstance(tree, str):
-        return leaf(tree)
+        return made[tree] if tree in made else leaf(tree)
     if not isinstance(tree, tuple):
         return tree
     known = made.get(tree)

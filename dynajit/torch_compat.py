@@ -43,3 +43,9 @@ def aot_options() -> dict[str, Any]:
     nobody's.
     """
     return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
+
+
+def symbol_hints(env: Any) -> dict[Any, Any]:
+    """The value at hand of each symbol of a ShapeEnv that has one."""
+    found: dict[Any, Any] | None = getattr(env, "backed_var_to_val", None)
+    return env.var_to_val if found is None else found  # type: ignore[no-any-return]

@@ -78,6 +78,8 @@ def _try_short_road(
 ) -> FunctionalGraph | None:
     if not all(_is_plain(value) for value in example_inputs):
         return None
+    if any("unbacked_bindings" in node.meta for node in gm.graph.nodes):
+        return None  # sizes that depend on data
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     inputs = [_as_fake(value, fake_mode) for value in example_inputs]
     try:

@@ -77,6 +77,9 @@ class GraphBuilder:
         self._modules: dict[str, fx.GraphModule] = {}
         self._symbol_nodes: dict[str, fx.Node] = {}
         self._number_nodes: dict[symbols.Tree, fx.Node] = {}
+        # symbol that depends on data -> the node and dimension that it is the size of
+        self._data_sizes: dict[str, tuple[fx.Node, int]] = {}
+        self._asserted: set[str] = set()
 
     # -- checkpoints
 
@@ -143,10 +146,57 @@ class GraphBuilder:
     def number_node(self, number: Any) -> Any:
         """What stands for a symbolic number in the graph: a node, or the number if it is a constant after all."""
         tree = symbols.tree_of(number.node.expr)
+        if tree in self._number_nodes:
+            return self._number_nodes[tree]
         return symbols.node_of(tree, self._create_number, self._leaf, self._number_nodes)
 
     def _leaf(self, name: str) -> fx.Node:
-        return self._symbol_input(name)
+        if name in self.shapes.symbols:
+            return self._symbol_input(name)
+        owner, dimension = self._data_sizes[name]
+        node = self._create_number(torch.ops.aten.sym_size.int, (owner, dimension))
+        self._number_nodes[name] = node
+        node.meta["tree"] = name
+        return node
+
+    def knows(self, number: Any) -> bool:
+        """Whether a symbolic number follows from the inputs and from what the graph has computed so far."""
+        tree = symbols.tree_of(number.node.expr)
+        return tree in self._number_nodes or all(
+            name in self.shapes.symbols or name in self._data_sizes or name in self._number_nodes
+            for name in symbols.names_in(tree)
+        )
+
+    def bind_data(self, node: fx.Node, result: Any) -> None:
+        """Note which symbols that depend on data become known by `node`, whose fake result this is."""
+        if not self.shapes.active:
+            return
+        if symbols.is_symbolic(result) and not self.knows(result):
+            tree = symbols.tree_of(result.node.expr)
+            self._number_nodes[tree] = node
+            node.meta["tree"] = tree
+        elif isinstance(result, torch.Tensor):
+            for dimension, size in enumerate(result.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and not self.knows(size):
+                    self._data_sizes[str(size.node.expr)] = (node, dimension)
+
+    def assert_promises(self) -> None:
+        """Nodes that check, when the graph runs, what torch took for granted of numbers that depend on data."""
+        for key, tree, message in self.shapes.promises():
+            if key not in self._asserted and all(map(self._is_bound, symbols.names_in(tree))):
+                self._asserted.add(key)
+                condition = symbols.node_of(tree, self._create_number, self._leaf, self._number_nodes)
+                node = self.graph.call_function(torch.ops.aten._assert_scalar.default, (condition, message))
+                node.meta["example_value"] = None
+                self._nodes.append(node)
+                self.impure = True
+
+    def assume_promises(self) -> None:
+        """Whatever was promised so far is checked otherwise."""
+        self._asserted.update(key for key, _, _ in self.shapes.promises())
+
+    def _is_bound(self, name: str) -> bool:
+        return name in self.shapes.symbols or name in self._data_sizes or name in self._number_nodes
 
     def _create_number(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         node = self.graph.call_function(target, args)

@@ -15,6 +15,7 @@ from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynajit import symbols
+from dynajit.config import config
 from dynajit.exc import ConstraintViolation, InternalError
 from dynajit.graph.seen import Dimensions, Mark
 from dynajit.guards.source import SizeSource, Source, StrideSource
@@ -80,7 +81,10 @@ class Shapes:
         if self._env is None:
             from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-            self._env = ShapeEnv()
+            self._env = ShapeEnv(
+                allow_scalar_outputs=config.capture_scalar_outputs,
+                allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
+            )
             self.mode.shape_env = self._env
             self.mode.static_shapes = False
         return self._env
@@ -192,6 +196,16 @@ class Shapes:
         if self._env is not None and len(self._env.guards) > len(self._places):
             loc = self.locate()
             self._places.extend([loc] * (len(self._env.guards) - len(self._places)))
+
+    def promises(self) -> Iterator[tuple[str, Tree, str]]:
+        """What torch took for granted of numbers that depend on data: a key, the relation, words."""
+        if self._env is None:
+            return
+        for promised in list(self._env.deferred_runtime_asserts.values()):
+            for promise in list(promised):
+                if not promise.expr.is_number:
+                    tree = symbols.tree_of(promise.expr)
+                    yield str(promise.expr), tree, f"{symbols.readable(tree)} does not hold"
 
     def source_of(self, name: str) -> Source:
         """Where a symbol's number comes from."""

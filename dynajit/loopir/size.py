@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from dynajit import symbols
+from dynajit import symbols, torch_compat
 
 # Of a symbol whose value nobody knows yet.
 UNKNOWN_HINT = 4096
@@ -334,5 +334,5 @@ class SizeTable:
 
 
 def _hint(expr: Any, env: Any) -> int:
-    known = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+    known = torch_compat.symbol_hints(env)
     return int(known[expr]) if expr in known else UNKNOWN_HINT

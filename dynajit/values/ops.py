@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
@@ -111,19 +112,34 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     result = run_fake(
         tx.graph, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     )
-    if is_symbolic(result):
-        return tx.from_real(result)
+    if tx.graph.shapes.active:
+        tx.graph.assert_promises()
+        if is_symbolic(result) and tx.graph.knows(result):
+            return tx.from_real(result)
     if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
         return tx.from_real(result)
     node = tx.graph.create(
         op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
     )
+    _note_data(tx, node, result)
     if result is None:
         tx.graph.impure = True
         return ConstVal(None)
+    if is_symbolic(result):
+        return tx.from_real(result)
     if _draws_random(_name_of(target)):
         tx.graph.impure = True  # the generator moves on, whatever becomes of the result
     return model_result(tx, result, node)
+
+
+def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
+    """Symbols that stand for what depends on data are known from this node on; torch wants to hear which they are."""
+    if not tx.graph.shapes.active or not tx.graph.shapes.env.pending_fresh_unbacked_symbols:
+        return
+    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
+    node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
+    tx.graph.bind_data(node, result)
 
 
 def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -157,6 +173,8 @@ _FACTORED: dict[str, tuple[str, Any]] = {
 
 def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors; failures become graph breaks."""
+    if config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops:
+        _ = graph.shapes.env  # what depends on data becomes symbols of it
     try:
         with graph.running_fake():
             return run_target(op, target, args, kwargs)
@@ -230,6 +248,7 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
         return known
     if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
+    tx.graph.bind_data(node, result)
     made = TensorVal(node, result)
     tx.remember_tensor(made)
     return made

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from dynajit import _C
+from dynajit.config import config
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -111,6 +112,13 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "nonzero": breaks.DYNAMIC_OUTPUT,
     "resize_as_": breaks.UNSUPPORTED_TENSOR,
 }
+
+
+def _captured(name: str) -> bool:
+    """Whether a method whose result depends on data is part of the graph, by the user's setting."""
+    if name in ("item", "tolist"):
+        return config.capture_scalar_outputs
+    return name == "nonzero" and config.capture_dynamic_output_shape_ops
 
 
 def _is_tensor_input(entry: Any) -> bool:
@@ -241,10 +249,12 @@ class TensorVal(Value):
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.attrs or not hasattr(self.kind, name):
             return tx.call(self.getattr(tx, name), args, kwargs)
-        if name in BREAKING_METHODS and not self._allowed(name):
+        if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
         if name == "size":
             return self._size(tx, args, kwargs)
+        if name == "tolist":
+            return self._tolist(tx)
         if name == "__len__":
             return self.length(tx)
         if name == "__iter__":
@@ -260,6 +270,12 @@ class TensorVal(Value):
     def _allowed(self, name: str) -> bool:
         """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
         return name == "requires_grad_" and self.source is None
+
+    def _tolist(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            return self.call_method(tx, "item", [], {})
+        parts = tx.unpack(self.iterate(tx))
+        return tx.new_list([part.call_method(tx, "tolist", [], {}) for part in parts])
 
     def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         shape = TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)

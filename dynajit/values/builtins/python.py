@@ -13,6 +13,7 @@ import operator
 import types
 from typing import Any
 
+from dynajit.config import config
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -403,6 +404,8 @@ def _number(kind: type, method: str) -> None:
     @constructor(kind)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if args and isinstance(args[0], TensorVal):
+            if config.capture_scalar_outputs and kind is not complex:
+                return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
         if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
             return args[0].call_special(tx, method)

@@ -72,8 +72,10 @@ def check(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
 def _promise(tx: Tracer, condition: SymVal) -> Value:
     text = "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an "
     text += "enhancement request to PyTorch.)"
+    tx.graph.assert_promises()
     node = condition.node
     torch._check(condition.number)  # type: ignore[no-untyped-call]
+    tx.graph.assume_promises()
     tx.graph.create("call_function", torch.ops.aten._assert_scalar.default, [node, text], {}, tx.node_meta(None))
     tx.graph.impure = True
     return ConstVal(None)
