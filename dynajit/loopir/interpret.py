@@ -48,6 +48,7 @@ class _Interpreter:
     def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
         self.program = program
         self.names: dict[str, Any] = {**program.constants, **inputs}
+        self.guards = 0  # how many guards the expression at hand is under
 
     def run(self) -> tuple[Any, ...]:
         for item in self.program.items:
@@ -98,6 +99,12 @@ class _Interpreter:
         if isinstance(node, Read):
             return self._element(node.tensor, node.position, grid)
         assert isinstance(node, Op)
+        if node.name == "guard":
+            condition = self.value(node.arguments[0], grid)
+            self.guards += 1
+            then, otherwise = (self.value(argument, grid) for argument in node.arguments[1:])
+            self.guards -= 1
+            return torch.where(condition, then, otherwise)
         arguments = [self.value(argument, grid) for argument in node.arguments]
         if node.name == "convert":
             return arguments[0].to(node.dtype)
@@ -106,7 +113,11 @@ class _Interpreter:
 
     def _element(self, tensor: Tensor, position: tuple[Index, ...], grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
         found: torch.Tensor = self.names[tensor.name]
-        return found[tuple(_at(index, grid) for index in position)] if position else found
+        where = [_at(index, grid) for index in position]
+        if self.guards:
+            # whatever is read outside of the tensor is not chosen
+            where = [at.clamp(0, max(size - 1, 0)) for at, size in zip(where, found.shape, strict=True)]
+        return found[tuple(where)] if position else found
 
 
 def _axes(root: Tensor, value: Value) -> list[tuple[Index, int]]:

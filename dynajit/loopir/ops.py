@@ -78,6 +78,8 @@ OPS: dict[str, ScalarOp] = {
     "invert": ScalarOp(1, INTS, "same", 1, torch.bitwise_not, "(~{0})"),
     "not": ScalarOp(1, BOOL, "same", 1, torch.logical_not, "(!{0})"),
     "where": ScalarOp(3, ANY, "same", 1, torch.where, "({0} ? {1} : {2})"),
+    # As `where`, but what is not chosen is not evaluated: it may read outside of a tensor.
+    "guard": ScalarOp(3, ANY, "same", 1, torch.where, ""),
     # Division of integers by a constant that is not zero (and not -1): towards zero, and towards minus infinity.
     "intdiv": ScalarOp(2, INTS, "same", 4, lambda a, b: torch.div(a, b, rounding_mode="trunc"), "({0} / {1})"),
     "floordiv": ScalarOp(

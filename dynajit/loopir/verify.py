@@ -66,18 +66,21 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
             len(tensor.domain) == len(tensor.outer_mask) == len(tensor.place), tensor, "ranks of the domain differ"
         )
         axes |= {axis for index in tensor.inner if (axis := axis_of(index)) is not None}
-    seen: set[Scalar] = set()
-    todo = [tensor.body]
+    # What a guard may leave out may read where there is nothing.
+    seen: set[tuple[Scalar, bool]] = set()
+    todo: list[tuple[Scalar, bool]] = [(tensor.body, False)]
     while todo:
-        node = todo.pop()
-        if node in seen:
+        node, guarded = todo.pop()
+        if (node, guarded) in seen:
             continue
-        seen.add(node)
-        _check_scalar(tensor, node, known)
+        seen.add((node, guarded))
+        _check_scalar(tensor, node, known, guarded)
         for index in _indices(node):
             _require(axes_of(index) <= axes, tensor, f"{index} has a foreign axis")
         if isinstance(node, Op):
-            todo.extend(node.arguments)
+            todo.extend(
+                (argument, guarded or (node.name == "guard" and n > 0)) for n, argument in enumerate(node.arguments)
+            )
 
 
 def _indices(node: Scalar) -> tuple[Index, ...]:
@@ -86,12 +89,13 @@ def _indices(node: Scalar) -> tuple[Index, ...]:
     return (node.index,) if isinstance(node, Position) else ()
 
 
-def _check_scalar(tensor: Tensor, node: Scalar, known: set[Tensor]) -> None:
+def _check_scalar(tensor: Tensor, node: Scalar, known: set[Tensor], guarded: bool) -> None:
     if isinstance(node, Read):
         _require(node.tensor in known, tensor, f"reads {node.tensor.name}, which comes later or not at all")
         _require(len(node.position) == len(node.tensor.shape), tensor, f"rank of {node.tensor.name}")
         for index, size in zip(node.position, node.tensor.shape, strict=True):
-            _require(index.low >= 0 and index.high < max(size, 1), tensor, f"{node.tensor.name}[{index}] of {size}")
+            inside = guarded or (index.low >= 0 and index.high < max(size, 1))
+            _require(inside, tensor, f"{node.tensor.name}[{index}] of {size}")
     elif isinstance(node, Op):
         _check_operation(tensor, node)
     else:
@@ -103,8 +107,8 @@ def _check_operation(tensor: Tensor, node: Op) -> None:
     _require(operation is not None, tensor, f"operation {node.name!r}")
     assert operation is not None
     _require(len(node.arguments) == operation.arity, tensor, f"{node.name} takes {operation.arity} arguments")
-    values = node.arguments[1:] if node.name == "where" else node.arguments
+    values = node.arguments[1:] if node.name in ("where", "guard") else node.arguments
     dtypes = {argument.dtype for argument in values}
     _require(len(dtypes) == 1, tensor, f"{node.name} of {dtypes}")
-    if node.name not in ("convert", "where"):
+    if node.name not in ("convert", "where", "guard"):
         _require(dtypes <= operation.types, tensor, f"{node.name} of {dtypes}")

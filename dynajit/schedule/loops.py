@@ -331,6 +331,10 @@ class _Draft:
 
     def _resolved(self, node: Scalar, replace: Mapping[Atom, Index], where: tuple[object, ...]) -> Scalar:
         if isinstance(node, Op):
+            if node.name == "guard":
+                known = decided(self._resolve(node.arguments[0], replace, where))
+                if known is not None:
+                    return self._resolve(node.arguments[1 if known else 2], replace, where)
             return nodes.op(node.name, tuple(self._resolve(a, replace, where) for a in node.arguments), node.dtype)
         if isinstance(node, Read):
             position = tuple(substitute(index, replace) for index in node.position)
@@ -427,6 +431,32 @@ class _Draft:
                     (node.tensor, node.address) for node in scalars_in(self._body(member)) if isinstance(node, Load)
                 )
         return found
+
+
+def decided(condition: Scalar) -> bool | None:
+    """Whether the condition of a guard holds at every point, at none (False), or at some (None)."""
+    if isinstance(condition, Const):
+        return bool(condition.value)
+    if not isinstance(condition, Op):
+        return None
+    if condition.name == "and":
+        parts = [decided(argument) for argument in condition.arguments]
+        return False if False in parts else None if None in parts else True
+    place, bound = condition.arguments
+    if not isinstance(bound, Const):
+        return None
+    low, high = _range(place)
+    if low is None or high is None:
+        return None
+    if condition.name == "lt":
+        return True if high < bound.value else False if low >= bound.value else None
+    return (True if low >= bound.value else False if high < bound.value else None) if condition.name == "ge" else None
+
+
+def _range(place: Scalar) -> tuple[int | None, int | None]:
+    if isinstance(place, Position):
+        return place.index.low, place.index.high
+    return (int(place.value), int(place.value)) if isinstance(place, Const) else (None, None)
 
 
 def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:

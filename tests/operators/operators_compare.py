@@ -116,6 +116,8 @@ def seeded() -> Iterator[None]:
         warnings.filterwarnings("ignore", category=UserWarning, message="(?!dynajit)")
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
+        # the call would run eagerly then, and equal itself
+        warnings.filterwarnings("error", message="dynajit failed while compiling")
         yield
 
 

@@ -20,6 +20,18 @@ KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "custom .non-ATen. operator whose output has alias annotations",
         "torch's functionalisation does not know this in-place operator",
     ),
+    (
+        "nn.functional.multilabel_margin_loss",
+        "refused",
+        "unknown-callable",
+        "torch's rewrite of it for autograd counts targets behind the first -1",
+    ),
+    (
+        "nn.functional.linear_cross_entropy.*|torch._scaled_mm_v2|nn.functional.triplet_margin_with_distance_loss",
+        "refused",
+        r"an object of type (LinearCrossEntropyOptions|_ScalingType|PairwiseDistance)",
+        "an argument is an object that a graph cannot hold",
+    ),
     (".*", "refused", "its data is not allocated yet", "the operator reads values to decide what to do"),
     (".*", "refused", r"\[data-dependent\]", "the operator reads values to decide what to do"),
 )

@@ -468,10 +468,25 @@ class _Printer:
             text = index_text(node.index)
         else:
             assert isinstance(node, Op)
+            if node.name == "guard":
+                return self._guard(node, scope)
             arguments = [self.expression(argument, scope) for argument in node.arguments]
             text = self._operation(node, arguments)
         name = self.fresh("v")
         self.put(f"const {_VALUE_TYPES[node.dtype]} {name} = {text};")
+        return name
+
+    def _guard(self, node: Op, scope: _Scope) -> str:
+        """A branch: the compiler makes masked loads of it where it vectorises."""
+        condition, then, otherwise = node.arguments
+        test = self.expression(condition, scope)
+        name = self.fresh("v")
+        self.put(f"{_VALUE_TYPES[node.dtype]} {name};")
+        for opening, chosen in ((f"if ({test})", then), ("else", otherwise)):
+            self.open(opening)
+            inner = _Scope(self.lines, dict(scope.names))
+            self.put(f"{name} = {self.expression(chosen, inner)};")
+            self.close()
         return name
 
     def _operation(self, node: Op, arguments: list[str]) -> str:
@@ -539,9 +554,13 @@ def index_text(index: Index) -> str:
 
 
 def _atom_text(atom: Div | Mod) -> str:
-    """Division of what may be negative would round towards zero in C; the schedule's indices are never negative."""
-    assert atom.index.low >= 0, f"index below zero: {atom}"
+    """Division of what may be negative would round towards zero in C."""
     inside = index_text(atom.index)
     if len(atom.index.terms) > 1 or atom.index.constant or atom.index.terms[0][1] != 1:
         inside = f"({inside})"
+    if atom.index.low < 0:
+        # moved up by a multiple of the divisor
+        inside = f"(({inside}) + {-(atom.index.low // atom.divisor) * atom.divisor})"
+        if isinstance(atom, Div):
+            return f"({inside} / {atom.divisor} - {-(atom.index.low // atom.divisor)})"
     return f"({inside} {'/' if isinstance(atom, Div) else '%'} {atom.divisor})"

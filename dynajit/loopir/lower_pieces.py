@@ -1,0 +1,240 @@
+"""Lowerings of ops whose result is put together from pieces: concatenation, padding, scattered slices, triangles.
+
+In and out: see `registry.py`. Where in the result an element lies decides which piece it comes from: `Builder.element`
+of each piece under a `guard`, which evaluates nothing but the piece it chooses, so that a piece is never read outside
+of its bounds. One more op: a function that says for each piece where it lies and how it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir import nodes
+from dynajit.loopir.build import apply, convert, number
+from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.index import Index, floordiv, mod
+from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+
+# More pieces than this make a kernel longer than it is worth.
+MAX_PIECES = 8
+
+
+def _below(index: Index, bound: int) -> Scalar | None:
+    """`index < bound`; None where that is always so."""
+    if index.high < bound:
+        return None
+    return apply("lt", position(index), nodes.const(bound, torch.int64))
+
+
+def _from(index: Index, bound: int) -> Scalar | None:
+    """`index >= bound`; None where that is always so."""
+    if index.low >= bound:
+        return None
+    return apply("ge", position(index), nodes.const(bound, torch.int64))
+
+
+def guard(conditions: Sequence[Scalar | None], then: Scalar, otherwise: Scalar) -> Scalar:
+    """`then` where all conditions hold (None always does), else `otherwise`; the other one is not evaluated."""
+    held = [condition for condition in conditions if condition is not None]
+    if not held or then is otherwise:
+        return then
+    whole = held[0]
+    for condition in held[1:]:
+        whole = apply("and", whole, condition)
+    return nodes.op("guard", (whole, then, otherwise), then.dtype)
+
+
+def _moved(axes: Axes, dim: int, index: Index) -> Axes:
+    return (*axes[:dim], index, *axes[dim + 1 :])
+
+
+def _joined(build: Builder, pieces: Sequence[Value], dim: int) -> Value:
+    """The pieces one after the other along `dim`."""
+    if not 1 <= len(pieces) <= MAX_PIECES:
+        raise NotLowered
+    dtype = check_dtype(build.out.dtype)
+
+    def body(axes: Axes) -> Scalar:
+        starts = [0]
+        for piece in pieces:
+            starts.append(starts[-1] + piece.shape[dim])
+        result: Scalar | None = None
+        for piece, start, end in reversed(list(zip(pieces, starts, starts[1:], strict=False))):
+            element = convert(build.element(piece, _moved(axes, dim, axes[dim] + -start)), dtype)
+            result = element if result is None else guard([_below(axes[dim], end)], element, result)
+        assert result is not None
+        return result
+
+    return build.result(body)
+
+
+@lowering(aten.cat.default)
+def _cat(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+    rank = len(build.out.shape)
+    if any(len(tensor.shape) != rank for tensor in tensors):
+        raise NotLowered  # tensors without elements of any rank are left out in eager
+    return _joined(build, tensors, dim % rank)
+
+
+@lowering(aten.stack.default)
+def _stack(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+    at = dim % len(build.out.shape)
+    shape = tuple(build.out.shape)
+    one = (*shape[:at], 1, *shape[at + 1 :])
+    return _joined(build, [build.view(x, one, lambda axes: [*axes[:at], *axes[at + 1 :]]) for x in tensors], at)
+
+
+def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, otherwise: Any, dtype: torch.dtype) -> Value:
+    """`piece` at every `step`th place from `start` on along `dim`; elsewhere `otherwise(axes)`."""
+    count = piece.shape[dim]
+
+    def body(axes: Axes) -> Scalar:
+        offset = axes[dim] + -start
+        conditions = [_from(offset, 0), _below(offset, (count - 1) * step + 1)]
+        if step > 1:
+            zero = nodes.const(0, torch.int64)
+            conditions.append(apply("eq", position(mod(offset + step * build.out.shape[dim], step)), zero))
+        element = convert(build.element(piece, _moved(axes, dim, floordiv(offset, step))), dtype)
+        return guard(conditions, element, otherwise(axes))
+
+    return build.result(body)
+
+
+def _begin(start: int | None, size: int) -> int:
+    if start is None:
+        return 0
+    return min(max(start + size if start < 0 else start, 0), size)
+
+
+@lowering(aten.slice_backward.default)
+def _slice_backward(
+    build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Value:
+    dim %= len(build.out.shape)
+    dtype = check_dtype(build.out.dtype)
+    begin = _begin(start, build.out.shape[dim])
+    return _placed(build, grad, dim, begin, step, lambda axes: number(0, dtype), dtype)
+
+
+@lowering(aten.slice_scatter.default)
+def _slice_scatter(
+    build: Builder,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    dim %= len(x.shape)
+    begin = _begin(start, x.shape[dim])
+    return _placed(build, source, dim, begin, step, lambda axes: build.element(x, axes), x.dtype)
+
+
+def _one(build: Builder, x: Value, dim: int) -> Value:
+    """`x` with a dimension of size 1 at `dim`."""
+    return build.view(x, (*x.shape[:dim], 1, *x.shape[dim:]), lambda axes: [*axes[:dim], *axes[dim + 1 :]])
+
+
+@lowering(aten.select_backward.default)
+def _select_backward(build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
+    dim %= len(build.out.shape)
+    dtype = check_dtype(build.out.dtype)
+    at = index % build.out.shape[dim]
+    return _placed(build, _one(build, grad, dim), dim, at, 1, lambda axes: number(0, dtype), dtype)
+
+
+@lowering(aten.select_scatter.default)
+def _select_scatter(build: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
+    dim %= len(x.shape)
+    at = index % x.shape[dim]
+    return _placed(build, _one(build, source, dim), dim, at, 1, lambda axes: build.element(x, axes), x.dtype)
+
+
+@lowering(aten.constant_pad_nd.default)
+def _constant_pad(build: Builder, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
+    dtype = check_dtype(build.out.dtype)
+    if not dtype.is_floating_point and (isinstance(value, float) or type(value) is bool) and dtype is not torch.bool:
+        raise NotLowered
+    rank = len(x.shape)
+    before = [0] * rank
+    for place in range(len(pad) // 2):
+        before[rank - 1 - place] = pad[2 * place]
+
+    def body(axes: Axes) -> Scalar:
+        inside = [axis + -start for axis, start in zip(axes, before, strict=True)]
+        conditions: list[Scalar | None] = []
+        for index, size in zip(inside, x.shape, strict=True):
+            conditions += [_from(index, 0), _below(index, size)]
+        return guard(conditions, build.element(x, inside), number(value, dtype))
+
+    return build.result(body)
+
+
+# ---- the same elements at other places
+
+
+@lowering(aten.roll.default)
+def _roll(build: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    moves = [shifts] if isinstance(shifts, int) else list(shifts)
+    along = [dims] if isinstance(dims, int) else list(dims)
+    flat = build.reshape(x, (build.out.numel(),)) if not along else x
+    along = along or [0]
+    if len(moves) != len(along):
+        raise NotLowered
+    for move, dim in zip(moves, along, strict=True):
+        flat = _rolled(build, flat, dim % len(flat.shape), move)
+    result = build.reshape(flat, tuple(build.out.shape))
+    return build.result(lambda axes: build.element(result, axes))
+
+
+def _rolled(build: Builder, x: Value, dim: int, move: int) -> Value:
+    """Two pieces that change places."""
+    size = x.shape[dim]
+    move %= size
+
+    def body(axes: Axes) -> Scalar:
+        front = build.element(x, _moved(axes, dim, axes[dim] + (size - move)))
+        return guard([_below(axes[dim], move)], front, build.element(x, _moved(axes, dim, axes[dim] + -move)))
+
+    return build.pointwise(x.shape, body)
+
+
+@lowering(aten.repeat.default)
+def _repeat(build: Builder, x: Value, repeats: Sequence[int]) -> Value:
+    new = len(repeats) - len(x.shape)
+
+    def where(axes: Axes) -> list[Index]:
+        return [mod(axis, size) for axis, size in zip(axes[new:], x.shape, strict=True)]
+
+    repeated = build.view(x, tuple(build.out.shape), where)
+    return build.result(lambda axes: build.element(repeated, axes))
+
+
+def _triangle(build: Builder, x: Value, diagonal: int, upper: bool) -> Value:
+    zero = number(0, check_dtype(x.dtype))
+
+    def body(axes: Axes) -> Scalar:
+        distance = axes[-1] + axes[-2] * -1 + -diagonal
+        keep = _from(distance, 0) if upper else _below(distance, 1)
+        element = build.element(x, axes)
+        return element if keep is None else nodes.op("where", (keep, element, zero), element.dtype)
+
+    return build.result(body)
+
+
+@lowering(aten.tril.default)
+def _tril(build: Builder, x: Value, diagonal: int = 0) -> Value:
+    return _triangle(build, x, diagonal, False)
+
+
+@lowering(aten.triu.default)
+def _triu(build: Builder, x: Value, diagonal: int = 0) -> Value:
+    return _triangle(build, x, diagonal, True)
