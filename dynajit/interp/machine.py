@@ -198,9 +198,7 @@ class Interpreter(Calls):
     def can_stop_here(self) -> bool:
         """Whether generated code can bring torch into the present state: a context that is open has to be closed by the
         graph that opened it."""
-        return (
-            self.open_levels == 0 and not self.function_modes and autocast_nesting() == self.entry_state.nesting
-        )
+        return self.open_levels == 0 and not self.function_modes and autocast_nesting() == self.entry_state.nesting
 
     def opening(self) -> None:
         """A context is about to be entered that generated code can't stand inside of: remember where."""

@@ -18,6 +18,7 @@ from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import CellVal, FunctionVal
 from dynajit.values.mapping import DictVal, pairs_of
 from dynajit.values.objects import ClassVal
+from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import TupleVal
 
 
@@ -208,8 +209,12 @@ def pop_except(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def check_exc_match(tx: Any, frame: SymFrame, instr: Instr) -> None:
     wanted = frame.pop()
     kinds = [wanted] if not isinstance(wanted, TupleVal) else wanted.values(tx)
+    if any(isinstance(kind, OpaqueVal) for kind in kinds):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "catching exceptions of an unknown class")
+    if not all(isinstance(kind, ClassVal) and issubclass(kind.obj, BaseException) for kind in kinds):
+        raise tx.raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
     raised_kind = frame.stack[-1].py_type()
-    frame.push(ConstVal(any(issubclass(raised_kind, kind.real()) for kind in kinds)))
+    frame.push(ConstVal(any(kind.real() in raised_kind.__mro__ for kind in kinds)))
 
 
 @opcode("BEFORE_WITH")

@@ -367,6 +367,8 @@ class Emission:
 
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
+        if instr.arg in self.root.code.passed_cells:
+            return  # the cell itself is empty
         if instr.arg in self.root.code.params:
             self.emit.delete_fast(instr.arg)
         elif instr.arg in self.root.code.freevars:

@@ -183,7 +183,10 @@ class ConstMethod(Value):
         return getattr(self.owner.value, self.name)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        return tx.from_real(getattr(self.real(), name))
+        try:
+            return tx.from_real(getattr(self.real(), name))
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         if self.name == "format" and type(self.owner.value) is str:

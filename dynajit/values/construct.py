@@ -60,6 +60,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         return _construct_c(tx, kind, args, kwargs)
     if kind.__module__ in _UNTRACED:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    if hasattr(kind, "__del__"):
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, whose instances run code when they die")
     if kind.__flags__ & _ABSTRACT:
         return tx.fold(object.__new__, [cls])  # raises
     new, new_where = lookup_type(kind, "__new__")
@@ -69,6 +71,7 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         if not issubclass(made.py_type(), kind):
             return made
     elif issubclass(kind, BaseException):
+        _check_exception(kind, args, kwargs)
         made = ExceptionVal(kind, args)
     else:
         if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
@@ -76,6 +79,27 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         made = bare_instance(tx, kind, args, kwargs)
     _initialise(tx, kind, made, args, kwargs)
     return made
+
+
+# exceptions whose own initialiser in C does no more for one positional argument than keep it
+_PLAIN_EXCEPTIONS = (AttributeError, NameError, StopIteration, OSError)
+
+
+def _check_exception(kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    """Exceptions written in C that take their arguments apart are made for real."""
+    init, _ = lookup_type(kind, "__init__")
+    if isinstance(init, types.FunctionType) or init is BaseException.__init__ or init is Exception.__init__:
+        return
+    plain = issubclass(kind, _PLAIN_EXCEPTIONS) and len(args) <= 1
+    if kwargs or (_takes_apart(init) and not plain):
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
+
+
+def _takes_apart(init: object) -> bool:
+    owner = getattr(init, "__objclass__", BaseException)
+    return issubclass(
+        owner, (ImportError, SyntaxError, UnicodeError, OSError, AttributeError, NameError, SystemExit, StopIteration)
+    )
 
 
 def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> None:

@@ -237,8 +237,12 @@ class FunctionVal(Value):
         return tx.wrap(getattr(real, name), AttrSource(self.base_source(), name))
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
-        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"):
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
             super().setattr(tx, name, value)
+        if name == "__annotations__" and value.py_type() is not dict:
+            super().setattr(tx, name, value)
+        if name in ("__name__", "__qualname__") and value.py_type() is not str:
+            raise tx.raised(TypeError, f"{name} must be set to a string object")
         if name in ("__name__", "__qualname__") and self.real_function is None and value.is_const():
             tx.journal.set_attr(self, name.strip("_"), value.const())
             return

@@ -172,14 +172,10 @@ def _nothing() -> None:
 
 def _lets_generator_exit_pass(instrs: Sequence[Any], handler: int) -> bool:
     """Whether the handler is one `except` clause for an exception of Python's own that is no GeneratorExit."""
-    start, name, check, jump = instrs[handler : handler + 4]
-    if (start.op, name.op, check.op, jump.op) != (
-        "PUSH_EXC_INFO",
-        "LOAD_GLOBAL",
-        "CHECK_EXC_MATCH",
-        "POP_JUMP_IF_FALSE",
-    ):
+    clause = instrs[handler : handler + 4]
+    if [instr.op for instr in clause] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE"]:
         return False
+    _, name, _, jump = clause
     kind = getattr(builtins, name.arg[0], None)
     caught = isinstance(kind, type) and issubclass(kind, Exception)
     return caught and jump.target is not None and instrs[jump.target].op == "RERAISE"

@@ -628,11 +628,9 @@ class ClassVal(RealVal):
             return tx.wrap(dict(cls.__dict__), ConstSource(dict(cls.__dict__), f"{cls.__qualname__}.__dict__"))
         if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
             return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
-        if (
-            meta_found is not MISSING
-            and _is_data_descriptor(meta_found)
-            and not isinstance(meta_found, types.GetSetDescriptorType)
-        ):
+        if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:
+            return self._of_type(tx, name)
+        if meta_found is not MISSING and _is_data_descriptor(meta_found):
             assert meta_where is not None
             return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
         found, where = lookup_type(cls, name)
@@ -651,6 +649,14 @@ class ClassVal(RealVal):
             return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
         guard_missing(tx, cls, name)
         raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+
+    def _of_type(self, tx: Tracer, name: str) -> Value:
+        """What `type` keeps of every class beside its dictionary: annotations, abstract methods."""
+        try:
+            real = getattr(self.obj, name)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        return tx.wrap(real, AttrSource(ConstSource(self.obj, self.obj.__qualname__), name))
 
     def truth(self, tx: Tracer) -> bool:
         return True

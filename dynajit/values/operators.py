@@ -168,7 +168,7 @@ def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bo
     if isinstance(left, DictVal) and symbol == "|":
         left.call_method(tx, "update", [right], {})
         return True
-    if isinstance(left, SetVal) and left.kind is set and symbol in _SET_OPERATORS:
+    if isinstance(left, SetVal) and left.kind is set and symbol in _SET_OPERATORS and isinstance(right, SetVal):
         result = SET_METHODS[_SET_OPERATORS[symbol]](tx, left, right)
         assert isinstance(result, SetVal)
         left.replace(tx, result.entries)
@@ -252,11 +252,7 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, TupleVal) and isinstance(right, TupleVal) and not left.items and not right.items:
         return left.kind is tuple and right.kind is tuple
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
-        return left.value is right.value or (
-            type(left.value) is type(right.value)
-            and left.value == right.value
-            and isinstance(left.value, (int, str, type))
-        )
+        return _same_constant(tx, left, right)
     try:
         if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
             return left.real() is right.real()
@@ -265,6 +261,16 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
     if left.source is not None and right.source is not None:
         tx.guard_distinct(left, right)
     return False
+
+
+def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
+    """Equal numbers and strings may be one object or two: then it is the objects themselves that are guarded."""
+    first, second = left.value, right.value
+    if isinstance(first, (int, float, complex, str, bytes)) and type(first) is type(second) and first == second:
+        for value in (left, right):
+            if value.source is not None:
+                tx.guard(value.source, "ID", value.value)
+    return first is second
 
 
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
@@ -369,18 +375,16 @@ def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: st
         attempts.reverse()
     for owner, name, other in attempts:
         found = getattr(owner.py_type(), name, None)
+        # object.__ne__ asks the object's own __eq__
+        inverted = found is object.__ne__
+        if inverted:
+            name, found = "__eq__", getattr(owner.py_type(), "__eq__", None)
         if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
             result = tx.call(owner.special(tx, name), [other], {})  # type: ignore[arg-type]
             if not (isinstance(result, ConstVal) and result.value is NotImplemented):
-                return result
+                return ConstVal(not result.truth(tx)) if inverted else result
         elif isinstance(owner, ObjVal) and owner.payload is None and found is not getattr(object, name):
-            if name == "__ne__" and isinstance(getattr(owner.cls, "__eq__", None), types.FunctionType):
-                continue
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
-    if symbol == "!=" and any(
-        isinstance(getattr(side.py_type(), "__eq__", None), types.FunctionType) for side in (left, right)
-    ):
-        return ConstVal(not _user_compare(tx, "==", left, right, "__eq__", "__eq__").truth(tx))
     plain = payload_of(left), payload_of(right)
     if plain != (left, right):
         return compare(tx, symbol, *plain)

@@ -108,7 +108,8 @@ class SequenceVal(Value):
         if isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
             key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {})
         index = constant_of(key, "an index")
-        index = index.__index__()
+        if not isinstance(index, int):
+            raise tx.raised(TypeError, f"__index__ returned non-int (type {type(index).__name__})")
         if index < 0:
             index += len(self.items)
         if not 0 <= index < len(self.items):

@@ -78,9 +78,9 @@ def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value |
         items = [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(tuple.__iter__(obj))]
         return TupleVal(items, tuple, source)
     base = set if issubclass(kind, set) else frozenset
-    members = base(base.__iter__(obj))
+    members = list(base.__iter__(obj))
     if not all(is_literal(member) for member in members):
-        return None
+        return None  # nothing of the program's may run here, as it would in making a set of them
     tx.guard(source, "PREDICATE", functools.partial(_same_members, base, members), "has the same members")
     made = SetVal(base, source)
     made.entries = {member: ConstVal(member) for member in base.__iter__(obj)}

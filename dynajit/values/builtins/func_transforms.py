@@ -269,9 +269,7 @@ def _is_leaf(expected: bool, tensor: object) -> bool:
 
 
 @builtin(torch.autograd.grad)
-def autograd_grad(
-    tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwargs: Value
-) -> Value:
+def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Value:
     """A node of the graph, if all that lies between the inputs and the outputs is in the graph too."""
     wanted = {id(value) for value in _tensors(tx, inputs)}
     results = _tensors(tx, outputs)

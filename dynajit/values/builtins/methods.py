@@ -20,7 +20,8 @@ from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal
-from dynajit.values.objects import ClassVal, ObjVal, payload_of
+from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
 from dynajit.values.subclasses import make_payload
 
@@ -28,7 +29,7 @@ from dynajit.values.subclasses import make_payload
 def _on_payload(model: Model) -> Model:
     def wrapped(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
         target = payload_of(self)
-        if isinstance(target, ObjVal):
+        if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
         return model(tx, target, *args, **kwargs)
 
@@ -202,7 +203,23 @@ def set_init(tx: Tracer, self: Value, items: Value | None = None) -> Value:
 @builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
 def new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(cls, ClassVal)
+    if (args or kwargs) and lookup_type(cls.obj, "__new__")[0] is object.__new__:
+        # what is raised here is object's own business
+        if lookup_type(cls.obj, "__init__")[0] is object.__init__:
+            raise tx.raised(TypeError, f"{cls.obj.__name__}() takes no arguments")
+    elif (args or kwargs) and is_plain_new(cls.obj):
+        raise tx.raised(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
     return bare_instance(tx, cls.obj)
+
+
+def is_plain_new(cls: type) -> bool:
+    """Whether the first `__new__` in C is that of `object`."""
+    return (
+        next(
+            (base for base in cls.__mro__ if isinstance(base.__dict__.get("__new__"), types.BuiltinMethodType)), object
+        )
+        is object
+    )
 
 
 _BUILTIN_CLASSES = (str, int, float, bytes, complex, bool, frozenset, set)

@@ -170,6 +170,14 @@ def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
 
 @builtin(object.__init__)
 def object_init(tx: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    kind = obj.py_type()
+    if args or kwargs:
+        if lookup_type(kind, "__init__")[0] is not object.__init__:
+            raise tx.raised(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
+        if lookup_type(kind, "__new__")[0] is object.__dict__["__new__"]:
+            raise tx.raised(
+                TypeError, f"{kind.__name__}.__init__() takes exactly one argument (the instance to initialize)"
+            )
     return ConstVal(None)
 
 
@@ -208,11 +216,18 @@ def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Va
         frame = tx.frames[-1]  # type: ignore[attr-defined]
         if "__class__" not in frame.cells:
             raise tx.raised(RuntimeError, "super(): __class__ cell not found")
+        if not frame.code_object.co_argcount:
+            raise tx.raised(RuntimeError, "super(): no arguments")
         first = frame.code_object.co_varnames[0]
         cls = frame.cells["__class__"].get(tx)
         cell = frame.cells.get(first)
-        obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals[first]
-    assert isinstance(cls, ClassVal) and obj is not None
+        obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals.get(first)
+        if obj is None:
+            raise tx.raised(RuntimeError, "super(): arg[0] deleted")
+        if cls is None:
+            raise tx.raised(RuntimeError, "super(): empty __class__ cell")
+    if not isinstance(cls, ClassVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"super() of {cls.describe()}")
     if isinstance(obj, ClassVal) and issubclass(obj.obj, cls.obj):
         return SuperVal(cls.obj, obj, obj.obj)  # an instance of a metaclass goes the other way
     if not issubclass(obj.py_type(), cls.obj):
@@ -263,6 +278,8 @@ def set_(tx: Tracer, items: Value | None = None) -> Value:
 
 @constructor(frozenset)
 def frozenset_(tx: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, SetVal) and items.kind is frozenset:
+        return items
     return SetVal.of(tx, tx.unpack_set(items) if items is not None else [], frozenset)
 
 

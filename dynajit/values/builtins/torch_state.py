@@ -147,9 +147,7 @@ for _kind in ("cpu", "gpu"):
         _old = getattr(torch, f"set_autocast_{_kind}_{_what}", None)
         _new = getattr(torch, f"set_autocast_{_what}")
 
-        def _set_for_device(
-            tx: Tracer, value: Value, setter: Any = _new, device: str = _device
-        ) -> Value:
+        def _set_for_device(tx: Tracer, value: Value, setter: Any = _new, device: str = _device) -> Value:
             return tx.call_builtin(setter, [ConstVal(device), value], {})
 
         if _old is not None:
