@@ -242,7 +242,7 @@ def _sharing(value: Any) -> dict[str, str]:
         keys = [("object", id(item))]
         if isinstance(item, torch.Tensor) and item.layout == torch.strided and item.numel():
             keys.append(("memory", item.untyped_storage().data_ptr()))
-        if isinstance(item, _IDENTITY_IS_NO_PROMISE) or item == ():
+        if isinstance(item, _IDENTITY_IS_NO_PROMISE) or (type(item) is tuple and not item):
             continue
         for key in keys:
             origin = first.setdefault(key, where)

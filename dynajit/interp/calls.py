@@ -246,6 +246,22 @@ class Calls(Tracer):
                 return items
             check_length(len(items))
 
+    def unpack_hinted(self, value: Value) -> list[Value]:
+        """As `unpack`, for those that ask an object for its length before they read it: `list`, `tuple`, `[*x]`."""
+        if not isinstance(value, ObjVal) or value.payload is not None:
+            return self.unpack(value)
+        iterator = value.iterate(self)
+        for name in ("__len__", "__length_hint__"):
+            if isinstance(lookup_type(value.cls, name)[0], types.FunctionType):
+                try:
+                    with self.indirect():
+                        value.call_special(self, name)
+                except Raised as raised:
+                    if not issubclass(raised.value.py_type(), TypeError):
+                        raise
+                break
+        return self.unpack(iterator)
+
     def unpack_set(self, value: Value) -> list[Value]:
         entries = getattr(value, "entries", None)
         if entries is not None and not isinstance(value, DictVal):
@@ -310,32 +326,24 @@ def bind_arguments(
     bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
     rest = dict(kwargs)
     if len(args) > count and not code.co_flags & inspect.CO_VARARGS:
-        raise GraphBreak(
-            breaks.RAISES, f"TypeError: {function.name}() takes {count} positional arguments but {len(args)} were given"
-        )
+        raise _mismatch(tx, function, args, kwargs)
     for position in range(code.co_posonlyargcount, count + kwonly):
         name = names[position]
         if name in rest:
             if name in bound:
-                raise GraphBreak(
-                    breaks.RAISES, f"TypeError: {function.name}() got multiple values for argument '{name}'"
-                )
+                raise _mismatch(tx, function, args, kwargs)
             bound[name] = rest.pop(name)
     first_default = count - function.default_count()
     for position in range(len(args), count):
         if names[position] not in bound:
             if position < first_default:
-                raise GraphBreak(
-                    breaks.RAISES, f"TypeError: {function.name}() missing a required argument: '{names[position]}'"
-                )
+                raise _mismatch(tx, function, args, kwargs)
             bound[names[position]] = function.get_default(tx, position - first_default)
     for name in names[count : count + kwonly]:
         if name not in bound:
             value = function.get_kwdefault(tx, name)
             if value is None:
-                raise GraphBreak(
-                    breaks.RAISES, f"TypeError: {function.name}() missing a required keyword-only argument: '{name}'"
-                )
+                raise _mismatch(tx, function, args, kwargs)
             bound[name] = value
     position = count + kwonly
     if code.co_flags & inspect.CO_VARARGS:
@@ -347,10 +355,41 @@ def bind_arguments(
             named.entries[name] = (ConstVal(name), value)
         bound[names[position]] = named
     elif rest:
-        raise GraphBreak(
-            breaks.RAISES, f"TypeError: {function.name}() got an unexpected keyword argument '{next(iter(rest))}'"
-        )
+        raise _mismatch(tx, function, args, kwargs)
     return bound
+
+
+def _mismatch(tx: Tracer, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Raised:
+    """Python's own message for arguments that don't fit: a function with these parameters and no body is called."""
+    code = function.code
+    names = code.co_varnames[: len(decode(code).params)]
+    flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | _EMPTY.__code__.co_flags
+    stub = types.FunctionType(
+        _EMPTY.__code__.replace(
+            co_argcount=code.co_argcount,
+            co_posonlyargcount=code.co_posonlyargcount,
+            co_kwonlyargcount=code.co_kwonlyargcount,
+            co_nlocals=len(names),
+            co_varnames=names,
+            co_flags=flags,
+            co_name=function.name,
+            co_qualname=function.qualname,
+        ),
+        {},
+    )
+    stub.__qualname__ = function.qualname
+    stub.__defaults__ = (None,) * function.default_count()
+    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    stub.__kwdefaults__ = {name: None for name in keyword_only if function.get_kwdefault(tx, name) is not None}
+    try:
+        stub(*(None for _ in args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        return tx.raised(TypeError, *error.args)
+    raise GraphBreak(breaks.RAISES, f"TypeError: the arguments of {function.qualname} don't fit")
+
+
+def _EMPTY() -> None:
+    pass
 
 
 __all__ = ["NULL", "Calls", "ClassVal", "MethodVal", "SuperVal", "call_handler"]

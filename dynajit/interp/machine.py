@@ -67,6 +67,7 @@ class Interpreter(Calls):
         self.function_modes: list[Value] = []
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None
+        self.class_writes: dict[tuple[type, str], Value | None] = {}
         self.broken_frames: list[SymFrame] | None = None
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}
@@ -356,6 +357,16 @@ class Interpreter(Calls):
     def global_value(self, globals_: dict[str, Any], name: str) -> Value | None:
         written = self.globals_written.get((id(globals_), name))
         return None if written is None or written[1] is DELETED else written[1]
+
+    def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None:
+        """(value,) of a global written while tracing, (None,) if it was deleted; of any global if there is no name."""
+        if name is None:
+            touched = any(table is globals_ for table, _ in self.globals_written.values())
+            return (None,) if touched else None
+        written = self.globals_written.get((id(globals_), name))
+        if written is None:
+            return None
+        return (None,) if written[1] is DELETED else (written[1],)
 
     def store_global(self, globals_: dict[str, Any], name: str, value: Value | None) -> None:
         self.journal.set_item(

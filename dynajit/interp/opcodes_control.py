@@ -5,6 +5,7 @@ In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
 
 from __future__ import annotations
 
+import builtins
 import types
 from typing import Any
 
@@ -14,8 +15,10 @@ from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.exception_groups import match_star, reraise_star
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import CellVal, FunctionVal
+from dynajit.values.generators import stop_iteration_error
 from dynajit.values.mapping import DictVal, pairs_of
 from dynajit.values.objects import ClassVal
 from dynajit.values.opaque import OpaqueVal
@@ -140,13 +143,17 @@ def call_intrinsic_1(tx: Any, frame: SymFrame, instr: Instr) -> None:
     elif instr.arg == "INTRINSIC_STOPITERATION_ERROR":
         error = frame.stack[-1]
         if issubclass(error.py_type(), StopIteration):
-            raise GraphBreak(breaks.GENERATOR, "StopIteration leaves a generator")
+            frame.pop()
+            frame.push(stop_iteration_error(tx, error))
     else:
         raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
 
 
 @opcode("CALL_INTRINSIC_2")
 def call_intrinsic_2(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    if instr.arg == "INTRINSIC_PREP_RERAISE_STAR":
+        prep_reraise_star(tx, frame, instr)
+        return
     raise GraphBreak(breaks.UNKNOWN_OPCODE, str(instr.arg))
 
 
@@ -215,6 +222,27 @@ def check_exc_match(tx: Any, frame: SymFrame, instr: Instr) -> None:
         raise tx.raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
     raised_kind = frame.stack[-1].py_type()
     frame.push(ConstVal(any(kind.real() in raised_kind.__mro__ for kind in kinds)))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    error, wanted = frame.popn(2)
+    match, rest = match_star(tx, error, wanted)
+    frame.push(rest)
+    frame.push(match)
+    if isinstance(match, ExceptionVal):
+        tx.journal.set_attr(tx, "handled", match)
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    original, raised = frame.popn(2)
+    frame.push(reraise_star(tx, original, raised))
+
+
+@opcode("LOAD_BUILD_CLASS", simple=True)
+def load_build_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    frame.push(tx.from_real(builtins.__build_class__))
 
 
 @opcode("BEFORE_WITH")

@@ -17,6 +17,7 @@ from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import Exhausted, GraphBreak, Value
 from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.functions import FunctionVal
 from dynajit.values.mapping import DictVal, SetVal, pairs_of
 from dynajit.values.modules import ModuleVal
 from dynajit.values.objects import is_trusted
@@ -203,7 +204,7 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
     kind = other.py_type()
     if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
         raise GraphBreak(breaks.RAISES, f"TypeError: value after * must be an iterable, not {kind.__name__}")
-    target.replace(tx, [*target.values(tx), *tx.unpack(other)])
+    target.replace(tx, [*target.values(tx), *tx.unpack_hinted(other)])
 
 
 @opcode("LIST_APPEND")
@@ -248,6 +249,10 @@ def dict_merge(tx: Any, frame: SymFrame, instr: Instr) -> None:
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after ** must be a mapping, not {other.describe()}")
     for key, value in pairs_of(tx, other):
         if target.contains(tx, key):
+            function = frame.stack[-instr.arg - 2]
+            if isinstance(function, FunctionVal):
+                name = f"{function.getattr(tx, '__module__').const()}.{function.qualname}"
+                raise tx.raised(TypeError, f"{name}() got multiple values for keyword argument {key.const()!r}")
             raise GraphBreak(breaks.RAISES, f"TypeError: got multiple values for keyword argument {key.describe()}")
         target.setitem(tx, key, value)
 

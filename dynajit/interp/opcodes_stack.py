@@ -183,7 +183,6 @@ def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
     "LOAD_LOCALS",
     "LOAD_FROM_DICT_OR_GLOBALS",
     "LOAD_FROM_DICT_OR_DEREF",
-    "LOAD_BUILD_CLASS",
     "IMPORT_STAR",
     "SETUP_ANNOTATIONS",
     "PRINT_EXPR",
@@ -194,8 +193,6 @@ def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
     "END_ASYNC_FOR",
     "ASYNC_GEN_WRAP",
     "CLEANUP_THROW",
-    "CHECK_EG_MATCH",
-    "PREP_RERAISE_STAR",
     "BUILD_TEMPLATE",
     "BUILD_INTERPOLATION",
 )

@@ -15,6 +15,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance
 from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.exception_groups import make_group
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.modules import ProxyVal
 from dynajit.values.objects import ClassVal, ObjVal, bind, class_value, lookup_type
@@ -70,6 +71,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         made = tx.call(bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs)
         if not issubclass(made.py_type(), kind):
             return made
+    elif issubclass(kind, BaseExceptionGroup):
+        made = make_group(tx, kind, args)
     elif issubclass(kind, BaseException):
         _check_exception(kind, args, kwargs)
         made = ExceptionVal(kind, args)

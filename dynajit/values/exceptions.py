@@ -27,6 +27,7 @@ class ExceptionVal(ObjVal):
         self.cause: Value = ConstVal(None)
         self.context: Value = ConstVal(None)
         self.suppress = False
+        self.origin: ExceptionVal | None = None  # of a part of an exception group: the group
         #: the interpreter's state before the instruction that raised it: only running that makes a traceback
         self.raised_at: Any = None
 
@@ -54,6 +55,9 @@ class ExceptionVal(ObjVal):
             return self.context
         if name == "__suppress_context__":
             return ConstVal(self.suppress)
+        if issubclass(self.cls, BaseExceptionGroup) and name in ("message", "exceptions") and len(self.args.items) == 2:
+            part = self.args.item(tx, 0 if name == "message" else 1)
+            return part if name == "message" else TupleVal(tx.unpack(part))
         if name == "value" and issubclass(self.cls, StopIteration):
             return self.args.items[0] if self.args.items else ConstVal(None)
         if name == "__traceback__":

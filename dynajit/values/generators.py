@@ -68,8 +68,10 @@ class GeneratorVal(IteratorVal):
         tx.journal.set_attr(self, "state", "running")
         try:
             done, value = run()
-        except Raised:
+        except Raised as error:
             tx.journal.set_attr(self, "state", "closed")
+            if issubclass(error.value.py_type(), StopIteration):
+                raise Raised(stop_iteration_error(tx, error.value)) from None
             raise
         tx.journal.set_attr(self, "state", "closed" if done else "suspended")
         if self.needs_closing() and self not in tx.open_generators:
@@ -168,6 +170,14 @@ def stands_for(
 
 def _nothing() -> None:
     pass
+
+
+def stop_iteration_error(tx: Tracer, error: Value) -> Value:
+    """What a StopIteration that leaves a generator becomes (PEP 479)."""
+    made = tx.raised(RuntimeError, "generator raised StopIteration").value
+    made.setattr(tx, "__cause__", error)
+    made.setattr(tx, "__context__", error)
+    return made
 
 
 def _lets_generator_exit_pass(instrs: Sequence[Any], handler: int) -> bool:

@@ -379,7 +379,7 @@ class SetVal(Value):
         return [reals[item] for item in self.kind(reals)]
 
     def iterate(self, tx: Tracer) -> Value:
-        return tx.iterator(self.ordered(), type(iter(set())))
+        return SetIterator(self)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)
@@ -417,6 +417,52 @@ class SetVal(Value):
 
         out.call_const(replace_members, push, 2)
         out.emit.pop_top()
+
+
+class SetIterator(IteratorVal):
+    """Over a set; changing the size meanwhile raises as in CPython."""
+
+    kind: type = type(iter({1}))
+
+    def __init__(self, members: SetVal) -> None:
+        self.members = members
+        self.order = members.ordered()
+        self.index = 0
+
+    def next(self, tx: Tracer) -> Value:
+        if self.index > len(self.order):
+            raise Exhausted()
+        if len(self.members.entries) != len(self.order):
+            tx.journal.set_attr(self, "index", len(self.order) + 1)
+            raise tx.raised(RuntimeError, "Set changed size during iteration")
+        if self.index == len(self.order):
+            tx.journal.set_attr(self, "index", self.index + 1)
+            raise Exhausted()
+        tx.journal.set_attr(self, "index", self.index + 1)
+        return self.order[self.index - 1]
+
+    def children(self) -> Sequence[Value]:
+        return (self.members,)
+
+    def rebuild(self, out: Any) -> None:
+        if self.members.source is not None:
+            self.members.emit_effect(out)  # an iterator made before the change would notice it
+
+        def push() -> None:
+            out.push(self.members)
+            out.const(self.index)
+
+        out.call_const(_set_iterator_at, push, 2)
+
+
+def _set_iterator_at(members: set[Any], index: int) -> Any:
+    """An iterator over a set that has given `index` items; in generated code."""
+    if index > len(members):
+        return iter(())
+    iterator = iter(members)
+    for _ in range(index):
+        next(iterator)
+    return iterator
 
 
 def replace_members(real: set[Any], members: set[Any]) -> None:

@@ -15,6 +15,7 @@ from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
+from dynajit.values.mapping import DictVal
 from dynajit.values.objects import RealVal, is_trusted
 
 
@@ -33,6 +34,51 @@ class LibraryMethod(RealVal):
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.fold(self.obj, args, kwargs)
+
+
+class NamespaceVal(DictVal):
+    """A module's namespace as a dictionary: what is written to it, functions of the module see as their globals."""
+
+    def _names(self) -> dict[str, Any]:
+        assert self.real_dict is not None
+        return self.real_dict
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        return super().lookup_hashed(tx, hashed, key) if found is None else found[0]
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        return super().contains(tx, item) if found is None else found[0] is not None
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        if not (key.is_const() and type(key.const()) is str):
+            self.unsupported("a key that is no name")
+        tx.store_global(self._names(), key.const(), value)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        found = self.getitem(tx, key)
+        tx.store_global(self._names(), key.const(), None)  # type: ignore[arg-type]
+        return found
+
+    def mutate(self, tx: Tracer) -> None:
+        self.unsupported("changing all of it")
+
+    def materialise(self, tx: Tracer) -> None:
+        if tx.written_global(self._names(), None) is not None:
+            self.unsupported("reading all of it after a change")
+        super().materialise(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        if tx.written_global(self._names(), None) is not None:
+            self.unsupported("reading all of it after a change")
+        return super().length(tx)
+
+
+def is_namespace(table: dict[Any, Any]) -> bool:
+    """Whether a dictionary is some module's, or what functions take for one."""
+    return "__builtins__" in table or ("__spec__" in table and "__name__" in table)
 
 
 class ProxyVal(Value):

@@ -20,6 +20,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.class_writes import write_class, written
 from dynajit.values.constant import ConstVal, identical
 from dynajit.values.functions import SuperVal
 from dynajit.values.keys import user_key
@@ -210,10 +211,22 @@ class ObjVal(Value):
                 return tx.call(function, [self, ConstVal(name)], {})
             except Raised as raised:
                 return self._fallback(tx, name, raised)
+        if not is_trusted(self.cls.__module__):
+            tx.guard(type_source(self.cls, "__getattribute__"), "ID", custom)
         return self.generic_getattr(tx, name)
 
     def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
         """`object.__getattribute__`, then `__getattr__` if allowed."""
+        changed = written(tx, self.cls, name)
+        if changed is not None:
+            own = self.instance_dict(tx).lookup(tx, ConstVal(name)) if self._has_dict() else None
+            value = own if own is not None else changed[0]
+            if value is not None:
+                return value
+            missing = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            if not fallback:
+                raise missing
+            return self._fallback(tx, name, missing)
         found, where = lookup_type(self.cls, name)
         if found is not MISSING and _is_data_descriptor(found):
             assert where is not None
@@ -239,6 +252,7 @@ class ObjVal(Value):
             raise error
         found, where = lookup_type(self.cls, "__getattr__")
         if found is MISSING:
+            guard_missing(tx, self.cls, "__getattr__")
             raise error
         assert where is not None
         if found is torch.nn.Module.__getattr__:
@@ -304,6 +318,8 @@ class ObjVal(Value):
             if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
                 tx.call(class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {})
                 return
+        elif not is_trusted(self.cls.__module__):
+            tx.guard(type_source(self.cls, "__setattr__"), "ID", custom)
         self.generic_setattr(tx, name, value)
 
     def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
@@ -611,6 +627,11 @@ class ClassVal(RealVal):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         cls = self.obj
+        changed = written(tx, cls, name)
+        if changed is not None:
+            if changed[0] is None:
+                raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+            return changed[0]
         meta = type(cls)
         meta_found, meta_where = lookup_type(meta, name)
         if name in (
@@ -657,6 +678,12 @@ class ClassVal(RealVal):
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
         return tx.wrap(real, AttrSource(ConstSource(self.obj, self.obj.__qualname__), name))
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        write_class(tx, self.obj, name, value)
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        write_class(tx, self.obj, name, None)
 
     def truth(self, tx: Tracer) -> bool:
         return True

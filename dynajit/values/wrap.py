@@ -31,7 +31,7 @@ from dynajit.values.deque import DequeVal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
 from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, ProxyVal
+from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
@@ -163,6 +163,8 @@ def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
 def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     if not isinstance(source, ConstSource):
         tx.guard(source, "TYPE", type(obj))
+    if is_namespace(obj):
+        return NamespaceVal(type(obj), source, obj)
     return DictVal(type(obj), source, obj)
 
 

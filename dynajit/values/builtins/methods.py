@@ -7,6 +7,7 @@ subclasses too. The models of the methods themselves are beside the containers' 
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import types
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DEQUE_METHODS
+from dynajit.values.exception_groups import condition_of, make_group, split
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal
@@ -27,6 +29,7 @@ from dynajit.values.subclasses import make_payload
 
 
 def _on_payload(model: Model) -> Model:
+    @functools.wraps(model)  # the signature is looked at
     def wrapped(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
         target = payload_of(self)
         if isinstance(target, (ObjVal, OpaqueVal)):
@@ -270,6 +273,39 @@ for _kind in (
         if _name in _kind.__dict__:
             BUILTINS.setdefault(_kind.__dict__[_name], exception_init)
             BUILTINS.setdefault(getattr(_kind, _name), exception_init)
+
+
+@builtin(BaseException.add_note)
+def add_note(tx: Tracer, self: Value, note: Value) -> Value:
+    if not issubclass(note.py_type(), str):
+        raise tx.raised(TypeError, f"note must be a str, not '{note.py_type().__name__}'")
+    if not tx.has_attribute(self, "__notes__"):
+        self.setattr(tx, "__notes__", ListVal([]))
+    self.getattr(tx, "__notes__").call_method(tx, "append", [note], {})
+    return ConstVal(None)
+
+
+@builtin(BaseExceptionGroup.split)
+def group_split(tx: Tracer, self: Value, condition: Value) -> Value:
+    assert isinstance(self, ExceptionVal)
+    return TupleVal(split(tx, self, condition_of(tx, condition)))
+
+
+@builtin(BaseExceptionGroup.subgroup)
+def subgroup(tx: Tracer, self: Value, condition: Value) -> Value:
+    assert isinstance(self, ExceptionVal)
+    return split(tx, self, condition_of(tx, condition))[0]
+
+
+@builtin(BaseExceptionGroup.derive)
+def group_derive(tx: Tracer, self: Value, errors: Value) -> Value:
+    return make_group(tx, BaseExceptionGroup, [self.getattr(tx, "message"), errors])
+
+
+@builtin(BaseExceptionGroup.__new__)
+def group_new(tx: Tracer, cls: Value, *args: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    return make_group(tx, cls.obj, args)
 
 
 @builtin(BaseException.with_traceback)

@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 from dynajit.config import config
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -203,6 +204,12 @@ def hash_(tx: Tracer, obj: Value) -> Value:
     return hash_of(tx, obj)
 
 
+@builtin(globals)
+def globals_(tx: Tracer) -> Value:
+    names = tx.frames[-1].globals  # type: ignore[attr-defined]
+    return tx.wrap(names, ConstSource(names, "globals()"))
+
+
 @builtin(vars)
 def vars_(tx: Tracer, obj: Value | None = None) -> Value:
     if obj is None:
@@ -245,11 +252,7 @@ def descriptor(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 def _hinted(tx: Tracer, items: Value | None) -> list[Value]:
     """All items, after asking a user's object for its length as CPython does to reserve room."""
-    if items is None:
-        return []
-    if isinstance(items, ObjVal) and isinstance(lookup_type(items.cls, "__len__")[0], types.FunctionType):
-        items.length(tx)
-    return tx.unpack(items)
+    return tx.unpack_hinted(items) if items is not None else []
 
 
 @constructor(list)

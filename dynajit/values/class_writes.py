@@ -1,0 +1,89 @@
+"""Attributes of classes that the traced program sets or deletes.
+
+In: a class, a name, a value without `__get__`. Out: an entry in `tx.class_writes`, which look-ups in the class and in
+its subclasses' instances see, and an effect that carries it out. Functions and descriptors end the graph: the classes
+themselves are read all over while tracing.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.constant import ConstVal
+
+_PLAIN_BUILTINS = (int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset)
+
+
+class ClassWrite(Value):
+    """One assignment to a class's attribute, or its deletion."""
+
+    def __init__(self, cls: type, name: str, value: Value | None) -> None:
+        self.cls = cls
+        self.name = name
+        self.value = value
+
+    def py_type(self) -> type:
+        return type(None)
+
+    def effect_children(self) -> Sequence[Value]:
+        return () if self.value is None else (self.value,)
+
+    def emit_effect(self, out: Any) -> None:
+        if self.value is None:
+            out.const(self.cls)
+            out.emit.delete_attr(self.name)
+            return
+        out.push(self.value)
+        out.const(self.cls)
+        out.emit.store_attr(self.name)
+
+
+def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
+    """`cls.name = value`, or `del cls.name`."""
+    meta = type(cls)
+    here = cls.__dict__.get(name)
+    if (
+        name.startswith("__")
+        or not cls.__flags__ & (1 << 9)
+        or issubclass(cls, enum.Enum)
+        or isinstance(meta.__setattr__, types.FunctionType)
+        or isinstance(meta.__delattr__, types.FunctionType)
+        or hasattr(meta, name)
+        or any(hasattr(type(base.__dict__[name]), "__get__") for base in cls.__mro__ if name in base.__dict__)
+        or (value is not None and not _is_plain(value))
+    ):
+        what = "setting" if value is not None else "deleting"
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{what} {name!r} of the class {cls.__qualname__}")
+    if value is None:
+        known = tx.class_writes.get((cls, name), ConstVal(None) if name in cls.__dict__ else None)
+        if known is None:
+            raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+        if here is None and any(name in base.__dict__ for base in cls.__mro__[1:]):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r}, which a base class has, too")
+    tx.journal.set_item(tx.class_writes, (cls, name), value)
+    tx.journal.touch(ClassWrite(cls, name, value))
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether an attribute of this value is read as it is, by instances too."""
+    return issubclass(value.py_type(), _PLAIN_BUILTINS) or not hasattr(value.py_type(), "__get__")
+
+
+def written(tx: Tracer, kind: type, name: str) -> tuple[Value | None] | None:
+    """What the traced program made of the attribute: (value,), (None,) if it is gone; None if it is untouched."""
+    if not tx.class_writes:
+        return None
+    for position, base in enumerate(kind.__mro__):
+        if (base, name) in tx.class_writes:
+            value = tx.class_writes[base, name]
+            if value is None and any(name in other.__dict__ for other in kind.__mro__[position + 1 :]):
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, deleted from {base.__qualname__}")
+            return (value,)
+        if name in base.__dict__:
+            return None
+    return None
