@@ -255,7 +255,7 @@ class Calls(Tracer):
             if isinstance(lookup_type(value.cls, name)[0], types.FunctionType):
                 try:
                     with self.indirect():
-                        value.call_special(self, name)
+                        _ = value.length(self) if name == "__len__" else value.call_special(self, name)
                 except Raised as raised:
                     if not issubclass(raised.value.py_type(), TypeError):
                         raise

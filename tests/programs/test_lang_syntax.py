@@ -535,9 +535,10 @@ def local_names(x: Tensor) -> Any:
 
 @cases(x, graphs=None, breaks=None)  # pytest rewrites them
 def assertions(x: Tensor) -> Any:
-    assert x.dim() == 2, "dims"
+    dims = x.dim()
+    assert dims == 2, "dims"
     try:
-        assert x.dim() == 3, f"dims {x.dim()}"
+        assert dims == 3, f"dims {dims}"
     except AssertionError as e:
         return x + 1, str(e), e.args
     return None
