@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit import codegen as generator
 from dynajit.aot import compile_joint, decompositions
@@ -41,8 +42,13 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
-    with phases.timer("aot"):
-        return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
+    try:
+        with phases.timer("aot"):
+            return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
+    except (DynamicOutputShapeException, DataDependentOutputException) as error:
+        # The operations themselves could be traced, so it is one of their gradients.
+        _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")
+        return gm.forward
 
 
 codegen.known_options = _OPTIONS  # type: ignore[attr-defined]  # `dynajit.compile` checks against it

@@ -41,7 +41,6 @@ CONSTANT_ATTRIBUTES = frozenset(
         "is_nested",
         "is_xpu",
         "is_mps",
-        "is_complex",
         "itemsize",
         "nbytes",
         "is_ipu",

@@ -7,6 +7,7 @@ they go.
 from __future__ import annotations
 
 import os
+import warnings
 
 import pytest
 import torch
@@ -84,3 +85,29 @@ def test_bool_alpha_is_refused_as_in_eager() -> None:
     with pytest.raises(RuntimeError) as ours:
         dynajit.compile(f, fullgraph=True)(torch.ones(3))
     assert str(ours.value) == str(eager.value)
+
+
+def test_gradient_whose_shape_depends_on_values() -> None:
+    """The graph runs, operator by operator; a warning says so once in a process."""
+
+    def f(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return (x * 2).index_put((mask,), value)
+
+    x, value = torch.randn(5, requires_grad=True), torch.randn((), requires_grad=True)
+    mask = torch.tensor([True, False, True, False, False])
+    weights = torch.arange(5.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="dynajit: the gradient of an operation")
+        ours = dynajit.compile(f, fullgraph=True)(x, mask, value)
+    eager = f(x, mask, value)
+    torch.testing.assert_close(ours, eager)
+    for a, e in zip(*(torch.autograd.grad(y, (x, value), weights) for y in (ours, eager)), strict=True):
+        torch.testing.assert_close(a, e)
+
+
+def test_is_complex_is_a_method() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.is_complex() else x + 1
+
+    for x in (torch.ones(3), torch.ones(3, dtype=torch.complex64)):
+        torch.testing.assert_close(dynajit.compile(f, fullgraph=True)(x), f(x))
