@@ -13,7 +13,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -252,7 +252,7 @@ class GraphBuilder:
         """Operations in the body run on fake tensors; what they raise is the program's, and torch need not log it."""
         _FAKE_LOG.addFilter(_silent)
         try:
-            with self.mode:
+            with self.mode, self._composites():
                 yield
         finally:
             _FAKE_LOG.removeFilter(_silent)
@@ -280,6 +280,14 @@ class GraphBuilder:
         node.meta["part"] = True
         self._nodes.append(node)
         return node
+
+    def _composites(self) -> AbstractContextManager[Any]:
+        """With symbols, operators made of others run as Python where torch has that: its C++ asks for ints."""
+        if not self.shapes.active:
+            return nullcontext()
+        from torch._dispatch.python import enable_python_dispatcher
+
+        return enable_python_dispatcher()  # type: ignore[no-untyped-call, no-any-return]
 
     # -- finishing
 
