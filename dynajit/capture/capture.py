@@ -38,7 +38,7 @@ from dynajit.report.places import user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
-from dynajit.resume.rerun import Rerun
+from dynajit.resume.rerun import Rerun, drawing_again
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.exceptions import raised_at
 from dynajit.verify import VerifiedGraph
@@ -366,10 +366,13 @@ class FrameCapture:
 
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         outputs = emission.outputs()
-        if tx.graph.op_count and (outputs or tx.graph.impure or _mutates(tx)):
+        if tx.graph.op_count and (outputs or tx.graph.impure or tx.graph.checks or _mutates(tx)):
             module, inputs = tx.graph.finish([value.node for value in outputs])
             graph = self._call_backend(tx, module, inputs)
-            pure = not (tx.graph.impure or _mutates(tx))
+            draws = tx.graph.checks and tx.graph.impure and not tx.graph.effects
+            pure = not (_mutates(tx) or (tx.graph.impure and not draws))
+            if draws and pure:
+                graph = _C.GraphCall(drawing_again(graph))
             rerun = Rerun(self.code, self.function.__globals__, module.graph, pure, self._own_backend())
             emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
         with timer("bytecode"):

@@ -71,6 +71,9 @@ class GraphBuilder:
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.impure = False
+        #: an operation was called for its effect; one raises where values are not what the trace took them for
+        self.effects = False
+        self.checks = False
         self._nodes: list[fx.Node] = []
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()

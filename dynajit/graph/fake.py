@@ -40,6 +40,9 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """A fake tensor with the real one's metadata, sizes static; tensors that share memory get fakes that do."""
+    if isinstance(real, torch.nn.Parameter) and type(real) not in _PLAIN:
+        # a subclass that computes as parameters do
+        real = torch.nn.Parameter(real.detach(), real.requires_grad)
     if not _is_ordinary(real):
         return mode.from_tensor(real, static_shapes=True)
     converter = mode.fake_tensor_converter.meta_converter

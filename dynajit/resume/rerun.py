@@ -80,6 +80,20 @@ class Rerun:
             self.state.restore()
 
 
+def drawing_again(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """`graph`, which puts back the generator it drew from if it raises."""
+
+    def call(*inputs: Any) -> Any:
+        state = torch.get_rng_state()
+        try:
+            return graph(*inputs)
+        except Exception:
+            torch.set_rng_state(state)
+            raise
+
+    return call
+
+
 def _raised_by_operation(error: BaseException) -> bool:
     """Whether the exception came through the code of an fx graph: what an operation raises, not the backend."""
     return any(

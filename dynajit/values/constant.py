@@ -82,6 +82,8 @@ class ConstVal(Value):
     def getattr(self, tx: Tracer, name: str) -> Value:
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
+        if name in ("__enter__", "__exit__"):
+            return tx.class_attribute(self, type(self.value), name)  # a device is a context manager too
         try:
             found = getattr(self.value, name)
         except AttributeError as error:

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.utils._device import _device_constructors
 
 from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
@@ -27,6 +28,7 @@ from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.dtypes import REFUSED
 from dynajit.values.mapping import DictVal, DictViewVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent
@@ -103,9 +105,14 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
-    rewritten = _with_tensor_as_scalar(tx, _name_of(target), args, kwargs)
+    name = _name_of(target)
+    rewritten = _with_tensor_as_scalar(tx, name, args, kwargs)
     if rewritten is not None:
         return rewritten
+    if name in REFUSED:
+        _refuse(name, args)
+    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
+        kwargs = {**kwargs, "device": tx.function_modes[-1]}
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
@@ -124,10 +131,11 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     _note_data(tx, node, result)
     if result is None:
         tx.graph.impure = True
+        tx.graph.effects = tx.graph.effects or target is not torch._assert_async
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    if _draws_random(_name_of(target)):
+    if _draws_random(name):
         tx.graph.impure = True  # the generator moves on, whatever becomes of the result
     return model_result(tx, result, node)
 
@@ -140,6 +148,17 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
 
     node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
     tx.graph.bind_data(node, result)
+
+
+def _says(device: Value | None) -> bool:
+    return device is not None and not (device.is_const() and device.const() is None)
+
+
+def _refuse(name: str, args: Sequence[Value]) -> None:
+    """Break at an operation that raises for the dtype of its first tensor, though its fake does not."""
+    first = next((arg for arg in args if isinstance(arg, TensorVal)), None)
+    if first is not None and first.fake.dtype in REFUSED[name]:
+        raise GraphBreak(breaks.OP_RAISES, f"{name} of a tensor of dtype {first.fake.dtype}")
 
 
 def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -135,6 +135,16 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     return made
 
 
+def _computes_plainly(kind: type) -> bool:
+    """Whether operations take the subclass's instances for plain tensors, as they do parameters."""
+    function, dispatch = torch._C._disabled_torch_function_impl, torch.Tensor.__torch_dispatch__
+    return (
+        getattr(kind, "__torch_function__", None) is function
+        and getattr(kind, "__torch_dispatch__", None) is dispatch
+        and getattr(kind, "__getattribute__", None) is object.__getattribute__
+    )
+
+
 @wraps_type(tuple, torch.Size)
 def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     if len(obj) > LONGEST:
@@ -261,6 +271,8 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if issubclass(kind, types.ModuleType):
         return _module(tx, obj, source)
     if issubclass(kind, torch.Tensor):
+        if _computes_plainly(kind) and obj.is_leaf:
+            return _tensor(tx, obj, source)
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)

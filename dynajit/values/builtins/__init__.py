@@ -10,6 +10,7 @@ from __future__ import annotations
 from dynajit.values.builtins import (
     autograd,
     copying,
+    distributions,
     func_transforms,
     higher_order,
     library,
@@ -31,6 +32,7 @@ __all__ = [
     "builtin",
     "constructor",
     "copying",
+    "distributions",
     "func_transforms",
     "higher_order",
     "is_pure",

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from dynajit.guards.source import ConstSource
-from dynajit.values.base import Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
 
@@ -115,6 +116,22 @@ def _quietly(fn: Callable[[], object]) -> Callable[[], None]:
 
 for _setter, _getter, _chosen in SETTINGS:
     _change(_setter, _getter, len(_chosen))
+
+
+@builtin(torch.device.__enter__)
+def enter_device(tx: Tracer, device: Value) -> Value:
+    """`with torch.device(...)`: until it is left, what makes tensors is given the device (`ops.torch_op`)."""
+    tx.opening()
+    tx.journal.set_attr(tx, "function_modes", [*tx.function_modes, device])
+    return device
+
+
+@builtin(torch.device.__exit__)
+def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
+    if not tx.function_modes:
+        raise GraphBreak(breaks.CONTEXT_MANAGER, "leaving a device that was entered outside")
+    tx.journal.set_attr(tx, "function_modes", tx.function_modes[:-1])
+    return ConstVal(None)
 
 
 @builtin(torch.autocast_increment_nesting)
