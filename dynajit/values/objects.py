@@ -355,6 +355,8 @@ class ObjVal(Value):
             tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {})
             return
         if isinstance(found, types.MemberDescriptorType):
+            if value is None and not self._slot_is_full(name, found):
+                raise tx.raised(AttributeError, name)
             tx.journal.set_item(self.slots, name, value)
             if self.source is not None:
                 tx.journal.touch(self)
@@ -368,6 +370,14 @@ class ObjVal(Value):
         if setter is MISSING:
             raise tx.raised(AttributeError, operation)
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+
+    def _slot_is_full(self, name: str, found: Any) -> bool:
+        if name in self.slots:
+            return self.slots[name] is not None
+        try:
+            return self.real_object is not None and found.__get__(self.real_object) is not MISSING
+        except AttributeError:
+            return False
 
     def delattr(self, tx: Tracer, name: str) -> None:
         custom, where = lookup_type(self.cls, "__delattr__")
