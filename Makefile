@@ -3,6 +3,7 @@
 # make lint    ruff, mypy, and the extension with warnings as errors
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
+# make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
 #
@@ -17,6 +18,7 @@ PIP_FLAGS ?=
 TESTS     ?= tests
 DEMO      ?=
 FUZZ      ?= --seeds 0 2000
+CPYTHON   ?=
 OPERATORS ?= --samples 8 --save benchmarks/results/operators.md
 
 BIN   := $(VENV)/bin
@@ -43,6 +45,9 @@ fuzz: build
 
 operators: build
 	$(BIN)/python tests/operators/run_operators.py $(OPERATORS)
+
+cpython: build
+	$(BIN)/python tests/cpython/cpython_run.py $(CPYTHON)
 
 bench: build
 	-$(BIN)/python benchmarks/overhead.py --save

@@ -80,6 +80,8 @@ class Emission:
         # the variables of the cells of locals that a loop changes
         self.shared: dict[str, str] = {}
         self.operands: list[Value] = []
+        # variables that the code has let go of
+        self.gone: set[str] = set()
         self.plan: Plan | None = None
         self.handed: list[Source] = []
         self._failing: tuple[Callable[..., Any], Label] | None = None
@@ -364,6 +366,14 @@ class Emission:
         params = [name for name in self.root.code.params if name not in self.root.code.passed_cells]
         for name in unneeded(self.out, params, self._resumed()):
             self.emit.delete_fast(name)
+            self.gone.add(name)
+
+    def _empty(self) -> None:
+        """Let go of all variables."""
+        params = [name for name in self.root.code.params if name not in self.root.code.passed_cells]
+        for name in [*params, *self.out.stored, *self.shared.values()]:
+            if name not in self.gone:
+                self.emit.delete_fast(name)
 
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
@@ -371,6 +381,7 @@ class Emission:
             return  # the cell itself is empty
         if instr.arg in self.root.code.params:
             self.emit.delete_fast(instr.arg)
+            self.gone.add(instr.arg)
         elif instr.arg in self.root.code.freevars:
             text = (
                 f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope"
@@ -412,7 +423,12 @@ class Emission:
             pushes = [*slots, *own, *named, *cells, *pushes]
             inner = InnerCall(function, len(pushes))
         # the call is made by who ran this code, when this frame and its variables are gone
-        self._call(_C.tail, [partial(self.out.const, function), *pushes])
+        made: list[Callable[[], None]] = [partial(self.out.const, function), *pushes]
+        if chain is self.caught:
+            # the exception's traceback keeps this frame
+            self._call(_C.tail, [*made, self._empty], len(made))
+        else:
+            self._call(_C.tail, made)
         self.emit.return_value()
 
     def _take(self, name: str) -> None:

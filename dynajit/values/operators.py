@@ -22,7 +22,7 @@ from dynajit.values.functions import FunctionVal
 from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
-from dynajit.values.objects import ObjVal, RealVal, payload_of
+from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
@@ -131,6 +131,8 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
     for owner, method, other in attempts:
         if isinstance(owner, ObjVal):
             bound = owner.special(tx, method)
+            if bound is None and getattr(owner.cls, method, MISSING) is None:
+                raise tx.raised(TypeError, "'NoneType' object is not callable")
             if bound is None:
                 continue
             result = tx.call(bound, [other], {}, True)
@@ -188,6 +190,8 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
         if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
+            if sequence.py_type() is tuple and times.const() == 1:
+                return sequence
             items = sequence.values(tx) * _repeats(sequence, times)
             return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
     if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
@@ -319,7 +323,10 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
-        return _first_difference(tx, left, right) is None and len(left.items) == len(right.items)
+        different = _first_difference(tx, left, right)
+        if different is not None and different < min(len(left.items), len(right.items)):
+            return False
+        return len(left.items) == len(right.items)
     if isinstance(left, DictVal) and isinstance(right, DictVal):
         ours, theirs = left.items(tx), {key.hash_key(tx): value for key, value in right.items(tx)}
         if len(ours) != len(theirs):

@@ -156,6 +156,44 @@ class LiveIterator(SequenceIterator):
             out.call_const(iterator_at, push, 2)
 
 
+class ReversedList(LiveIterator):
+    """`reversed(list)`: sees the list change too."""
+
+    def __init__(self, sequence: SequenceVal) -> None:
+        super().__init__(sequence, len(sequence.items) - 1)
+        self.kind: Any = type(reversed([]))
+
+    def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
+        if not 0 <= self.index < len(self.sequence.items):
+            tx.journal.set_attr(self, "ended", True)
+            raise Exhausted()
+        found = self.sequence.item(tx, self.index)
+        tx.journal.set_attr(self, "index", self.index - 1)
+        return found
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.sequence)
+            out.const(self.index)
+
+        if self.ended:
+            out.call_const(_ended_reversed, lambda: None, 0)
+        else:
+            out.call_const(_reversed_at, push, 2)
+
+
+def _reversed_at(sequence: list[Any], index: int) -> Any:
+    iterator: Any = reversed(sequence)
+    iterator.__setstate__(index)
+    return iterator
+
+
+def _ended_reversed() -> Any:
+    return ended_iterator(reversed([]))
+
+
 class TupleVal(SequenceVal):
     """A tuple, or a subclass that adds nothing but names: a named tuple, torch.Size, torch.return_types.*."""
 

@@ -136,9 +136,7 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
 
 
 @builtin(_OPS.while_loop)
-def while_loop(
-    tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, additional: Value | None = None
-) -> Value:
+def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, additional: Value | None = None) -> Value:
     if additional is not None and tx.unpack(additional):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop with additional inputs")
     start = tx.unpack(carried)

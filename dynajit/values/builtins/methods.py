@@ -237,6 +237,9 @@ def bare_instance(tx: Tracer, cls: type, args: Sequence[Value] = (), kwargs: dic
         payload = ListVal([])
     elif issubclass(cls, BaseException):
         return ExceptionVal(cls, [])
+    elif kwargs and issubclass(cls, (tuple, set, frozenset)) and not isinstance(cls.__init__, types.FunctionType):
+        base = next(base for base in (tuple, set, frozenset) if issubclass(cls, base))
+        raise tx.raised(TypeError, f"{base.__name__}() takes no keyword arguments")
     elif issubclass(cls, _BUILTIN_CLASSES) or issubclass(cls, tuple):
         payload = make_payload(tx, cls, args, kwargs or {})
         if payload is None:
@@ -310,6 +313,8 @@ def group_new(tx: Tracer, cls: Value, *args: Value) -> Value:
 
 @builtin(BaseException.with_traceback)
 def with_traceback(tx: Tracer, self: Value, traceback: Value) -> Value:
+    if not (isinstance(traceback, ConstVal) and traceback.value is None):
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "with_traceback")
     return self
 
 

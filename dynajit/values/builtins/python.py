@@ -26,7 +26,7 @@ from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIte
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
-from dynajit.values.sequence import ListVal, SequenceVal, TupleVal, sorted_values
+from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
@@ -351,6 +351,8 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
     if isinstance(sequence, ObjVal) and sequence.payload is None:
         count = sequence.length(tx).const()
         return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
+    if isinstance(payload_of(sequence), ListVal):
+        return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
     return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
 
 
