@@ -29,6 +29,7 @@ typedef struct {
 } Call;
 
 static PyTypeObject *CompiledType;
+static bool force_eager; /* the stance: compiled functions run as they were written */
 
 static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, const Call *call)
 {
@@ -79,7 +80,7 @@ static PyObject *try_variants(CompiledFunction *self, CodeState *state, PyFuncti
 /* One call; what it returns may ask for another. */
 static PyObject *call_once(CompiledFunction *self, const Call *call)
 {
-    if (dj_thread_is_traced(PyThreadState_Get())) {
+    if (force_eager || dj_thread_is_traced(PyThreadState_Get())) {
         return call_original(self, self->function, NULL, call);
     }
     /* Guards may run Python code that drops the last outside reference to any of these. */
@@ -291,8 +292,27 @@ static PyType_Spec compiled_spec = {
     .slots = compiled_slots,
 };
 
+static PyObject *set_force_eager(PyObject *module, PyObject *value)
+{
+    (void)module;
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return NULL;
+    }
+    force_eager = truth != 0;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"set_force_eager", set_force_eager, METH_O,
+     "set_force_eager(value)\n--\n\nWhether compiled functions run as they were written, in the whole process."},
+    {NULL, NULL, 0, NULL},
+};
+
 int dj_fast_call_init(PyObject *module)
 {
     CompiledType = (PyTypeObject *)PyType_FromModuleAndSpec(module, &compiled_spec, NULL);
-    return CompiledType != NULL ? PyModule_AddType(module, CompiledType) : -1;
+    return CompiledType != NULL && PyModule_AddFunctions(module, functions) == 0
+             ? PyModule_AddType(module, CompiledType)
+             : -1;
 }

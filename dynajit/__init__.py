@@ -23,6 +23,7 @@ from dynajit.api import (  # noqa: E402
 )
 from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
 from dynajit.bisection import bisect  # noqa: E402
+from dynajit.capture.stance import set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
@@ -48,5 +49,6 @@ __all__ = [
     "register_backend",
     "reset",
     "set_logs",
+    "set_stance",
     "testing",
 ]

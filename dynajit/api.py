@@ -75,7 +75,9 @@ def compile(
         backend: a name (`list_backends()`), or a callable `(GraphModule, example_inputs) -> callable`.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
         options: settings of the backend, by name; and for every backend `verify`: True, or N for one call in N, to
-            compare with eager and a float64 reference (`AccuracyError`).
+            compare with eager and a float64 reference (`AccuracyError`); `guard_filter_fn`: called with the list of a
+            variant's guards (each with `kind`, `source`, `params`), gives for each whether to keep it. A guard left out
+            is a promise that what it looks at never changes.
         disable: return `model` as it is.
 
     Returns:
@@ -125,11 +127,15 @@ def _session(
     verify = own.pop("verify", 0)
     if type(verify) not in (bool, int) or verify < 0:
         raise ConfigError(f"the option verify takes True, False or a number of calls, not {verify!r}")
+    guard_filter = own.pop("guard_filter_fn", None)
+    if guard_filter is not None and not callable(guard_filter):
+        raise ConfigError(f"the option guard_filter_fn takes a function, not {guard_filter!r}")
     if own:
         _check_options(found, own)
         named["options"] = own
     session = Session(found, name, fullgraph, dynamic, named)
     session.verify = verify
+    session.guard_filter = guard_filter
     session.settings = {
         "fullgraph": fullgraph,
         "dynamic": dynamic,

@@ -30,6 +30,24 @@ class Unsupported(DynajitError):
         )
 
 
+class RecompileForbidden(DynajitError):
+    """A call fits no compiled variant, and the stance is "fail_on_recompile".
+
+    `why` says which guard failed. Remedies: call with what was compiled for, or take another stance.
+    """
+
+    def __init__(self, function: str, why: str | None = None) -> None:
+        self.function = function
+        self.why = why
+        super().__init__(
+            _paragraphs(
+                f"{function} would have to be compiled again, which the stance fail_on_recompile forbids",
+                why or "",
+                _what_to_do('call it with what it was compiled for, or dynajit.set_stance("default")'),
+            )
+        )
+
+
 class RecompileLimitExceeded(DynajitError):
     """A frame was compiled `config.recompile_limit` times under `fullgraph=True` and none of its variants fits this
     call.

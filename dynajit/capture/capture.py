@@ -21,7 +21,7 @@ from torch import fx
 from dynajit import _C
 from dynajit.backends.registry import list_backends
 from dynajit.bytecode import Emitter, build_copy, decode, pretty
-from dynajit.capture import collector, rules
+from dynajit.capture import collector, rules, stance
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
@@ -95,6 +95,8 @@ def _capture(
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
     why = _recompile_reason(own, reasons, values, function.__globals__)
+    if not stance.on_miss(code.co_name, why is not None, why):
+        return None
     if len(own) >= config.recompile_limit:
         _give_up(session, code, why)
         return None
@@ -381,6 +383,8 @@ class FrameCapture:
             # last, since writing a value into the code may depend on it
             guards = tx.guards
             tx.guard_shapes()
+            if self.session.guard_filter is not None:
+                guards = guards.filtered(self.session.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         _C.mark_ours(code)

@@ -109,6 +109,7 @@ class Session:
         fullgraph: a graph break is an error.
         dynamic: None, True or False, as the user said.
         options: keyword arguments for the backend.
+        guard_filter: which of a variant's guards are kept; None: all.
         verify: compare one in this many calls of each graph with eager; 0: none (then `config.verify` says).
     """
 
@@ -126,6 +127,7 @@ class Session:
         self.dynamic = dynamic
         self.options = options or {}
         self.verify = 0
+        self.guard_filter: Callable[[list[Any]], list[bool]] | None = None
         self.capture: Callable[..., Any] | None = None
         # the arguments of `compile`, for pickling
         self.settings: dict[str, Any] = {}

@@ -7,10 +7,11 @@ whatever the order in the program. To change the order in the program: `_ordered
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dynajit import _C
+from dynajit.exc import ConfigError
 from dynajit.guards.guard import EARLY, USUAL, Guard, kinds
 from dynajit.guards.source import Environment, Source, Unreachable, _LocalSlot
 
@@ -45,6 +46,17 @@ class GuardSet:
         for guard in self._guards[n:]:
             del self._index[guard]
         del self._guards[n:]
+
+    def filtered(self, keep: Callable[[list[Guard]], Sequence[bool]]) -> GuardSet:
+        """The guards that a user's function wants kept; torch's modes are always guarded."""
+        wanted = list(keep(list(self._guards)))
+        if len(wanted) != len(self._guards):
+            raise ConfigError(f"guard_filter_fn gave {len(wanted)} answers for {len(self._guards)} guards")
+        other = GuardSet()
+        for guard, kept in zip(self._guards, wanted, strict=True):
+            if kept or guard.kind == "GLOBAL_STATE":
+                other.add(guard)
+        return other
 
     def copy(self) -> GuardSet:
         """A set with the same guards."""
