@@ -1,0 +1,316 @@
+"""Changes that a program can observe, one at a time.
+
+In: a program and its arguments, after it was compiled. Out: `mutations(fn, args)`, pairs of a name and a function that
+makes the change in place and returns the one that takes it back (arguments belong to one trial and are not restored).
+One more kind of change: a generator here, added to `KINDS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Undo = Callable[[], None]
+Change = Callable[[], Undo]
+Mutation = tuple[str, Change]
+DEPTH = 4
+
+
+def nothing() -> None:
+    """What takes back a change of something that is thrown away."""
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+
+def others(value: Any) -> Iterator[tuple[str, Any]]:
+    """Values to put in a value's place, each with what is different about it."""
+    kind = type(value)
+    if kind is bool:
+        yield "the other truth", not value
+        yield "a number", int(value)
+    elif kind is int:
+        yield "one more", value + 1
+        yield "a float", float(value)
+    elif kind is float:
+        yield "more", value + 0.5
+        yield "minus zero", -0.0
+    elif kind is str:
+        yield "longer", value + "x"
+    elif value is None:
+        yield "a number", 1
+    elif isinstance(value, torch.Tensor):
+        yield from other_tensors(value)
+    elif kind is list:
+        yield "a tuple", tuple(value)
+    elif kind is tuple:
+        yield "shorter", value[:-1]
+    elif kind is dict:
+        yield "in another order", dict(reversed(value.items()))
+
+
+def other_tensors(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
+    plain = tensor.detach().clone()
+    yield "other numbers", plain + 1 if plain.dtype is not torch.bool else ~plain
+    yield "another dtype", plain.double() if plain.dtype is not torch.float64 else plain.float()
+    yield "another shape", torch.cat([plain, plain]) if plain.dim() else plain.reshape(1)
+    yield "other strides", plain.t().contiguous().t() if plain.dim() == 2 else plain.clone()
+    yield "on another device", plain.to("meta")
+    if plain.is_floating_point():
+        yield "requires_grad", plain.requires_grad_(not tensor.requires_grad)
+        yield "a parameter", torch.nn.Parameter(plain.detach().clone())
+
+
+# ------------------------------------------------------------------------------------------------- arguments
+
+
+def in_list(items: list[Any], where: str) -> Iterator[Mutation]:
+    for index, item in enumerate(items):
+        for what, other in others(item):
+            yield f"{where}[{index}]: {what}", put_item(items, index, other)
+    if items:
+        yield f"{where}: appended", lambda: (items.append(items[0]), nothing)[1]
+        yield f"{where}: shortened", lambda: (items.pop(), nothing)[1]
+
+
+def in_dict(entries: dict[Any, Any], where: str) -> Iterator[Mutation]:
+    for key, value in list(entries.items()):
+        for what, other in others(value):
+            yield f"{where}[{key!r}]: {what}", put_item(entries, key, other)
+    if entries:
+        first = next(iter(entries))
+        yield f"{where}: removed", lambda: (entries.pop(first), nothing)[1]
+        yield f"{where}: moved", lambda: (entries.__setitem__(first, entries.pop(first)), nothing)[1]
+    yield f"{where}: added", lambda: (entries.__setitem__("zz", 1), nothing)[1]
+
+
+def put_item(container: Any, key: Any, other: Any) -> Change:
+    def change() -> Undo:
+        container[key] = other
+        return nothing
+
+    return change
+
+
+def put_attribute(owner: Any, name: str, other: Any) -> Change:
+    missing = object()
+
+    def change() -> Undo:
+        old = vars(owner).get(name, missing)
+        setattr(owner, name, other)
+        return lambda: setattr(owner, name, old) if old is not missing else delattr(owner, name)
+
+    return change
+
+
+def in_object(owner: Any, where: str) -> Iterator[Mutation]:
+    for name, value in list(vars(owner).items()):
+        if isinstance(owner, torch.nn.Module) and name.startswith("_"):
+            continue
+        for what, other in others(value):
+            yield f"{where}.{name}: {what}", put_attribute(owner, name, other)
+        if not isinstance(owner, torch.nn.Module):
+            yield f"{where}.{name}: deleted", lambda name=name: (delattr(owner, name), nothing)[1]
+    yield f"{where}: new attribute", put_attribute(owner, "zz", 1)
+
+
+def in_module(module: torch.nn.Module, where: str) -> Iterator[Mutation]:
+    yield f"{where}: training flag", lambda: (module.train(not module.training), nothing)[1]
+    yield f"{where}: forward hook", lambda: (module.register_forward_hook(_add_one), nothing)[1]
+    yield f"{where}: forward pre-hook", lambda: (module.register_forward_pre_hook(_plus_one), nothing)[1]
+    for name, parameter in list(module.named_parameters()):
+        owner, _, last = name.rpartition(".")
+        holder = module.get_submodule(owner)
+        for what, other in other_tensors(parameter):
+            if what in ("another shape", "on another device"):
+                continue
+            swapped = torch.nn.Parameter(other, requires_grad=other.requires_grad) if what != "a parameter" else other
+            yield f"{where}.{name}: swapped for {what}", put_item(holder._parameters, last, swapped)
+        yield f"{where}.{name}: .data", _swap_data(parameter)
+        yield f"{where}.{name}: frozen", lambda p=parameter: (p.requires_grad_(not p.requires_grad), nothing)[1]
+    for name, child in list(module.named_children()):
+        yield f"{where}.{name}: replaced", put_item(module._modules, name, torch.nn.Identity())
+        yield from in_object(child, f"{where}.{name}")
+
+
+def _add_one(module: Any, args: Any, result: Any) -> Any:
+    return result + 1 if isinstance(result, torch.Tensor) else result
+
+
+def _plus_one(module: Any, args: Any) -> Any:
+    return tuple(arg + 1 if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def _swap_data(tensor: torch.Tensor) -> Change:
+    def change() -> Undo:
+        tensor.data = tensor.detach().double() * 2
+        return nothing
+
+    return change
+
+
+def in_value(value: Any, where: str, seen: set[int], depth: int = DEPTH) -> Iterator[Mutation]:
+    """Changes inside of an argument."""
+    if id(value) in seen or depth == 0:
+        return
+    seen.add(id(value))
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, torch.nn.Module):
+        yield from in_module(value, where)
+        yield from in_object(value, where)
+    elif isinstance(value, list):
+        yield from in_list(value, where)
+        children = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, dict):
+        yield from in_dict(value, where)
+        children = [(f"{where}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, tuple):
+        children = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, torch.Tensor):
+        yield f"{where}: .data", _swap_data(value)
+    elif type(value).__module__.split(".")[0] in ("tests", "test") or "<locals>" in type(value).__qualname__:
+        with contextlib.suppress(TypeError):
+            yield from in_object(value, where)
+            children = [(f"{where}.{name}", item) for name, item in vars(value).items()]
+        yield from in_class(type(value), where)
+    for place, item in children:
+        yield from in_value(item, place, seen, depth - 1)
+
+
+def in_class(cls: type, where: str) -> Iterator[Mutation]:
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, types.FunctionType) and not name.startswith("__"):
+            yield f"type({where}).{name}: patched", put_attribute(cls, name, _patched(value))
+        elif not name.startswith("__"):
+            for what, other in others(value):
+                yield f"type({where}).{name}: {what}", put_attribute(cls, name, other)
+
+
+def _patched(function: types.FunctionType) -> Callable[..., Any]:
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result + 1 if isinstance(result, (int, float, torch.Tensor)) else result
+
+    return patched
+
+
+def of_arguments(fn: Any, args: list[Any]) -> Iterator[Mutation]:
+    seen: set[int] = set()
+    for index, arg in enumerate(args):
+        for what, other in others(arg):
+            yield f"argument {index}: {what}", put_item(args, index, other)
+    for index, arg in enumerate(args):
+        yield from in_value(arg, f"argument {index}", seen)
+
+
+# -------------------------------------------------------------------------------------------------- functions
+
+
+def of_function(fn: Any, args: list[Any]) -> Iterator[Mutation]:
+    """Globals, closure cells and default values."""
+    if not isinstance(fn, types.FunctionType):
+        return
+    for name in fn.__code__.co_names:
+        if name in fn.__globals__:
+            for what, other in _other_globals(fn.__globals__[name]):
+                yield f"global {name}: {what}", _set_global(fn.__globals__, name, other)
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            for what, other in _other_globals(cell.cell_contents):
+                yield f"cell {name}: {what}", _set_cell(cell, other)
+    for index, default in enumerate(fn.__defaults__ or ()):
+        for what, other in others(default):
+            yield f"default {index}: {what}", _set_default(fn, index, other)
+    for name, default in (fn.__kwdefaults__ or {}).items():
+        for what, other in others(default):
+            yield f"default {name}: {what}", _set_kwdefault(fn, name, other)
+
+
+def _other_globals(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, types.FunctionType) and value.__module__.split(".")[0] != "torch":
+        yield "patched", _patched(value)
+    else:
+        yield from others(value)
+
+
+def _set_global(namespace: dict[str, Any], name: str, other: Any) -> Change:
+    def change() -> Undo:
+        old = namespace[name]
+        namespace[name] = other
+        return lambda: namespace.__setitem__(name, old)
+
+    return change
+
+
+def _set_cell(cell: Any, other: Any) -> Change:
+    def change() -> Undo:
+        old = cell.cell_contents
+        cell.cell_contents = other
+        return lambda: setattr(cell, "cell_contents", old)
+
+    return change
+
+
+def _set_default(fn: types.FunctionType, index: int, other: Any) -> Change:
+    def change() -> Undo:
+        old = fn.__defaults__ or ()
+        fn.__defaults__ = (*old[:index], other, *old[index + 1 :])
+        return lambda: setattr(fn, "__defaults__", old)
+
+    return change
+
+
+def _set_kwdefault(fn: types.FunctionType, name: str, other: Any) -> Change:
+    def change() -> Undo:
+        old = fn.__kwdefaults__
+        fn.__kwdefaults__ = {**old, name: other}
+        return lambda: setattr(fn, "__kwdefaults__", old)
+
+    return change
+
+
+# ------------------------------------------------------------------------------------------------------ state
+
+
+def of_process(fn: Any, args: list[Any]) -> Iterator[Mutation]:
+    """torch's process-wide and thread-wide modes."""
+
+    def entered(manager: Callable[[], Any]) -> Change:
+        def change() -> Undo:
+            stack = contextlib.ExitStack()
+            stack.enter_context(manager())
+            return stack.close
+
+        return change
+
+    def switched(get: Callable[[], Any], put: Callable[[Any], Any], other: Any) -> Change:
+        def change() -> Undo:
+            old = get()
+            put(other)
+            return lambda: put(old)
+
+        return change
+
+    yield "grad mode", entered(lambda: torch.set_grad_enabled(not torch.is_grad_enabled()))
+    yield "inference mode", entered(torch.inference_mode)
+    yield "autocast", entered(lambda: torch.autocast("cpu", torch.bfloat16))
+    yield "default device", entered(lambda: torch.device("meta"))
+    yield "default dtype", switched(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
+    yield (
+        "deterministic",
+        switched(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
+    )
+    yield "threads", switched(torch.get_num_threads, torch.set_num_threads, torch.get_num_threads() + 1)
+
+
+KINDS = {"arguments": of_arguments, "function": of_function, "process": of_process}
+
+
+def mutations(fn: Any, args: list[Any], kinds: tuple[str, ...] = tuple(KINDS)) -> Iterator[Mutation]:
+    """All changes that fit a program and its arguments, in a fixed order."""
+    for kind in kinds:
+        yield from KINDS[kind](fn, args)
