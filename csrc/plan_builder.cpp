@@ -113,7 +113,7 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, aliases) */
+/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, plain) */
 ExternStep extern_step(const NativePlan &plan, PyObject *given)
 {
     const char *name = PyUnicode_AsUTF8(item(given, 1));

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
@@ -190,7 +191,14 @@ struct Executor {
         for (const Patch &patch : step.patches) {
             stack[static_cast<size_t>(patch.argument)] = patched(patch);
         }
-        step.op.callBoxed(stack);
+        if (step.plain) {
+            /* Nothing of autograd's is wanted: gradients are the graph's own affair, and no view or version counts. */
+            at::AutoDispatchBelowADInplaceOrView below;
+            step.op.callBoxed(stack);
+        }
+        else {
+            step.op.callBoxed(stack);
+        }
         std::vector<c10::IValue> results;
         if (stack.size() == 1 && stack[0].isTensorList()) {
             for (const at::Tensor &tensor : stack[0].toTensorVector()) {
@@ -307,13 +315,16 @@ CuStream current_stream(c10::Device device)
         Functions found{};
         if (library != nullptr) {
             found.current = reinterpret_cast<c10::Stream (*)(c10::DeviceIndex)>(
-                dlsym(library, "_ZN4c104cuda20getCurrentCUDAStreamEa"));
+                dlsym(library, "_ZN3c104cuda20getCurrentCUDAStreamEa"));
             found.handle = reinterpret_cast<CuStream (*)(const c10::Stream *)>(
-                dlsym(library, "_ZNK4c104cuda10CUDAStream6streamEv"));
+                dlsym(library, "_ZNK3c104cuda10CUDAStream6streamEv"));
+            if (found.current == nullptr || found.handle == nullptr) {
+                throw CudaError("this torch does not say which stream is current");
+            }
         }
         return found;
     }();
-    if (functions.current == nullptr || functions.handle == nullptr) {
+    if (functions.current == nullptr) {
         return nullptr; /* no CUDA in this torch: the driver is a test's */
     }
     c10::Stream stream = functions.current(device.index());

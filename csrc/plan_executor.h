@@ -53,7 +53,7 @@ struct ExternStep {
     std::vector<Patch> patches;
     std::vector<int> outputs; /* -1: not kept */
     std::vector<bool> check;
-    bool aliases;
+    bool plain; /* a function of torch's own: no result shares memory with an argument, nothing is written to */
 };
 struct ViewStep {
     int slot, base;

@@ -9,6 +9,7 @@ graph runs operator by operator, and one line says so.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,10 +24,12 @@ from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs, phases, records
-from dynajit.runtime import executor, gpu, toolchain, triton_compiler
+from dynajit.runtime import autotune, cuda_graphs, executor, gpu, toolchain, triton_compiler
 
 # No option changes what is generated yet; a name nobody knows is an error all the same.
 _OPTIONS: tuple[str, ...] = ()
+# Modes in which plans for GPUs are recorded as CUDA graphs.
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
@@ -42,9 +45,11 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
+    mode = options.get("mode")
+    compile_fn = functools.partial(_generate, mode) if mode is not None else _generate_default
     try:
         with phases.timer("aot"):
-            return compile_joint(gm, example_inputs, _generate, decompositions.for_codegen())
+            return compile_joint(gm, example_inputs, compile_fn, decompositions.for_codegen())
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
         _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")
@@ -80,7 +85,11 @@ def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
     return _CPU
 
 
-def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+def _generate_default(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    return _generate("default", gm, inputs, phase)
+
+
+def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
         text = gm.print_readable(print_output=False)
@@ -89,8 +98,11 @@ def _generate(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callab
     try:
         with phases.timer("codegen"):
             device = _kernel_device(gm)
-            plan = _with_separate_objects(generator.generate(gm, inputs, name, device), gm)
+            choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
+            plan = _with_separate_objects(generator.generate(gm, inputs, name, device, choose), gm)
             compiled = executor.build(plan) if device.type == "cpu" else gpu.build(plan)
+            if device.type != "cpu" and mode in _GRAPH_MODES:
+                compiled = cuda_graphs.record(plan, compiled)
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError) as error:
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)

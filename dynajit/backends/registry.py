@@ -27,6 +27,7 @@ _BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
     "eager": ("dynajit.backends.eager", ("debug",)),
     "aot_eager": ("dynajit.backends.aot_eager", ("debug",)),
     "codegen": ("dynajit.backends.codegen", ()),
+    "cudagraphs": ("dynajit.backends.cudagraphs", ()),
     "inductor": ("dynajit.backends.inductor", ()),
 }
 

@@ -10,7 +10,7 @@ One more kind of step: a case in `_Writer.step`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,11 @@ def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ..
     outputs = [(writer.slot(out.name), None) if isinstance(out, BufferRef) else (-1, out) for out in plan.outputs]
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
     return _C.PlanExecutor(plan.device, len(plan.inputs), writer.buffers(), constants, steps, outputs)
+
+
+def launch(kernel: Any, slots: Sequence[int], programs: int) -> tuple[Any, ...]:
+    """The step that launches a loaded kernel on these slots."""
+    return _KERNEL, kernel, tuple(slots), (), programs
 
 
 class _Writer:
@@ -91,7 +96,8 @@ class _Writer:
             return self._python(step, outputs)
         schema = step.target._schema
         check = tuple(int(step.check and name is not None and name in self.plan.buffers) for name in step.outputs)
-        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, step.aliases
+        plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
+        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, plain
 
     def _native_arguments(self, step: ExternStep) -> tuple[list[Any], list[Any]] | None:
         """The values of the schema's arguments, and which of them are tensors of slots; None where an argument or

@@ -160,3 +160,112 @@ def test_training_on_kernels() -> None:
             run(x).square().mean().backward()
         for p, q in zip(model.parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_cuda_graphs() -> None:
+    """Fresh inputs at other addresses, outputs that are kept, inputs read by operators, mutation, random numbers."""
+    w = torch.randn(64, 64, device="cuda")
+    state = torch.zeros(64, device="cuda")
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        state.add_(x.sum(0))
+        return torch.softmax(x @ w, -1), torch.relu(y * 2 + 1), (y @ w).t(), x
+
+    compiled = dynajit.compile(fn, mode="reduce-overhead", fullgraph=True)
+    kept = []
+    expected_state = torch.zeros(64, device="cuda")
+    for number in range(12):
+        x, y = (torch.randn(32, 64, device="cuda") for _ in range(2))
+        if number % 3 == 2:
+            kept.append((x, y))
+        expected_state = expected_state + x.sum(0)
+        results = compiled(x, y)
+        torch.testing.assert_close(state, expected_state)
+        assert results[3] is x
+        kept.append((results, (torch.softmax(x @ w, -1), torch.relu(y * 2 + 1), (y @ w).t())))
+    for results, expected in (pair for pair in kept if len(pair[0]) == 4):
+        torch.testing.assert_close(results[:3], expected)
+
+
+def test_cuda_graphs_draw_random_numbers() -> None:
+    compiled = dynajit.compile(lambda x: torch.nn.functional.dropout(x, 0.5, True) * 2, mode="reduce-overhead")
+    x = torch.ones(1000, device="cuda")
+    seen = {float(compiled(x).sum()) for _ in range(8)}
+    assert len(seen) > 4
+
+
+def test_cuda_graphs_in_training() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda()
+    twin = copy.deepcopy(model)
+    compiled = dynajit.compile(model, mode="reduce-overhead")
+    for _ in range(6):
+        x = torch.randn(32, 64, device="cuda")
+        for m, run in ((model, compiled), (twin, twin)):
+            m.zero_grad()
+            run(x).square().mean().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+            with torch.no_grad():
+                p.sub_(p.grad, alpha=0.01)
+                q.sub_(q.grad, alpha=0.01)
+
+
+def test_graphs_are_recorded() -> None:
+    """One launch, whose kernels take the addresses of inputs and outputs; what operators read is copied if it moves."""
+    from dynajit.runtime import cuda_graphs
+
+    w = torch.randn(64, 64, device="cuda")
+    recorded: list[Any] = []
+    original = cuda_graphs._Recorded._record
+
+    def record(self: Any, *args: Any) -> Any:
+        recorded.append(original(self, *args))
+        return recorded[-1]
+
+    cuda_graphs._Recorded._record = record
+    try:
+        for fn, patched in ((lambda x: torch.relu(x * 2), (1, 0)), (lambda x: torch.softmax(x @ w, -1), (1, 1))):
+            compiled = dynajit.compile(fn, mode="reduce-overhead", fullgraph=True)
+            inputs = [torch.randn(64, 64, device="cuda") for _ in range(6)]
+            recorded.clear()
+            for x in inputs:
+                torch.testing.assert_close(compiled(x), fn(x))
+            assert len(recorded) == 1 and recorded[0].patched == patched
+    finally:
+        cuda_graphs._Recorded._record = original
+
+
+def test_what_cannot_be_recorded_says_so() -> None:
+    compiled = dynajit.compile(lambda x, n: x * n + 1, mode="reduce-overhead")
+    x, n = torch.randn(8, device="cuda"), torch.tensor(2.0)
+    with pytest.warns(UserWarning, match="without CUDA graphs"):
+        torch.testing.assert_close(compiled(x, n), x * 2 + 1)
+
+
+def test_autotuned() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return torch.softmax(x, -1), x.sum(0), torch.relu(x * 2 + 1)
+    x = torch.randn(2048, 2048, device="cuda")
+    for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+        compiled = dynajit.compile(fn, mode=mode)
+        for _ in range(4):
+            torch.testing.assert_close(compiled(x), fn(x), rtol=1e-4, atol=1e-4)
+
+
+def test_cheap_functions() -> None:
+    """Over all magnitudes, against float64."""
+    x = torch.cat([torch.randn(1 << 16) * scale for scale in (1e-6, 1e-2, 1, 30, 3e3, 9e4, 1e9)]).cuda()
+    x = torch.cat([x, torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], device="cuda")])
+    for name in ("sin", "cos", "erf"):
+        for piece in (x, x[: 5 << 16], torch.randn(7, device="cuda")):
+            fn = getattr(torch, name)
+            torch.testing.assert_close(
+                dynajit.compile(lambda t, fn=fn: fn(t) + 0)(piece).double(), fn(piece.double()), rtol=1e-6, atol=3e-7,
+                equal_nan=True)
+        dynajit.reset()
+    gelu = dynajit.compile(lambda t: torch.nn.functional.gelu(t))
+    torch.testing.assert_close(
+        gelu(x).double(), torch.nn.functional.gelu(x.double()), rtol=1e-6, atol=1e-6, equal_nan=True)
+    nested = dynajit.compile(lambda t: torch.exp(torch.cos(torch.sin(t))))
+    torch.testing.assert_close(
+        nested(x).double(), torch.exp(torch.cos(torch.sin(x.double()))), rtol=1e-6, atol=1e-6, equal_nan=True)

@@ -16,6 +16,7 @@ import re
 
 import torch
 
+from dynajit.codegen.triton import mathlib
 from dynajit.loopir.ops import REDUCTIONS
 
 TYPES = {
@@ -111,6 +112,7 @@ _BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
 }
 
 HELPERS: dict[str, str] = {
+    **mathlib.TEXT,
     "dj_floordiv": """
 @triton.jit
 def dj_floordiv(a, b):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dynajit.codegen.triton import functions
+from dynajit.codegen.triton import functions, mathlib
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, count
 from dynajit.loopir.index import Axis, Div, Index, Mod
@@ -330,10 +330,17 @@ class _Printer:
             return f"({self._index(node.index, scope)}).to(tl.int64)"
         if not isinstance(node, Op):
             raise Unprintable(f"a {type(node).__name__}")
+        found = mathlib.special(node) if self._fills_tile(node) else None
+        if found is not None:
+            return f"{found[0]}({', '.join(self._expression(argument, scope) for argument in found[1])})"
         arguments = [self._expression(argument, scope) for argument in node.arguments]
         if node.name == "convert":
             return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
         return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
+
+    def _fills_tile(self, node: Scalar) -> bool:
+        """Is the value a tile with an element for each thread, not a row's?"""
+        return bool(self.tiled) and self._depends(node) >= set(self.tiled)
 
     def _depends(self, node: Scalar) -> frozenset[str]:
         """The dimensions along which the value varies."""

@@ -1,0 +1,120 @@
+"""Which way to run a kernel is fastest on this GPU, by timing: `max-autotune`.
+
+In:  the ways to print a kernel (`codegen.triton.generate.Launches`) and the device.
+Out: `chooser(device)`: a function that gives the number of the fastest. What was found is kept in the artifact store.
+Arguments are made up: timing does not depend on values, and indices among them would be zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynajit import _C
+from dynajit.codegen.plan import GpuKernel
+from dynajit.codegen.triton.functions import POINTERS
+from dynajit.codegen.triton.generate import Launches
+from dynajit.codegen.triton.printer import rename
+from dynajit.report import logs, phases
+from dynajit.runtime import gpu, native, store, triton_compiler
+
+_FORMAT = "1"
+# Kernels that move less than this are not worth timing: launching them costs more.
+_SMALL_BYTES = 1 << 20
+_ROUNDS, _CALLS = 5, 4
+
+
+def chooser(device: torch.device) -> Callable[[Sequence[Launches]], int]:
+    """Chooses by timing on that device."""
+    return functools.partial(_choose, device)
+
+
+def _choose(device: torch.device, ways: Sequence[Launches]) -> int:
+    tensors = {tensor for way in ways for printed in way.printed for tensor in printed.arguments}
+    if len(ways) < 2 or sum(tensor.numel * tensor.dtype.itemsize for tensor in tensors) < _SMALL_BYTES:
+        return 0
+    texts = [[(printed.text, printed.warps, printed.programs) for printed in way.printed] for way in ways]
+    facts = (_FORMAT, triton_compiler.version(), torch.cuda.get_device_name(device), texts)
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def make(path: Path) -> None:
+        with phases.timer("autotune"):
+            path.write_text(json.dumps(_fastest(device, ways)), encoding="ascii")
+
+    try:
+        best = int(json.loads(store.get_or_make(key, ".best", make).read_text(encoding="ascii")))
+    except torch.OutOfMemoryError:
+        logs.emit("perf", "no memory left to time kernels with: heuristics choose")
+        return 0
+    return best if 0 <= best < len(ways) else 0
+
+
+def _fastest(device: torch.device, ways: Sequence[Launches]) -> int:
+    runs = _runnable(device, ways)
+    times = [float("inf")] * len(ways)
+    with torch.cuda.device(device):
+        for run in runs:
+            if run is not None:
+                run()
+        torch.cuda.synchronize()
+        for _ in range(_ROUNDS):
+            for number, run in enumerate(runs):
+                if run is not None:
+                    times[number] = min(times[number], _timed(run))
+    logs.emit("perf", "timed: " + ", ".join(f"{time * 1e3:.1f} us" for time in times))
+    return min(range(len(ways)), key=times.__getitem__)
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    first.record()
+    for _ in range(_CALLS):
+        run()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / _CALLS
+
+
+def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[], Any] | None]:
+    """Each way as a callable on made-up tensors; None for one that can't be compiled or loaded."""
+    memory: dict[str, torch.Tensor] = {}
+    slots: dict[str, int] = {}
+    for way in ways:
+        for printed in way.printed:
+            for tensor in printed.arguments:
+                name = f"{tensor.name}{list(tensor.shape)}"
+                if name not in memory:
+                    slots[name] = len(slots)
+                    memory[name] = _made_up(tensor, device)
+    found: list[Callable[[], Any] | None] = []
+    for way in ways:
+        kernels = [
+            GpuKernel("k", rename(p.text, "k"), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps)
+            for p in way.printed
+        ]
+        try:
+            with torch.cuda.device(device):
+                binaries = triton_compiler.compile_kernels(kernels, gpu.capability(device))
+                loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads) for b in binaries]
+        except (triton_compiler.TritonError, RuntimeError):
+            found.append(None)  # more registers or shared memory than there are
+            continue
+        steps = [
+            native.launch(kernel, [slots[f"{t.name}{list(t.shape)}"] for t in printed.arguments], printed.programs)
+            for kernel, printed in zip(loaded, way.printed, strict=True)
+        ]
+        executor = _C.PlanExecutor(device, len(slots), [None] * len(slots), [], steps, [])
+        found.append(functools.partial(executor, *memory.values()))
+    return found
+
+
+def _made_up(tensor: Any, device: torch.device) -> torch.Tensor:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
+    flat = torch.empty(last + 1, dtype=tensor.dtype, device=device)
+    return flat.normal_() if tensor.dtype.is_floating_point else flat.zero_()

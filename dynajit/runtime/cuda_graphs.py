@@ -1,0 +1,195 @@
+"""Plans recorded as CUDA graphs, for modes that ask for it: a call is one launch.
+
+In:  a plan for a GPU and its executor.
+Out: `record(plan, call)`: a callable with the executor's inputs and outputs. Its first call runs the plan, its second
+     records it; from then on the graph is replayed. Addresses that change are put into the graph's nodes; inputs that
+     operators of torch's read stay where they are, as parameters do, or are copied if they turn out to move. Outputs
+     are the caller's own. What can't be recorded is said once, and runs without.
+What can't be recorded is in `obstacle`.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit import _C
+from dynajit.codegen.memory import refs_in
+from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
+
+# So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
+MAX_RECORDINGS = 4
+# Streams on which one plan is recorded.
+MAX_STREAMS = 4
+
+# For each device and stream the memory that its graphs share, and the graphs: it is gone when they are.
+_pools: dict[tuple[int, int], tuple[Any, weakref.WeakSet[Any]]] = {}
+_told: set[str] = set()
+_lock = threading.RLock()
+
+
+def record(plan: Plan, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The plan as CUDA graphs, one a stream; `call` itself where it can't be."""
+    why = obstacle(plan)
+    if why:
+        _tell(why)
+        return call
+    return _Recorded(plan, call)
+
+
+def obstacle(plan: Plan) -> str:
+    """Why the plan can't be recorded; "" if it can, as far as can be seen."""
+    for buffer in plan.buffers.values():
+        if buffer.device != plan.device:
+            return f"{buffer.name} is on {buffer.device}"
+    for name in plan.inputs:
+        if name not in plan.buffers:
+            return f"input {name} is no tensor"
+    for step in plan.steps:
+        if isinstance(step, ExternStep):
+            if not isinstance(step.target, torch._ops.OpOverload):
+                return f"{getattr(step.target, '__name__', step.target)} is no operator of torch's"
+            if (
+                torch.Tag.data_dependent_output in step.target.tags
+                or torch.Tag.dynamic_output_shape in step.target.tags
+            ):
+                return f"the sizes of {step.target}'s results depend on data"
+    if not plan.steps:
+        return "there is nothing to launch"
+    return ""
+
+
+def _tell(why: str) -> None:
+    if why not in _told:
+        _told.add(why)
+        warnings.warn(f"dynajit: a graph runs without CUDA graphs: {why}", stacklevel=2)
+
+
+def _draws(plan: Plan) -> bool:
+    return any(
+        isinstance(step, ExternStep) and torch.Tag.nondeterministic_seeded in getattr(step.target, "tags", ())
+        for step in plan.steps
+    )
+
+
+def _mutated(plan: Plan) -> tuple[int, ...]:
+    """The inputs that operators write to."""
+    found: set[str] = set()
+    for step in plan.steps:
+        if isinstance(step, ExternStep) and isinstance(step.target, torch._ops.OpOverload):
+            arguments = step.target._schema.arguments
+            for argument, value in zip(arguments, step.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, BufferRef):
+                    found.add(value.name)
+    return tuple(number for number, name in enumerate(plan.inputs) if name in found)
+
+
+class _Recorded:
+    """A plan and its graphs."""
+
+    def __init__(self, plan: Plan, call: Any) -> None:
+        self.plan = plan
+        self.call = call
+        self.source = plan.source
+        self.mutated = _mutated(plan)
+        self.draws = _draws(plan)
+        self.graphs: dict[int, Any] = {}
+        self.alive: list[Any] = []  # torch's graph objects
+        self.addresses: list[int] | None = None
+        self.copied: set[int] = set()
+        self.recordings = 0
+        self.failed = False
+        index = plan.device.index
+        self.index = torch.cuda.current_device() if index is None else index
+        self._stream = torch._C._cuda_getCurrentRawStream
+        operators = [
+            ref.name for s in plan.steps if isinstance(s, ExternStep) for ref in refs_in((s.args, dict(s.kwargs)))
+        ]
+        self.hidden = {n for n, name in enumerate(plan.inputs) if name in set(self._with_views(operators))}
+
+    def _with_views(self, names: list[str]) -> list[str]:
+        """The names, and those of the buffers they are views of."""
+        base = {step.output: step.base for step in self.plan.steps if isinstance(step, ViewStep)}
+        found = list(names)
+        for name in found:
+            if name in base:
+                found.append(base[name])
+        return found
+
+    def __call__(self, *inputs: Any) -> Any:
+        graph = self.graphs.get(self._stream(self.index))
+        if graph is not None:
+            result = graph(*inputs)
+            if result is not NotImplemented:
+                return result
+        return self._without_graph(inputs)
+
+    def _without_graph(self, inputs: tuple[Any, ...]) -> Any:
+        if self.failed or torch.cuda.is_current_stream_capturing():
+            return self.call(*inputs)
+        now = [value.data_ptr() for value in inputs]
+        before, self.addresses = self.addresses, now
+        if before is None:  # kernels and libraries get to know the shapes
+            return self.call(*inputs)
+        with _lock:
+            self.copied.update(n for n in self.hidden if before[n] != now[n])
+            stream = self._stream(self.index)
+            if self.recordings >= MAX_RECORDINGS:
+                self.copied = {n for n in self.hidden if not isinstance(inputs[n], torch.nn.Parameter)}
+            if self.recordings > 2 * MAX_RECORDINGS or len(self.graphs) > MAX_STREAMS:
+                self.failed = True
+                _tell("its inputs lie elsewhere at every call")
+                self.graphs.clear()
+                return self.call(*inputs)
+            try:
+                graph = self._record(inputs, stream)
+            except RuntimeError as error:
+                self.failed = True
+                self.graphs.clear()
+                _tell(str(error).strip().split("\n")[0])
+                return self.call(*inputs)
+            self.graphs[stream] = graph
+            result = graph(*inputs)
+            return self.call(*inputs) if result is NotImplemented else result
+
+    def _record(self, inputs: tuple[Any, ...], stream: int) -> Any:
+        """Record the plan on a stream of its own, into memory that graphs of this stream share."""
+        self.recordings += 1
+        current = torch.cuda.current_stream(self.index)
+        pool, users = _pools.get((self.index, stream), (None, ()))
+        if not users:
+            pool, users = _pools[self.index, stream] = torch.cuda.graph_pool_handle(), weakref.WeakSet()
+        statics = tuple(_twin(value) if n in self.copied else None for n, value in enumerate(inputs))
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        side = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(side):
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated)
+                finally:
+                    graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        current.wait_stream(side)
+        graph.instantiate()
+        # Random numbers: torch moves its generators on when it launches the graph itself.
+        users.add(graph)
+        replay.ready(graph.raw_cuda_graph_exec(), graph.replay if self.draws else None)
+        self.alive.append((graph, statics))
+        return replay
+
+
+def _twin(value: torch.Tensor) -> torch.Tensor:
+    """Memory for a copy of the tensor, element for element where it has them."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
