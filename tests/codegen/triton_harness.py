@@ -141,6 +141,7 @@ def interpreted(text: str, name: str) -> Any:
 
     interpreter.ReduceOps.generic_reduce = _reduce
     interpreter._convert_float = _convert_float
+    interpreter.InterpreterBuilder.create_fma = _fma
     sys.modules.setdefault("dynajit_interpreted_lib", _library())
     before = knobs.runtime.interpret
     knobs.runtime.interpret = True
@@ -158,6 +159,14 @@ def _reduce(self: Any, inputs: Any) -> Any:
     data = value.handle.data
     result = names[self.combine_fn.__name__].reduce(data, axis=self.axis).astype(data.dtype)
     return [self.to_tensor(result, value.dtype)]
+
+
+def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+    """The interpreter's own rounds twice."""
+    from triton.runtime.interpreter import TensorHandle
+
+    exact = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+    return TensorHandle(exact.astype(z.data.dtype), z.dtype)
 
 
 def _convert_float(data: Any, source: Any, target: Any, rounding: Any) -> Any:

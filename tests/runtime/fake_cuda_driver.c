@@ -3,7 +3,20 @@
 #include <stdint.h>
 #include <string.h>
 
-static int launches;
+static int launches, updates, capturing;
+
+/* A recorded graph: kernels of two pointers, and copies. */
+typedef struct {
+    void *function; /* NULL: a copy */
+    unsigned programs;
+    void *pointers[2];
+    size_t bytes;
+} Node;
+static Node nodes[64];
+static size_t count;
+
+void fake_capture(int on) { capturing = on; if (on) count = 0; }
+int fake_updates(void) { return updates; }
 
 typedef void (*Kernel)(unsigned programs, void **params);
 
@@ -32,20 +45,61 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
                    unsigned shared, void *stream, void **params, void **extra)
 {
     (void)y; (void)z; (void)bx; (void)by; (void)bz; (void)shared; (void)stream; (void)extra;
+    if (capturing) {
+        Node *node = &nodes[count++];
+        *node = (Node){function, x, {*(void **)params[0], *(void **)params[1]}, 0};
+        return 0;
+    }
     launches++;
     ((Kernel)function)(x, params);
     return 0;
 }
 int cuGetErrorString(int error, const char **text) { *text = error == 209 ? "no binary for gpu" : "some error"; return 0; }
-int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const void **nodes, size_t *count)
+int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const void ***found, size_t *number)
 {
-    (void)stream; (void)id; (void)graph; (void)nodes;
-    *status = 0; *count = 0;
+    static const void *last;
+    (void)stream; (void)id; (void)graph;
+    last = count ? &nodes[count - 1] : NULL;
+    *status = capturing; *number = count ? 1 : 0; *found = &last;
     return 0;
 }
-int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const void *params) { (void)exec; (void)node; (void)params; return 0; }
-int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const void *params, void *context) { (void)exec; (void)node; (void)params; (void)context; return 0; }
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) { (void)stream; memcpy((void *)to, (void *)from, bytes); return 0; }
-int cuGraphLaunch(void *exec, void *stream) { (void)exec; (void)stream; return 0; }
+
+typedef struct { void *function; unsigned grid[3], block[3], shared; void **params; } KernelParams;
+typedef struct { size_t a[4]; int type; const void *host; uint64_t src; void *array, *reserved; size_t pitch[2];
+                 size_t b[4]; int to; void *to_host; uint64_t dst; void *to_array, *to_reserved; size_t to_pitch[2];
+                 size_t width, height, depth; } CopyParams;
+
+int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const KernelParams *params)
+{
+    (void)exec;
+    updates++;
+    *(Node *)node = (Node){params->function, params->grid[0], {*(void **)params->params[0], *(void **)params->params[1]}, 0};
+    return 0;
+}
+int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const CopyParams *params, void *context)
+{
+    (void)exec; (void)context;
+    updates++;
+    *(Node *)node = (Node){NULL, 0, {(void *)params->dst, (void *)params->src}, params->width};
+    return params->height == 1 && params->depth == 1 && params->type == 2 && params->to == 2 ? 0 : 1;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
+{
+    (void)stream;
+    if (capturing) nodes[count++] = (Node){NULL, 0, {(void *)to, (void *)from}, bytes};
+    else memcpy((void *)to, (void *)from, bytes);
+    return 0;
+}
+int cuGraphLaunch(void *exec, void *stream)
+{
+    (void)exec; (void)stream;
+    for (size_t i = 0; i < count; i++) {
+        Node *node = &nodes[i];
+        void *params[2] = {&node->pointers[0], &node->pointers[1]};
+        if (node->function) ((Kernel)node->function)(node->programs, params);
+        else memcpy(node->pointers[0], node->pointers[1], node->bytes);
+    }
+    return 0;
+}
 int cuCtxGetCurrent(void **context) { *context = NULL; return 0; }
 int fake_launches(void) { return launches; }

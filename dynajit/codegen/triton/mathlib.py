@@ -81,9 +81,7 @@ def dj_sin_half(r):
     "dj_sin": """
 @triton.jit
 def dj_sin(x):
-    if tl.reduce(tl.abs(x), None, dj_max) > 100000.0:
-        s = lib.sin(x)
-    else:
+    if tl.reduce(tl.abs(x), None, dj_max) <= 100000.0:
         t = tl.fma(x, 0.31830987334251404, 12582912.0)
         m = t - 12582912.0
         r = tl.fma(m, -3.1415927410125732, x)
@@ -91,14 +89,14 @@ def dj_sin(x):
         r = tl.fma(m, 3.4302490200117637e-15, r)
         s = dj_sin_half(r)
         s = (s.to(tl.int32, bitcast=True) ^ (t.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
+    else:  # or there is a NaN
+        s = lib.sin(x)
     return s
 """,
     "dj_cos": """
 @triton.jit
 def dj_cos(x):
-    if tl.reduce(tl.abs(x), None, dj_max) > 100000.0:
-        s = lib.cos(x)
-    else:
+    if tl.reduce(tl.abs(x), None, dj_max) <= 100000.0:
         t = tl.fma(x, 0.31830987334251404, 0.5) + 12582912.0
         m = t - 12582912.0 - 0.5
         r = tl.fma(m, -3.1415927410125732, x)
@@ -106,6 +104,8 @@ def dj_cos(x):
         r = tl.fma(m, 3.4302490200117637e-15, r)
         s = dj_sin_half(r)
         s = (s.to(tl.int32, bitcast=True) ^ (t.to(tl.int32, bitcast=True) << 31)).to(tl.float32, bitcast=True)
+    else:  # or there is a NaN
+        s = lib.cos(x)
     return s
 """,
     # For |x| <= 1.

@@ -1,0 +1,123 @@
+"""Recorded plans, with a small C library as the CUDA driver: addresses that change, copies, outputs that are kept."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dynajit import _C
+from dynajit.codegen.plan import AllocStep, Buffer, BufferRef, GpuKernel, KernelStep, Plan, Step, ViewStep
+from dynajit.runtime import cuda_graphs, native
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    source = Path(__file__).with_name("fake_cuda_driver.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(source), "-o", str(path)], check=True)
+    _C.open_cuda_driver(str(path))
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def executor(driver: ctypes.CDLL) -> Iterator[Any]:
+    """x + 1, and a view of it; x itself; 2 x. (Memory between kernels would not outlive the recording here.)"""
+    steps: list[Step] = [
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+        AllocStep("b"),
+        KernelStep("two", ("x", "b"), ("b",), 8),
+        ViewStep("v", "a", 2),
+    ]
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xab"}
+    buffers["v"] = Buffer("v", (3,), (2,), torch.float32, CPU)
+    info = tuple(GpuKernel(name, "", ("*fp32", "*fp32"), 1) for name in ("one", "two"))
+    outputs = (BufferRef("a"), BufferRef("v"), BufferRef("x"), 5, BufferRef("b"))
+    plan = Plan("test", "", info, buffers, ("x",), {}, tuple(steps), outputs)
+    kernels = {
+        "one": _C.GpuKernel(b"code", "add_one", 0, 32),
+        "two": _C.GpuKernel(b"code", "twice", 0, 32),
+    }
+    yield native.build(plan, kernels)
+
+
+def recorded(driver: ctypes.CDLL, executor: Any, x: torch.Tensor, static: Any = None, mutated: Any = ()) -> Any:
+    driver.fake_capture(1)
+    try:
+        replay = _C.GraphReplay(executor, (x,), (static,), mutated)
+    finally:
+        driver.fake_capture(0)
+    replay.ready(1)
+    return replay
+
+
+def test_addresses_are_put_into_the_nodes(driver: ctypes.CDLL, executor: Any) -> None:
+    x = torch.randn(8)
+    replay = recorded(driver, executor, x)
+    assert replay.patched == (2, 0)
+    kept = []
+    for _ in range(5):
+        x = torch.randn(8)
+        a, v, same, five, b = replay(x)
+        assert same is x and five == 5
+        assert v.untyped_storage().data_ptr() == a.untyped_storage().data_ptr()
+        kept.append((a, v, b, x))
+    for a, v, b, x in kept:
+        torch.testing.assert_close(a, x + 1)
+        torch.testing.assert_close(v, (x + 1)[2:8:2])
+        torch.testing.assert_close(b, x * 2)
+    before = driver.fake_updates()
+    replay(x)
+    replay(x)
+    assert driver.fake_updates() - before <= 4
+
+
+def test_copied_inputs(driver: ctypes.CDLL, executor: Any) -> None:
+    """The graph reads a copy of its own, made by a node in front; written inputs are copied back."""
+    x = torch.randn(8)
+    static = torch.zeros(8)
+    replay = recorded(driver, executor, x, static, (0,))
+    assert replay.patched[1] == 2
+    for _ in range(3):
+        x = torch.randn(8)
+        expected = x.clone()
+        torch.testing.assert_close(replay(x)[0], x + 1)
+        assert torch.equal(static, expected) and torch.equal(x, expected)
+
+
+def test_what_does_not_fit_is_left_to_the_caller(driver: ctypes.CDLL, executor: Any) -> None:
+    base = torch.randn(32)
+    replay = recorded(driver, executor, base[:8])
+    assert replay(base[1:9]) is NotImplemented  # kernels were chosen for multiples of 16
+    assert replay(base[4:12]) is not NotImplemented
+    with pytest.raises(RuntimeError, match="another number of inputs"):
+        replay(base[:8], base[:8])
+
+
+def test_nothing_is_recorded_outside_of_a_capture(driver: ctypes.CDLL, executor: Any) -> None:
+    with pytest.raises(RuntimeError, match="not being captured"):
+        _C.GraphReplay(executor, (torch.randn(8),), (None,), ())
+
+
+def test_obstacles(executor: Any) -> None:
+    """What can be seen to be no matter for a graph."""
+    buffers = {
+        "x": Buffer("x", (), (), torch.float32, CPU),
+        "y": Buffer("y", (), (), torch.float32, torch.device("meta")),
+    }
+
+    def plan(inputs: tuple[str, ...], names: tuple[str, ...], steps: tuple[Any, ...]) -> Plan:
+        return Plan("test", "", (), {name: buffers[name] for name in names}, inputs, {}, steps, ())
+
+    assert "y is on meta" in cuda_graphs.obstacle(plan(("x",), ("x", "y"), ()))
+    assert "n is no tensor" in cuda_graphs.obstacle(plan(("x", "n"), ("x",), ()))
+    assert "nothing to launch" in cuda_graphs.obstacle(plan(("x",), ("x",), ()))
+    assert cuda_graphs.obstacle(plan(("x",), ("x",), (AllocStep("x"),))) == ""
