@@ -35,12 +35,12 @@ from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import NameRef, Program, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import NameRef, Op, Program, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, fuse
+from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in
 from dynajit.schedule.loops import Kernel, build_kernel
 from dynajit.schedule.target import for_device
 
@@ -257,6 +257,13 @@ def _short_name(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], str]:
     return ops, lines, "_".join(op.split(".")[0].strip("_") for op in ops[:4])
 
 
+def _mentions(member: Tensor, what: str) -> bool:
+    """Does the tensor's expression have an operation that this text names?"""
+    body = getattr(member, "body", None)
+    names = {node.name for node in scalars_in(body) if isinstance(node, Op)} if body is not None else set()
+    return bool(names & set(what.split()))
+
+
 class _TritonPlanner(_Planner):
     """The plan of a graph whose kernels run on a GPU."""
 
@@ -272,7 +279,8 @@ class _TritonPlanner(_Planner):
         try:
             chosen = self._launches(kernel)
         except Unprintable as error:
-            ops = {member.origin.op for member in kernel.fused}
+            ops = {member.origin.op for member in kernel.fused if _mentions(member, error.what)}
+            ops = ops or {member.origin.op for member in kernel.fused}
             raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
         for tensor in (*kernel.writes, *chosen.between):
             self._add_buffer(tensor, self.program.device)

@@ -39,6 +39,11 @@ CASES: dict[str, Any] = {
         1,
     ),
     "rms norm": (rms_norm, (randn(12, 48, dtype=torch.float16), randn(48, dtype=torch.float16)), 1),
+    "norm of a concatenation": (
+        lambda x, y: F.layer_norm(torch.cat([x, y], 1), (48,)),
+        (randn(12, 20), randn(12, 28)),
+        1,
+    ),
     "sum of all": (lambda x: x.sum(), (randn(20, 30),), 1),
     "row sum": (lambda x: x.sum(1), (randn(20, 30),), 1),
     "column sum": (lambda x: x.sum(0), (randn(20, 30),), 1),
@@ -89,8 +94,8 @@ def short_registers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOOPED = (
-    *("softmax", "layer norm", "layer norm, gelu", "rms norm", "variance", "greatest", "any, all"),
-    *("product", "integers"),
+    *("norm of a concatenation", "softmax", "layer norm", "layer norm, gelu", "rms norm", "variance"),
+    *("greatest", "any, all", "product", "integers"),
 )
 
 

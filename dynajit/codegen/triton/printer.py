@@ -84,6 +84,7 @@ class _Printer:
         self.depends: dict[Scalar, frozenset[str]] = {}
         self.values: dict[Tensor, Scalar] = {}  # of stored tensors, for reads of what was just written
         self.locals: dict[Tensor, str] = {}
+        self.guards: list[str] = []  # conditions under which the expression at hand is evaluated
         self.count = 0
         self.outer = _Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
         self.inner: _Scope | None = None
@@ -310,7 +311,7 @@ class _Printer:
             return functions.number(node.value, node.dtype)
         if isinstance(node, Local):
             return self.locals[node.tensor]
-        if scope is not self.outer and self._depends(node) <= self.outer.inside:
+        if scope is not self.outer and not self.guards and self._depends(node) <= self.outer.inside:
             scope = self.outer  # the same in all steps
         found = scope.names.get(node)
         if found is None:
@@ -321,8 +322,7 @@ class _Printer:
 
     def _text(self, node: Scalar, scope: _Scope) -> str:
         if isinstance(node, Load):
-            where = self._index(node.address, scope)
-            text = f"tl.load({self.arguments[node.tensor]} + ({where}){self._mask(self._axes_in(node.address))})"
+            text = self._load(node, scope)
             if node.dtype is torch.bool:
                 return f"({text} != 0)"
             return f"{text}.to(tl.float32)" if node.dtype in (torch.bfloat16, torch.float16) else text
@@ -330,6 +330,8 @@ class _Printer:
             return f"({self._index(node.index, scope)}).to(tl.int64)"
         if not isinstance(node, Op):
             raise Unprintable(f"a {type(node).__name__}")
+        if node.name == "guard":
+            return self._guard(node, scope)
         found = mathlib.special(node) if self._fills_tile(node) else None
         if found is not None:
             return f"{found[0]}({', '.join(self._expression(argument, scope) for argument in found[1])})"
@@ -337,6 +339,28 @@ class _Printer:
         if node.name == "convert":
             return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
         return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
+
+    def _load(self, node: Load, scope: _Scope) -> str:
+        where = self._index(node.address, scope)
+        mask = self._mask(self._axes_in(node.address))
+        if self.guards:
+            if self.tiled:  # a mask may not have more dimensions than what it masks
+                where = f"{where} + tl.full({self._shape}, 0, tl.int32)"
+                mask = self._mask(frozenset(self.tiled))
+            mask = " & ".join((mask, *self.guards)) if mask else ", " + " & ".join(self.guards)
+        return f"tl.load({self.arguments[node.tensor]} + ({where}){mask})"
+
+    def _guard(self, node: Op, scope: _Scope) -> str:
+        """Both values, what each reads masked by its condition."""
+        condition = self._expression(node.arguments[0], scope)
+        values = []
+        for test, chosen in ((condition, node.arguments[1]), (f"({condition} == 0)", node.arguments[2])):
+            outside = dict(scope.names)
+            self.guards.append(test)
+            values.append(self._expression(chosen, scope))
+            self.guards.pop()
+            scope.names = outside
+        return f"tl.where({condition}, {values[0]}, {values[1]})"
 
     def _fills_tile(self, node: Scalar) -> bool:
         """Is the value a tile with an element for each thread, not a row's?"""
@@ -383,9 +407,13 @@ class _Printer:
         return " + ".join(parts)
 
     def _atom(self, atom: Div | Mod, scope: _Scope) -> str:
-        if atom.index.low < 0:  # division would round towards zero
-            raise Unprintable("an index below zero")
-        return f"(({self._index(atom.index, scope)}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})"
+        inside = self._index(atom.index, scope)
+        if atom.index.low >= 0:
+            return f"(({inside}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})"
+        # Division would round towards zero: moved up by a multiple of the divisor.
+        steps = -(atom.index.low // atom.divisor)
+        inside = f"({inside} + {steps * atom.divisor})"
+        return f"({inside} // {atom.divisor} - {steps})" if isinstance(atom, Div) else f"({inside} % {atom.divisor})"
 
     def _axis(self, axis: Axis, scope: _Scope) -> str:
         """The variable of one axis: its part of its dimension's."""
