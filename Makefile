@@ -52,6 +52,7 @@ cpython: build
 bench: build
 	-$(BIN)/python benchmarks/overhead.py --save
 	$(BIN)/python benchmarks/compile_time.py --save
+	$(BIN)/python benchmarks/kernels_cpu.py --save
 	$(BIN)/python benchmarks/demo.py --save
 
 setup: $(READY)

@@ -39,6 +39,7 @@ KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "torch's fake implementation promises another stride for a dimension of size 1",
     ),
     ("resize_|resize_as_", "refused", "resize_", "the size of an input's memory changes"),
+    ("masked\\..*", "refused", "LOAD_BUILD_CLASS", "the operator's Python code defines a class each time it runs"),
     ("to_sparse", "refused", "SparseCPU", "sparse layout"),
     (".*", "refused", "its data is not allocated yet", "the operator reads values to decide what to do"),
     (".*", "refused", r"\[data-dependent\]", "the operator reads values to decide what to do"),
