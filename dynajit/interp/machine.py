@@ -111,7 +111,9 @@ class Interpreter(Calls):
         instrs, loop_starts = frame.instrs, frame.loop_starts
         while True:
             instr = instrs[frame.ip]
-            if frame.ip in loop_starts and frame.current.index not in loop_starts[frame.ip]:
+            if frame.ip in loop_starts and (
+                frame.current.index not in loop_starts[frame.ip] or frame.ip not in frame.entered
+            ):
                 self._enter_loop(frame, instr)
             frame.current = instr
             frame.ip = instr.index + 1

@@ -16,7 +16,7 @@ from dynajit.report import breaks
 from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.exception_groups import match_star, reraise_star
-from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.exceptions import ExceptionVal, traceback_of
 from dynajit.values.functions import CellVal, FunctionVal
 from dynajit.values.generators import stop_iteration_error
 from dynajit.values.mapping import DictVal, pairs_of
@@ -257,7 +257,7 @@ def before_with(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("WITH_EXCEPT_START")
 def with_except_start(tx: Any, frame: SymFrame, instr: Instr) -> None:
     error, leave = frame.stack[-1], frame.stack[-5 if instr.arg else -4]
-    frame.push(tx.call(leave, [tx.from_real(error.py_type()), error, ConstVal(None)], {}))
+    frame.push(tx.call(leave, [tx.from_real(error.py_type()), error, traceback_of(tx, error)], {}))
 
 
 @opcode("LOAD_SPECIAL")

@@ -11,6 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.guards.source import AttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
@@ -126,6 +127,29 @@ class HandledVal(Value):
         out.call_const(sys.exception, lambda: None, 0)
 
 
+class TracebackVal(Value):
+    """The traceback of an exception made while tracing: there is one, and nothing more is known of it."""
+
+    def __init__(self, error: ExceptionVal) -> None:
+        self.error = error
+
+    def py_type(self) -> type:
+        return types.TracebackType
+
+    def describe(self) -> str:
+        return "a traceback"
+
+
+def traceback_of(tx: Tracer, error: Value) -> Value:
+    """The traceback that `__exit__` is given."""
+    if isinstance(error, ExceptionVal):
+        return TracebackVal(error)
+    real = error.real_object if isinstance(error, ObjVal) else None
+    if real is None or error.source is None:
+        return ConstVal(None)
+    return tx.wrap(real.__traceback__, AttrSource(error.source, "__traceback__"))
+
+
 def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Raised:
     """A `Raised` with an exception of builtin class made by a model."""
     return Raised(ExceptionVal(kind, [tx.from_real(arg) for arg in args]))
@@ -133,7 +157,8 @@ def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Rai
 
 def raised_at(value: Value | None) -> Any:
     """The state before the exception was raised, if the value is one that was."""
-    return value.raised_at if isinstance(value, ExceptionVal) else None
+    error = value.error if isinstance(value, TracebackVal) else value
+    return error.raised_at if isinstance(error, ExceptionVal) else None
 
 
 def exception_arguments(value: Value) -> list[Any]:
