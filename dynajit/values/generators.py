@@ -36,6 +36,11 @@ class GeneratorVal(IteratorVal):
     def describe(self) -> str:
         return f"the generator {self.frame.code_object.co_qualname}"
 
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__name__", "__qualname__") and self.origin is None:
+            return ConstVal(getattr(self.frame.code_object, "co_" + name.strip("_")))
+        return super().getattr(tx, name)
+
     def next(self, tx: Tracer) -> Value:
         return self.send(tx, ConstVal(None))
 

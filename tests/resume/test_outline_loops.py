@@ -356,4 +356,4 @@ def expression(x: Tensor, noisy: bool) -> Any:
 @pytest.mark.parametrize("fn", [consumed, step_by_step, thrown_into, expression])
 def test_generators(fn: Callable[..., Any], noisy: bool) -> None:
     report = assert_same(fn, x, noisy, repeat=2)
-    assert report.graph_count > 1
+    assert report.graph_count > (fn is not expression)
