@@ -78,7 +78,8 @@ class ExceptionVal(ObjVal):
             tx.journal.set_attr(self, "suppress", value.truth(tx))
             return
         if name == "__traceback__":
-            if not (isinstance(value, ConstVal) and value.value is None):
+            own = isinstance(value, TracebackVal) and value.error is self
+            if not own and not (isinstance(value, ConstVal) and value.value is None):
                 super().setattr(tx, name, value)
             return
         super().setattr(tx, name, value)
