@@ -134,7 +134,8 @@ def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
     chosen = _dims(dims, x)
-    left = max(_count(x, chosen) - (1 if correction is None else correction), 0)
+    less = 1 if correction is None else correction
+    left = max(_count(x, chosen) - (int(less) if less == int(less) else less), 0)
     mean, squares = _mean_and_squares(build, x, chosen, dtype)
     return build.map(lambda s: apply("div", s, like(left, s)), squares, dtype=dtype), mean
 

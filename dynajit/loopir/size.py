@@ -61,6 +61,8 @@ def _times(one: Terms, other: Terms) -> Terms:
 def _terms(value: Any) -> Terms | None:
     if isinstance(value, Size):
         return value.terms
+    if isinstance(value, float):
+        raise Undecided(f"a size and {value}")
     return {(): value} if isinstance(value, int) else None
 
 
