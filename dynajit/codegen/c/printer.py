@@ -15,7 +15,7 @@ import torch
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
 from dynajit.loopir.ops import OPS, REDUCTIONS
-from dynajit.loopir.size import Size, SizeSymbol, hint_of, size_symbols, symbols_in
+from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, is_symbolic, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import COLUMN_BLOCK, KEEP_ELEMENTS, Kernel, Load, Local, Scratch, Section, Store
 
@@ -558,6 +558,11 @@ def _atom_text(atom: Div | Mod) -> str:
     inside = index_text(atom.index)
     if len(atom.index.terms) > 1 or atom.index.constant or atom.index.terms[0][1] != 1:
         inside = f"({inside})"
+    if not atom.index.low >= 0 and (is_symbolic((atom.index.low, atom.divisor)) or atom.index.low <= -FAR):
+        # nobody knows how far below zero it may be
+        divisor = atom.divisor
+        whole = f"({inside} >= 0 ? {inside} / {divisor} : -((-{inside} + {divisor} - 1) / {divisor}))"
+        return whole if isinstance(atom, Div) else f"({inside} - {divisor} * {whole})"
     if atom.index.low < 0:
         # moved up by a multiple of the divisor
         inside = f"(({inside}) + {-(atom.index.low // atom.divisor) * atom.divisor})"
