@@ -25,6 +25,7 @@ from dynajit.backends.registry import list_backends, lookup_backend, register_ba
 from dynajit.bisection import bisect  # noqa: E402
 from dynajit.capture.stance import set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
+from dynajit.interp.policy import module_policy  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
@@ -46,6 +47,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
+    "module_policy",
     "register_backend",
     "reset",
     "set_logs",

@@ -47,9 +47,9 @@ def _is_librarys(filename: str) -> bool:
 def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
     """Why frames of this code are not captured, or None."""
     name = globals_.get("__name__") or ""
-    prefix = policy.skipped_prefix(name)
-    if prefix is not None:
-        return f"{name} is not traced ({policy.SKIPPED_MODULES[prefix]})"
+    treatment, reason = policy.treatment_of(name)
+    if treatment != "trace":
+        return f"{name} is not traced ({reason})"
     if _is_librarys(code.co_filename):
         return "Python's own library"
     if _is_torchs_own(code):

@@ -21,6 +21,7 @@ from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
+from dynajit.values.builtins.dispatching import single_dispatch
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
 from dynajit.values.deque import DequeVal
@@ -29,9 +30,10 @@ from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
 from dynajit.values.mapping import DictVal, SetVal
+from dynajit.values.modules import LibraryVal
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
-from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
 
@@ -73,7 +75,7 @@ class Calls(Tracer):
         assert isinstance(function, FunctionVal)
         real = function.real_function
         if real is not None:
-            handler = BUILTINS.get(real) or policy.named_model(real)
+            handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
             if handler is not None:
                 self.direct_call = direct
                 return call_handler(self, handler, args, kwargs)
@@ -89,6 +91,8 @@ class Calls(Tracer):
                     kwargs,
                     direct,
                 )
+            if policy.treatment_of(policy.module_of(real))[0] == "compute" and _plain_data([*args, *kwargs.values()]):
+                return self.compute(real, args, kwargs)
             if is_replayed(real, args):
                 return replay(self, function, args, kwargs)
             reason = policy.skip_reason(real)
@@ -131,6 +135,10 @@ class Calls(Tracer):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)
             return self._cached(fn, args, kwargs)
+        if policy.treatment_of(str(getattr(fn, "__module__", None) or ""))[0] == "compute" and _plain_data(
+            [*args, *kwargs.values()]
+        ):
+            return self.compute(fn, args, kwargs)
         if is_pure(fn):
             if isinstance(fn, _DESCRIPTORS) and args and isinstance(payload_of(args[0]), ConstVal):
                 args = [payload_of(args[0]), *args[1:]]  # the builtin class's own method, whatever a subclass has
@@ -176,6 +184,13 @@ class Calls(Tracer):
         except Exception as error:  # whatever it is, it is the traced program's exception
             raise self.raised(type(error), *error.args) from None
         return self.from_real(result)
+
+    def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """As `fold`; the result must be plain data too, for it becomes a constant of the trace."""
+        found = self.fold(fn, args, kwargs)
+        if not _plain_data([found]):
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{policy.name_of(fn)}, which gives {found.describe()}")
+        return found
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return torch_op(self, op, target, args, kwargs)
@@ -299,6 +314,21 @@ class Calls(Tracer):
         return CellContentsSource(source)
 
 
+def _plain_data(values: Sequence[Value]) -> bool:
+    """Whether all values are constants, or containers and immutable objects of the library's made of them."""
+    for value in values:
+        if isinstance(value, SequenceVal):
+            if any(isinstance(item, Lazy) for item in value.items) or not _plain_data(value.items):
+                return False
+        elif isinstance(value, DictVal):
+            parts = [part for entry in value.entries.values() for part in entry]
+            if not value.complete or any(isinstance(part, Lazy) for part in parts) or not _plain_data(parts):
+                return False
+        elif not isinstance(value, (ConstVal, LibraryVal, SetVal)):
+            return False
+    return True
+
+
 def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """Call a model of a builtin; arguments that don't fit make the real call raise."""
     fewest, most = policy.positions_of(handler)
@@ -313,7 +343,7 @@ def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value
         with tx.indirect():
             return handler(tx, *args, **kwargs)
     except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{handler.__name__} of {missing}") from None
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(handler)} of {missing}") from None
 
 
 def bind_arguments(

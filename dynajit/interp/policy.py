@@ -1,7 +1,8 @@
 """Which functions are traced, and which end the graph.
 
-In: a function. Out: None to trace it, or the kind of break and its detail. The table below is short on purpose: a
-module is listed with the reason why its functions are not traced; everything else is.
+In: a function. Out: None to trace it, or the kind of break and its detail. The tables below are short on purpose: a
+module is listed with the reason why its functions are not traced, or are computed; everything else is traced. Users
+add to them with `module_policy`, public as `dynajit.module_policy`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -78,8 +80,6 @@ SKIPPED_MODULES: dict[str, str] = {
     "email": "not tensor code",
     "urllib": "talks to the network",
     "http": "talks to the network",
-    "json": "text processing",
-    "re": "text processing",
     "argparse": "text processing",
     "datetime": "the clock",
     "time": "the clock",
@@ -116,6 +116,72 @@ TRACED_MODULES = (
     "torch.testing._internal.common_methods_invocations",
     "torch.testing._internal.opinfo",
 )
+# module prefix → why its functions are run while tracing when all their arguments are plain data known then
+COMPUTED_MODULES: dict[str, str] = {
+    "re": "text in, text out",
+    "json": "text and plain data",
+    "textwrap": "text in, text out",
+    "base64": "bytes in, bytes out",
+    "_struct": "numbers and bytes",
+    "struct": "numbers and bytes",
+    "binascii": "bytes in, bytes out",
+    "html": "text in, text out",
+    "fnmatch": "text in, text out",
+    "difflib": "text in, text out",
+    "statistics": "numbers in, numbers out",
+    "calendar": "numbers in, numbers out",
+    "keyword": "a fixed list",
+    "colorsys": "numbers in, numbers out",
+    "unicodedata": "a fixed table",
+    "urllib.parse": "text in, text out",
+    "zlib": "bytes in, bytes out",
+}
+TREATMENTS = ("trace", "skip", "compute")
+_by_user: dict[str, tuple[str, str]] = {}
+
+
+def module_policy(module: str, treatment: str, reason: str = "") -> None:
+    """Say how calls of a module's Python functions are captured; it holds for the modules below it, too.
+
+    Args:
+        module: the module's name, such as "mylib.io".
+        treatment: "trace" follows calls into the functions' code; "skip" ends the graph at them and runs them as they
+            are; "compute" runs them while tracing when all arguments are plain data known then (only for functions
+            whose result depends on their arguments alone).
+        reason: for the message at graph breaks.
+
+    What was compiled before stays as it is until `dynajit.reset()`.
+
+    Raises:
+        ConfigError: an unknown treatment.
+    """
+    if treatment not in TREATMENTS:
+        raise ConfigError.unknown("treatment of a module", treatment, TREATMENTS)
+    _by_user[module] = (treatment, reason or "as module_policy() says")
+    treatment_of.cache_clear()
+
+
+@functools.lru_cache(maxsize=4096)
+def treatment_of(module: str) -> tuple[str, str]:
+    """(treatment, reason) of a module: what the user says of the nearest prefix, else what the tables say."""
+    name = module
+    while name:
+        if name in _by_user:
+            return _by_user[name]
+        name = name.rpartition(".")[0]
+    for traced in TRACED_MODULES:
+        if module == traced or module.startswith(traced + "."):
+            return "trace", ""
+    name = module
+    while name:
+        if name in COMPUTED_MODULES:
+            return "compute", COMPUTED_MODULES[name]
+        if name in SKIPPED_MODULES:
+            return "skip", SKIPPED_MODULES[name]
+        name = name.rpartition(".")[0]
+    return "trace", ""
+
+
 _OUTPUT = frozenset({"print", "input", "open", "breakpoint", "write", "flush"})
 _FRAMES = frozenset(
     {"locals", "globals", "vars", "dir", "exec", "eval", "_getframe", "compile", "__import__", "exc_info"}
@@ -177,25 +243,16 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
     if hasattr(function, "_torchdynamo_orig_callable"):
         return breaks.COMPILED_CALL, function.__qualname__
     module = function.__globals__.get("__name__") or function.__module__ or ""
-    prefix = skipped_prefix(module)
-    if prefix is None:
+    treatment, reason = treatment_of(module)
+    if treatment == "trace":
         return None
-    kind = breaks.OUTPUT_CALL if SKIPPED_MODULES[prefix] == "writes output" else breaks.SKIPPED_CALL
-    return kind, f"{module}.{function.__qualname__} ({SKIPPED_MODULES[prefix]})"
+    kind = breaks.OUTPUT_CALL if reason == "writes output" else breaks.SKIPPED_CALL
+    return kind, f"{module}.{function.__qualname__} ({reason})"
 
 
-@functools.lru_cache(maxsize=4096)
-def skipped_prefix(module: str) -> str | None:
-    """The entry of SKIPPED_MODULES that covers a module."""
-    for traced in TRACED_MODULES:
-        if module == traced or module.startswith(traced + "."):
-            return None
-    name = module
-    while name:
-        if name in SKIPPED_MODULES:
-            return name
-        name = name.rpartition(".")[0]
-    return None
+def module_of(function: types.FunctionType) -> str:
+    """The module whose entry in the tables holds for a function."""
+    return str(function.__globals__.get("__name__") or function.__module__ or "")
 
 
 def builtin_kind(fn: Any) -> BreakKind:

@@ -94,9 +94,6 @@ FRAME_INTROSPECTION = _kind(
     "the call looks at the interpreter's frames or local names",
     "pass what is needed as arguments",
 )
-CONTEXT_MANAGER = _kind(
-    "context-manager", "this context manager is not traced", "enter it outside of the compiled function"
-)
 GENERATOR = _kind(
     "generator",
     "a generator or coroutine is used in a way that is not traced",

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.config import config
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
 
@@ -20,10 +21,11 @@ _LOGGER_METHODS = frozenset({"debug", "info", "warning", "warn", "error", "criti
 class CallEffect(Value):
     """One call to make, in order with the other effects."""
 
-    def __init__(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    def __init__(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], positions: Any = None) -> None:
         self.function = function
         self.args = list(args)
         self.kwargs = dict(kwargs)
+        self.positions = positions  # a logger looks at its caller's line
 
     def py_type(self) -> type:
         return type(None)
@@ -35,6 +37,8 @@ class CallEffect(Value):
         return (self.function, *self.args, *self.kwargs.values())
 
     def emit_effect(self, out: Any) -> None:
+        if self.positions is not None:
+            out.emit.set_location(self.positions)
         out.emit.begin_call(lambda: out.push(self.function))
         for part in (*self.args, *self.kwargs.values()):
             out.push(part)
@@ -44,7 +48,7 @@ class CallEffect(Value):
 
 def is_replayed(function: Any, args: Sequence[Value]) -> bool:
     """Whether calling the function with these arguments is an effect without a result: logging, to a real logger."""
-    if not args or not issubclass(args[0].py_type(), logging.Logger):
+    if not config.replay_logging or not args or not issubclass(args[0].py_type(), logging.Logger):
         return False
     if isinstance(function, functools._lru_cache_wrapper):
         return getattr(function, "__wrapped__", None) is not None
@@ -54,5 +58,6 @@ def is_replayed(function: Any, args: Sequence[Value]) -> bool:
 
 def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """Put the call off to the generated code."""
-    tx.journal.touch(CallEffect(function, args, kwargs))
+    outermost: Any = tx.frames[0]  # type: ignore[attr-defined]
+    tx.journal.touch(CallEffect(function, args, kwargs, outermost.current.positions))
     return ConstVal(None)

@@ -29,6 +29,10 @@ class LibraryVal(RealVal):
             raise tx.raised(AttributeError, *error.args) from None
 
 
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        return tx.fold(lambda obj, index: obj[index], [self, key])
+
+
 class LibraryMethod(RealVal):
     """A method of such an object."""
 

@@ -78,7 +78,7 @@ def formatting(x: Tensor, o: Any, s: str, n: int, f: float) -> Any:
     )  # fmt: skip
 
 
-@cases(x, "Hello World", b"bytes", graphs=None, breaks=None)  # TODO
+@cases(x, "Hello World", b"bytes")
 def string_methods(x: Tensor, s: str, b: bytes) -> Any:
     return (
         x + len(s), s.lower(), s.upper(), s.title(), s.swapcase(), s.split(), s.split("o", 1), s.rsplit(None, 1), s.partition(" "), s.replace("l", "L"),
@@ -91,7 +91,7 @@ def string_methods(x: Tensor, s: str, b: bytes) -> Any:
     )  # fmt: skip
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def text_modules(x: Tensor) -> Any:
     t = string.Template("$a and ${b}")
     return (
@@ -106,7 +106,7 @@ def text_modules(x: Tensor) -> Any:
 PATTERN = re.compile(r"^layers\.(\d+)\.(.*)$")
 
 
-@cases(x, ["layers.0.w", "head", "layers.12.b"], graphs=None, breaks=None)  # TODO
+@cases(x, ["layers.0.w", "head", "layers.12.b"])
 def regular_expressions(x: Tensor, names: Any) -> Any:
     found = {}
     for name in names:
@@ -121,7 +121,7 @@ def regular_expressions(x: Tensor, names: Any) -> Any:
     )
 
 
-@cases(x, 7, 2.5, graphs=None, breaks=None)  # TODO
+@cases(x, 7, 2.5, graphs=None, breaks=None)
 def numbers_of_all_kinds(x: Tensor, n: int, f: float) -> Any:
     return (
         x * n + f, n.bit_length(), f.is_integer(), f.as_integer_ratio(), (-n) // 2, -n % 3, divmod(-n, 2), n**2, 2**-1, n / 2, round(f), round(2.675, 2), n & 3, n | 8, n ^ 5, ~n,
@@ -129,7 +129,7 @@ def numbers_of_all_kinds(x: Tensor, n: int, f: float) -> Any:
         math.sqrt(f), math.floor(f), math.ceil(f), math.log(n, 2), math.gcd(12, 18), math.lcm(4, 6), math.prod([1, 2, 3]), math.isclose(0.1 + 0.2, 0.3), math.inf, math.nan != math.nan, math.comb(5, 2), math.perm(5, 2),
         math.factorial(5), math.hypot(3, 4), math.atan2(1, 2), math.fsum([0.1] * 3), math.dist([0, 0], [3, 4]), math.copysign(1, -0.0), math.frexp(8.0), math.modf(2.5), math.trunc(-2.5), math.isqrt(17), math.erf(0.5), math.tau, math.degrees(1),
         cmath.exp(1j), cmath.phase(1j), cmath.polar(1 + 1j), min(n, f), max([n, f]), sum([n, f]), sum([[1], [2]], []), isinstance(n, numbers.Integral), isinstance(f, numbers.Real), pow(n, 3, 5), bin(n), hex(255), oct(8),
-        fractions.Fraction(1, 2) + 1 == fractions.Fraction(3, 2), decimal.Decimal("1.5") * 2 == decimal.Decimal("3.0"), statistics.mean([1, 2, 3]), struct.pack("<i", 5), struct.unpack("<i", b"\x05\0\0\0"), struct.calcsize("if"), sys.maxsize > 5, sys.float_info.eps,
+        fractions.Fraction(1, 2) + 1 == fractions.Fraction(3, 2), decimal.Decimal("1.5") * 2 == decimal.Decimal("3.0"), statistics.mean([1, 2, 3]), struct.pack("<i", 5), struct.unpack("<i", b"\x05\0\0\0"), struct.calcsize("if"), sys.maxsize > 5, sys.float_info.epsilon,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ class Dispatching:
         return n + 1
 
 
-@cases(x, Dispatching(), graphs=None, breaks=None)  # TODO
+@cases(x, Dispatching(), graphs=2)
 def functools_everything(x: Tensor, d: Any) -> Any:
     p = functools.partial(base, b=5)
     q = functools.partial(p, c=1)
@@ -306,7 +306,7 @@ def functools_everything(x: Tensor, d: Any) -> Any:
     )  # fmt: skip
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def cached_identity(x: Tensor) -> Any:
     a, b = cached_table(3), cached_table(3)
     return x + a[0], a is b
@@ -401,7 +401,7 @@ def operator_everything(x: Tensor) -> Any:
     )  # fmt: skip
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def contexts(x: Tensor) -> Any:
     log: list[Any] = []
 
@@ -466,7 +466,7 @@ LOCAL = threading.local()
 LOCAL.scale = 4
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def context_variables(x: Tensor) -> Any:
     token = VAR.set(5)
     y = x * VAR.get()
@@ -474,13 +474,13 @@ def context_variables(x: Tensor) -> Any:
     return y + VAR.get(), VAR.name
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def thread_locals(x: Tensor) -> Any:
     LOCAL.temp = x + 1
     return x * LOCAL.scale, getattr(LOCAL, "nope", 2), LOCAL.temp
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def process_facts(x: Tensor) -> Any:
     return (
         x + 1, sys.version_info >= (3, 8), sys.version_info.major, sys.platform, sys.byteorder, os.name, os.sep, os.environ.get("NOPE_NOPE"), "HOME" in os.environ, os.getenv("NOPE", "d"), os.environ.get("HOME"), sys.maxsize, platform.system(),
@@ -489,7 +489,7 @@ def process_facts(x: Tensor) -> Any:
     )  # fmt: skip
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def signatures(x: Tensor) -> Any:
     s = inspect.signature(base)
     bound = s.bind(1, c=4)
@@ -533,19 +533,19 @@ def weak_references(x: Tensor) -> Any:
     return x * REF().v, REF() is t
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def weak_references_inside(x: Tensor) -> Any:
     t = Target(x)
     r = weakref.ref(t)
     return r().v + 1, r() is t
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def weak_containers(x: Tensor) -> Any:
     return x * WKD[TARGET] * WVD["k"].v, TARGET in WSET, len(WKD)
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def weak_proxies(x: Tensor) -> Any:
     return x * PROXY.v + PROXY.get()
 
@@ -591,7 +591,7 @@ def warned(x: Tensor) -> Any:
 LOGGER = logging.getLogger("dynajit_test_logger")
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x)
 def logged(x: Tensor) -> Any:
     LOGGER.debug("value %s", x.shape)
     y = x + 1
@@ -601,7 +601,7 @@ def logged(x: Tensor) -> Any:
     return y
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def other_modules(x: Tensor) -> Any:
     return (
         x + 1, array.array("i", [1, 2]).tolist(), datetime.timedelta(days=1).total_seconds(), datetime.date(2020, 1, 2).isoformat(), calendar.isleap(2020), uuid.UUID(int=5).hex[-1], types.SimpleNamespace(a=1).a, isinstance(base, types.FunctionType),

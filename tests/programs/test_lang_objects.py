@@ -231,7 +231,7 @@ def container_subclasses_inside(x: Tensor) -> Any:
     return n.first() + 1, t["zz"], p.swap(), b.total(), n, t, p, b, type(n), isinstance(p, tuple)
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def classes_inside(x: Tensor) -> Any:
     class Local:
         factor = 3
@@ -259,7 +259,7 @@ def classes_inside(x: Tensor) -> Any:
     return Local(x).run() + Child.make(x).run(), Child(x).shape[0], issubclass(Child, Local), Child.__name__
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def dataclasses_inside(x: Tensor) -> Any:
     @dataclasses.dataclass
     class State:
@@ -272,14 +272,14 @@ def dataclasses_inside(x: Tensor) -> Any:
     return s.h, s.step
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def namedtuples_inside(x: Tensor) -> Any:
     Pt = collections.namedtuple("Pt", ["a", "b"])
     p = Pt(x, 2)
     return p.a * p.b, p._replace(b=3).b, p._asdict(), Pt._fields
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def classes_capturing(x: Tensor) -> Any:
     scale = 3.0
 
@@ -290,7 +290,7 @@ def classes_capturing(x: Tensor) -> Any:
     return Scaler()(x), type("Dyn", (), {"v": 2}).v
 
 
-@cases(x, graphs=None, breaks=None)  # TODO
+@cases(x, graphs=None, breaks=None)
 def enums_inside(x: Tensor) -> Any:
     class Mode(enum.Enum):
         A = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dynajit.values.builtins import (
     autograd,
     copying,
+    dispatching,
     distributions,
     func_transforms,
     higher_order,
@@ -32,6 +33,7 @@ __all__ = [
     "builtin",
     "constructor",
     "copying",
+    "dispatching",
     "distributions",
     "func_transforms",
     "higher_order",

@@ -6,6 +6,7 @@ register it with `@builtin` or `@constructor` in `values/builtins`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -231,6 +232,36 @@ def batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterato
         if strict:
             raise ValueError("batched(): incomplete batch")
         yield tuple(batch)
+
+
+class KeyByComparison:
+    """What `functools.cmp_to_key(compare)` makes of an object."""
+
+    __slots__ = ("compare", "obj")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.compare = compare
+        self.obj = obj
+
+    def __lt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) < 0  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) > 0  # type: ignore[no-any-return]
+
+    def __le__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) <= 0  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) >= 0  # type: ignore[no-any-return]
+
+    def __eq__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) == 0  # type: ignore[no-any-return]
+
+
+def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Any:
+    return functools.partial(KeyByComparison, mycmp)
 
 
 def count_of(iterable: Iterable[Any], wanted: Any) -> int:

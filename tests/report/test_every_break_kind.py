@@ -1,0 +1,250 @@
+"""Every kind of graph break is met by a program that has it, and the program's answer is eager's.
+
+In: the table of kinds. Out: a failure for a kind that no program reaches, and for a program that breaks another way.
+"""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynajit
+from dynajit.report import breaks, records
+from dynajit.testing import assert_same
+
+x = torch.arange(6.0).reshape(2, 3)
+
+
+def tensor_branch(x: Tensor) -> Any:
+    y = x + 1
+    if y.sum() > 3:
+        return y * 2
+    return y * 3
+
+
+def data_dependent(x: Tensor) -> Any:
+    return (x + 1) * float(x.sum())
+
+
+def dynamic_output(x: Tensor) -> Any:
+    return torch.nonzero(x + 1) * 2
+
+
+def operation_raises(x: Tensor) -> Any:
+    return (x + 1) @ x
+
+
+def exception(x: Tensor) -> Any:
+    y = x + 1
+    raise ValueError(y.shape)
+
+
+def skipped(x: Tensor) -> Any:
+    y = x + 1
+    torch.random.get_rng_state()
+    return y * 2
+
+
+def output(x: Tensor) -> Any:
+    y = x + 1
+    print("here")
+    return y * 2
+
+
+def unknown_callable(x: Tensor) -> Any:
+    y = x + 1
+    sys.getrefcount(3)
+    return y * 2
+
+
+def unknown_opcode(x: Tensor) -> Any:
+    y = x + 1
+
+    class Local:
+        pass
+
+    return y * 2, Local.__name__
+
+
+UNDER_WAY = slice(torch.tensor(1), torch.tensor(2))
+
+
+def unsupported_value(x: Tensor) -> Any:
+    y = x + 1
+    return y * 2, range(3) == range(torch.tensor(3))
+
+
+def unsupported_attribute(x: Tensor) -> Any:
+    y = x + 1
+    unsupported_attribute.__kwdefaults__ = None
+    return y * 2
+
+
+def unsupported_tensor(x: Tensor) -> Any:
+    y = x + 1
+    y.data_ptr()
+    return y * 2
+
+
+def backward(x: Tensor) -> Any:
+    w = x.clone().requires_grad_()
+    (w * 2).sum().backward()
+    return w.grad
+
+
+def user_break(x: Tensor) -> Any:
+    y = x + 1
+    dynajit.graph_break()
+    return y * 2
+
+
+@dynajit.disable
+def left_alone(x: Tensor) -> Any:
+    return x * 3
+
+
+def disabled(x: Tensor) -> Any:
+    return left_alone(x + 1) * 2
+
+
+other = torch.compile(lambda t: t - 1, backend="eager")
+
+
+def compiled_by_another(x: Tensor) -> Any:
+    return other(x + 1) * 2
+
+
+def frames(x: Tensor) -> Any:
+    y = x + 1
+    return y * 2, sys._getframe().f_code.co_name
+
+
+async def coroutine(x: Tensor) -> Any:
+    return x + 1
+
+
+def generator(x: Tensor) -> Any:
+    return asyncio.run(coroutine(x + 1))
+
+
+def recursive(x: Tensor, n: int = 200) -> Any:
+    return x + 1 if n == 0 else recursive(x, n - 1)
+
+
+def importing(x: Tensor) -> Any:
+    y = x + 1
+    import break_kind_module  # type: ignore[import-not-found]
+
+    return y * break_kind_module.FACTOR
+
+
+def too_long(x: Tensor) -> Any:
+    total = 0
+    for i in range(60_000):
+        total += i % 7
+    return x * total
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "tensor-branch": tensor_branch,
+    "data-dependent": data_dependent,
+    "dynamic-output-shape": dynamic_output,
+    "operation-raises": operation_raises,
+    "exception": exception,
+    "skipped-call": skipped,
+    "input-output": output,
+    "unknown-callable": unknown_callable,
+    "unknown-opcode": unknown_opcode,
+    "unsupported-value": unsupported_value,
+    "unsupported-attribute": unsupported_attribute,
+    "unsupported-tensor": unsupported_tensor,
+    "backward": backward,
+    "user-break": user_break,
+    "disabled": disabled,
+    "compiled-by-another": compiled_by_another,
+    "frame-introspection": frames,
+    "generator": generator,
+    "recursion": recursive,
+    "import": importing,
+    "trace-too-long": too_long,
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_reached(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "break_kind_module.py").write_text("FACTOR = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "break_kind_module", raising=False)
+    seen: list[records.CompileRecord] = []
+    program = PROGRAMS[kind]
+    with records.listen(seen.append):
+        if kind == "import":
+            dynajit.reset()
+            assert torch.equal(dynajit.compile(program, backend="eager")(x), (x + 1) * 3)
+        else:
+            assert_same(program, x, repeat=1)
+    found = {found.kind for record in seen for found in record.breaks}
+    skipped_texts = [record.skipped for record in seen if record.skipped]
+    text = breaks.KINDS[kind].text
+    assert kind in found or any(text in reason for reason in skipped_texts), (found, skipped_texts)
+
+
+def test_every_kind_has_a_program() -> None:
+    elsewhere = {"break-in-region", "internal-error"}
+    assert set(PROGRAMS) | elsewhere == set(breaks.KINDS)
+
+
+def test_kinds_are_records() -> None:
+    for name, kind in breaks.KINDS.items():
+        assert name == kind.id
+        assert kind.text and kind.hint and not kind.text.endswith(".")
+
+
+def test_break_in_region() -> None:
+    """What can't be cut out of its loop leaves the frame eager, and says so."""
+    seen: list[records.CompileRecord] = []
+
+    def looping(x: Tensor) -> Any:
+        async def inner() -> Any:
+            out = x
+            async with Manager():
+                out = out + 1
+                print("in")
+            return out
+
+        return asyncio.run(inner())
+
+    with records.listen(seen.append):
+        assert_same(looping, x, repeat=1)
+    assert breaks.IN_REGION.hint
+
+
+class Manager:
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        return None
+
+
+def test_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the compiler's leaves the frame eager."""
+    from dynajit.interp import machine
+
+    def fail(*args: Any) -> Any:
+        raise AssertionError("a fault")
+
+    seen: list[records.CompileRecord] = []
+    monkeypatch.setitem(machine.HANDLERS, "BINARY_OP", fail)
+    with records.listen(seen.append), pytest.warns(UserWarning, match="dynajit failed"):
+        dynajit.reset()
+        assert torch.equal(dynajit.compile(lambda t: t + 1, backend="eager")(x), x + 1)
+    assert any(breaks.INTERNAL.text in (record.skipped or "") for record in seen)
+
+
+__all__ = ["importlib"]
