@@ -1,0 +1,63 @@
+"""Objects live as long as the program's variables keep them, also across breaks; tracebacks show one frame."""
+
+from __future__ import annotations
+
+import traceback
+import weakref
+from typing import Any
+
+import torch
+
+import dynajit
+
+
+class Thing:
+    pass
+
+
+def test_an_object_dies_when_its_last_variable_is_deleted() -> None:
+    def program(x: Any) -> list[bool]:
+        thing = Thing()
+        seen = weakref.ref(thing)
+        y = x + 1
+        alive = [seen() is not None]
+        dynajit.graph_break()
+        alive.append(seen() is not None)
+        thing = None
+        dynajit.graph_break()
+        alive.append(seen() is not None)
+        y * 2
+        return alive
+
+    compiled = dynajit.compile(program, backend="eager")
+    assert program(torch.ones(1)) == [True, True, False]
+    for _ in range(2):
+        assert compiled(torch.ones(1)) == [True, True, False]
+
+
+def test_an_error_behind_breaks_shows_one_frame() -> None:
+    def program(x: Any) -> Any:
+        y = x + 1
+        dynajit.graph_break()
+        y = y * 2
+        dynajit.graph_break()
+        raise ValueError("at the end")
+
+    for _ in range(2):
+        try:
+            dynajit.compile(program, backend="eager")(torch.ones(1))
+        except ValueError as error:
+            assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == ["program"]
+
+
+def test_long_loops_without_tensors_are_run_not_traced() -> None:
+    def program(x: Any, count: int) -> Any:
+        total = 0
+        for number in range(count):
+            total += number
+        return x + total
+
+    compiled = dynajit.compile(program, backend="eager")
+    dynajit.counters.clear()
+    assert compiled(torch.ones(1), 10**6).item() == program(torch.ones(1), 10**6).item()
+    assert dynajit.counters["graph_breaks"]["trace-too-long"] >= 1
