@@ -55,11 +55,9 @@ def obstacle(plan: Plan) -> str:
         if isinstance(step, ExternStep):
             if not isinstance(step.target, torch._ops.OpOverload):
                 return f"{getattr(step.target, '__name__', step.target)} is no operator of torch's"
-            if (
-                torch.Tag.data_dependent_output in step.target.tags
-                or torch.Tag.dynamic_output_shape in step.target.tags
-            ):
-                return f"the sizes of {step.target}'s results depend on data"
+            # Sizes that depend on data are no matter here: every size of the plan is known. Indexing has that tag too.
+            if torch.Tag.data_dependent_output in step.target.tags:
+                return f"the host waits for the result of {step.target}"
     if not plan.steps:
         return "there is nothing to launch"
     return ""

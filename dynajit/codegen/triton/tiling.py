@@ -145,10 +145,8 @@ def _reduction(kernel: Kernel) -> Tile:
     pieces = 1
     if single and rows < ENOUGH_PROGRAMS:
         pieces = max(1, min(ceil_div(4 * MULTIPROCESSORS, rows), length // STEP))
-    r = min(power_of_two(length), STEP if single else 2 * STEP)
-    # Long rows are read once for each section: the more threads share one, the fewer are in flight, and the second
-    # reading finds them in the cache.
-    return Tile(1, r, looped=True, pieces=pieces, warps=8 if single else 16)
+    r = min(power_of_two(length), STEP)
+    return Tile(1, r, looped=True, pieces=pieces, warps=8)
 
 
 def _warps(elements: int) -> int:
