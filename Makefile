@@ -53,6 +53,7 @@ bench: build
 	-$(BIN)/python benchmarks/overhead.py --save
 	$(BIN)/python benchmarks/compile_time.py --save
 	$(BIN)/python benchmarks/kernels_cpu.py --save
+	-$(BIN)/python benchmarks/scaling.py --save
 	$(BIN)/python benchmarks/demo.py --save
 
 setup: $(READY)

@@ -48,6 +48,17 @@ def sum_all(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g:
     return a + b + c + d + e + f + g + h
 
 
+def sum_twenty(*tensors: Tensor) -> Tensor:
+    return sum(tensors[1:], tensors[0])
+
+
+def nested(batch: dict[str, Any]) -> Tensor:
+    y = batch["x"] * batch["scale"]["a"][0]
+    for entry in batch["more"]:
+        y = y + entry["t"]
+    return y
+
+
 def settings(x: Tensor, scale: float = 0.5, kind: str = "mean", table: dict[str, float] | None = None) -> Tensor:
     y = x * scale + (table["shift"] if table else 0.0)
     return y.mean() if kind == "mean" else y.sum()
@@ -60,6 +71,13 @@ def cases() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, An
     return {
         "x + 1": (add_one, (x,), {}),
         "8 tensors": (sum_all, tuple(torch.randn(4) for _ in range(8)), {}),
+        "20 tensors": (sum_twenty, tuple(torch.randn(4) for _ in range(20)), {}),
+        "nested containers": (
+            nested,
+            ({"x": x, "scale": {"a": [0.5]}, "more": [{"t": torch.randn(4)} for _ in range(4)]},),
+            {},
+        ),
+        "48 Linears": (nn.Sequential(*(nn.Linear(4, 4) for _ in range(48))).eval(), (batch,), {}),
         "Python arguments": (settings, (x,), {"kind": "sum", "table": {"shift": 1.5}}),
         "12 blocks": (nn.Sequential(*(Block(4) for _ in range(12))).eval(), (batch,), {}),
     }
