@@ -91,7 +91,8 @@ def _varies(tx: Tracer, obj: Any, source: Source) -> bool:
     """Whether a number from outside is symbolic in this capture."""
     if type(obj) is int:
         return abs(obj) < _LARGE and tx.seen.number(source, obj)
-    return type(obj) is float and math.isfinite(obj) and tx.seen.number(source, obj)
+    # a symbol that turns out to be zero has lost its sign
+    return type(obj) is float and math.isfinite(obj) and obj != 0 and tx.seen.number(source, obj)
 
 
 def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:

@@ -288,3 +288,11 @@ def test_compiled_models_see_changes() -> None:
         finally:
             undo()
         torch.testing.assert_close(compiled(x), model(x), msg=name)
+
+
+def test_zero_keeps_its_sign_where_a_number_is_found_to_change() -> None:
+    def f(x: Tensor, scale: float) -> tuple[Tensor, str]:
+        return x * 2, f"{scale:.1f}"
+
+    compiled, x = dynajit.compile(f, backend="eager"), torch.ones(2)
+    assert [compiled(x, scale)[1] for scale in (1.5, 2.5, -0.0, 0.0)] == ["1.5", "2.5", "-0.0", "0.0"]
