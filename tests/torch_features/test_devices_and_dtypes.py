@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from feature_cases import BACKENDS, Case, Cases, leaf, rand
 from torch import nn
 
+import dynajit
+
 cases = Cases()
 
 
@@ -72,3 +74,17 @@ def subclass_of_parameter():
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:
     case.check(backend)
+
+
+def test_a_device_context_entered_outside_is_left_for_real() -> None:
+    def leave(x: torch.Tensor, context: torch.device) -> torch.Tensor:
+        y = x + 1
+        context.__exit__(None, None, None)
+        return y + torch.ones(2)
+
+    context = torch.device("meta")
+    context.__enter__()
+    report = dynajit.explain(leave, backend="eager")(torch.zeros(2, device="cpu"), context)
+    assert report.error is None and report.result.tolist() == [2, 2]
+    assert torch.ones(1).device.type == "cpu"
+    assert [brk.kind for brk in report.break_reasons] == ["unsupported-value"]

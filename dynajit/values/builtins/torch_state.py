@@ -129,7 +129,7 @@ def enter_device(tx: Tracer, device: Value) -> Value:
 @builtin(torch.device.__exit__)
 def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
     if not tx.function_modes:
-        raise GraphBreak(breaks.CONTEXT_MANAGER, "leaving a device that was entered outside")
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving a device context that was entered outside")
     tx.journal.set_attr(tx, "function_modes", tx.function_modes[:-1])
     return ConstVal(None)
 
