@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind
 from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
+from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.liveness import cells_live
 from dynajit.bytecode.target import target
@@ -148,8 +149,9 @@ def push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list
 class Tail:
     """Emits some instructions of `code`, in their original order.
 
-    Locals in `shared` live in cells. `leaves` gives the label for each instruction outside of `chosen` that control may
-    go to; exceptions go to handlers among `chosen` alone. The lowest `dropped` stack slots are not there.
+    Locals in `shared` live in cells; an inlined comprehension that has a variable of such a name to itself gets a plain
+    local for it, and the cell stays as it is. `leaves` gives the label for each instruction outside of `chosen` that
+    control may go to; exceptions go to handlers among `chosen` alone. The lowest `dropped` stack slots are not there.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class Tail:
         self.labels: dict[int, Label] = dict(leaves)
         self.handlers: dict[tuple[int, int, bool], Handler] = {}
         self.super_sites = super_sites(code)
+        self.own = self._own_names()
         for i in chosen:
             instr = code.instrs[i]
             goals = [instr.target, instr.handler]
@@ -215,8 +218,23 @@ class Tail:
         self.emitter.op("RERAISE", 0)
         self.emitter.set_handler(None)
 
+    def _own_names(self) -> frozenset[tuple[int, str]]:
+        """Instructions in comprehensions that begin among `chosen`, with the shared names that mean another variable
+        there."""
+        code = self.code
+        return frozenset(
+            (i, code.instrs[clear].arg)
+            for clear, extent in isolated(code).items()
+            if clear in self.chosen and code.instrs[clear].arg in self.shared
+            for i in extent
+        )
+
     def _shared(self, instr: Instr) -> None:
         """A local that lives in a cell."""
+        if (instr.index, instr.arg) in self.own:
+            self.emitter.set_location(instr.positions)
+            self.emitter.op(instr.op, f".{instr.arg}")
+            return
         op = _IN_CELL.get(instr.op)
         if op is None:
             raise ValueError(f"{instr.op} of {instr.arg}, which lives in a cell")

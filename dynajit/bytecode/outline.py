@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from dynajit.bytecode.assemble import Emitter, Label
 from dynajit.bytecode.canonical import CELL_OPS, LOCAL_OPS, stack_shape
 from dynajit.bytecode.cfg import Loop, depths, successors, super_sites
+from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.continuation import Tail, new_names
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.liveness import live_before
@@ -266,41 +267,11 @@ def _variables(
 
 def _written(code: Code, body: list[int]) -> set[str]:
     """Locals that have another value after the body than before. An inlined comprehension puts back what it found."""
-    instrs, depth = code.instrs, depths(code)
-    saved: dict[str, list[int]] = {}
-    for i in body:
-        if instrs[i].op == "LOAD_FAST_AND_CLEAR":
-            saved.setdefault(instrs[i].arg, []).append(i)
-    written = set()
-    for i in body:
-        instr = instrs[i]
-        if instr.op not in ("STORE_FAST", "DELETE_FAST") or instr.arg in written:
-            continue
-        if instr.arg in saved and any(_puts_back(code, clear, i, depth) for clear in saved[instr.arg]):
-            continue
-        written.add(instr.arg)
-    return written
-
-
-def _puts_back(code: Code, clear: int, store: int, depth: list[int]) -> bool:
-    """Whether a store belongs to the comprehension that began with LOAD_FAST_AND_CLEAR at `clear`: its own item, which
-    lies higher on the stack, or the restoring one, or the one when it fails."""
-    instrs = code.instrs
-    if store < len(instrs) - 1 and any(
-        instrs[i].op == "RERAISE"
-        for i in range(store + 1, min(store + 8, len(instrs)))
-        if all(instrs[j].op in ("STORE_FAST", "SWAP", "POP_TOP", "RERAISE") for j in range(store + 1, i + 1))
-    ):
-        return True
-    restores = [
-        i
-        for i in range(clear + 1, len(instrs))
-        if instrs[i].op == "STORE_FAST" and instrs[i].arg == instrs[clear].arg and depth[i] <= depth[clear] + 4
-    ]
-    own_depth = depth[clear]
-    while clear > 0 and instrs[clear - 1].op in ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP"):
-        clear -= 1
-    return bool(restores) and clear < store <= restores[0] and depth[store] > own_depth
+    instrs, extents, inside = code.instrs, isolated(code), frozenset(body)
+    own = {(i, instrs[clear].arg) for clear, extent in extents.items() if clear in inside for i in extent}
+    return {
+        instrs[i].arg for i in body if instrs[i].op in ("STORE_FAST", "DELETE_FAST") and (i, instrs[i].arg) not in own
+    }
 
 
 def _cells(code: Code, body: list[int]) -> tuple[str, ...]:

@@ -18,9 +18,7 @@ from dynajit.bytecode.continuation import Tail, new_names, push_stack
 from dynajit.bytecode.decode import Code, Instr
 
 _STOPS = frozenset({"YIELD_VALUE", "RETURN_VALUE", "RETURN_CONST"})
-_REFUSED = frozenset(
-    {"SEND", "GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN", "LOAD_FAST_AND_CLEAR"}
-)
+_REFUSED = frozenset({"SEND", "GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN"})
 # they look at what lies below what they pop
 _PEEKS = {
     *("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "RERAISE"),

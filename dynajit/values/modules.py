@@ -28,7 +28,6 @@ class LibraryVal(RealVal):
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
 
-
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])
 

@@ -1,0 +1,54 @@
+"""Where an inlined comprehension has a variable to itself (CPython 3.12 and later).
+
+In: a decoded `Code`. Out: for each LOAD_FAST_AND_CLEAR, which saves the function's variable of that name on the stack,
+the instructions up to and with those that put it back: within them the name means the comprehension's own variable.
+Computed on first use and kept in `Code.memo`. Where the saved value lies is followed through every path, so another
+instruction that moves stack slots belongs into `_moved`.
+"""
+
+from __future__ import annotations
+
+from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.cfg import depths, successors
+from dynajit.bytecode.decode import Code, Instr
+
+
+def isolated(code: Code) -> dict[int, frozenset[int]]:
+    """For each LOAD_FAST_AND_CLEAR that control can reach the instructions during which its name is set aside."""
+    cached: dict[int, frozenset[int]] | None = code.memo.get("isolated")
+    if cached is None:
+        depth = depths(code)
+        cached = code.memo["isolated"] = {
+            instr.index: _extent(code, instr, depth)
+            for instr in code.instrs
+            if instr.op == "LOAD_FAST_AND_CLEAR" and depth[instr.index] >= 0
+        }
+    return cached
+
+
+def _extent(code: Code, clear: Instr, depth: list[int]) -> frozenset[int]:
+    """All that runs from `clear` until the value that it saved is stored."""
+    found = {clear.index}
+    pending = [(clear.index + 1, depth[clear.index])]
+    while pending:
+        i, slot = pending.pop()
+        if i in found:
+            continue
+        found.add(i)
+        instr = code.instrs[i]
+        top = depth[i] - 1
+        if instr.handler is not None and instr.handler_depth > slot:
+            pending.append((instr.handler, slot))
+        if instr.op == "STORE_FAST" and instr.arg == clear.arg and top == slot:
+            continue
+        if instr.op in JUMPS or instr.op not in TERMINATORS:
+            pending.extend((goal, _moved(instr, slot, top)) for goal in successors(instr))
+    return frozenset(found)
+
+
+def _moved(instr: Instr, slot: int, top: int) -> int:
+    """Where what was in `slot` is behind the instruction."""
+    if instr.op == "SWAP":
+        other = top + 1 - instr.arg
+        return other if slot == top else top if slot == other else slot
+    return slot
