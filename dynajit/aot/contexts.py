@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.autograd.grad_mode
 
+from dynajit import torch_compat
+
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 _EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
 
@@ -31,8 +33,24 @@ def has_bodies(gm: torch.fx.GraphModule) -> bool:
     return any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in _calls(gm))
 
 
+def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
+    """Whether the dtype of autocast changes inside of autocast. Weights that were cast before keep their dtype then,
+    until the outermost context ends: torch's cache of them does not look at the dtype."""
+    depth = int(torch_compat.any_autocast_enabled())
+    for node in _calls(gm):
+        if node.target is torch.autocast_increment_nesting:
+            depth += 1
+        elif node.target is torch.autocast_decrement_nesting:
+            depth -= 1
+        elif node.target is torch.set_autocast_dtype and depth > 0:
+            return True
+    return False
+
+
 def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
     """Why tracing the graph to ATen operations would lose something, or None."""
+    if mixes_autocast_dtypes(gm):
+        return "it nests autocast contexts of different dtypes, whose casts of weights are shared"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"

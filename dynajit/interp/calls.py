@@ -150,9 +150,12 @@ class Calls(Tracer):
         key = (fn, tuple(arg.hash_key(self) for arg in args), tuple((k, v.hash_key(self)) for k, v in kwargs.items()))
         known = self.cached_calls.get(key)
         if known is None:
+            changed = len(self.journal.dirty)
             known = self.call(self.from_real(fn.__wrapped__), args, kwargs)
-            if known.source is None and isinstance(known, (ListVal, DictVal, SetVal, DequeVal, ObjVal, IteratorVal)):
-                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()}, which may be changed")
+            if _has_identity(known):
+                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()} from call to call")
+            if len(self.journal.dirty) != changed:
+                raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache has effects at its first call")
             self.journal.set_item(self.cached_calls, key, known)
         return known
 
@@ -312,6 +315,14 @@ class Calls(Tracer):
 
     def cell_contents_source(self, source: Source) -> Source:
         return CellContentsSource(source)
+
+
+def _has_identity(value: Value) -> bool:
+    """Whether the program could tell a second object of the kind from the first, for it was made while tracing."""
+    if isinstance(value, TupleVal):
+        return value.source is None and any(_has_identity(item) for item in value.items)
+    mutable = (TensorVal, ListVal, DictVal, SetVal, DequeVal, ObjVal, IteratorVal)
+    return value.source is None and isinstance(value, mutable)
 
 
 def _plain_data(values: Sequence[Value]) -> bool:

@@ -51,7 +51,6 @@ CONSTANT_ATTRIBUTES = frozenset(
         "is_maia",
         "names",
         "_is_view",
-        "retains_grad",
     }
 )
 CONSTANT_METHODS = frozenset(
@@ -197,6 +196,10 @@ class TensorVal(Value):
             return self._grad(tx)
         if name == "is_leaf":
             return self._is_leaf()
+        if name == "retains_grad":
+            if self.source is not None and self.fake.requires_grad:
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "retains_grad of an input that requires grad")
+            return ConstVal(False)
         if name == "__class__":
             return tx.from_real(self.kind)
         return self._python_attribute(tx, name)

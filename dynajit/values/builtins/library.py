@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import ConstSource, ItemSource
+from dynajit.guards.source import ConstSource, ItemSource, LocalSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -57,6 +57,30 @@ def _refers_to(expected: Any, found: Any) -> bool:
     return isinstance(found, weakref.ref) and found() is expected()
 
 
+def _variables(frame: Any) -> list[Any]:
+    """What the frame's variables and stack hold, parameters that nobody read yet included."""
+    unread = getattr(frame.locals, "boxes", {})
+    return [
+        *(value for name, value in unread.items() if name not in dict.keys(frame.locals)),
+        *dict.values(frame.locals),
+        *(cell.contents for cell in frame.cells.values()),
+        *frame.stack,
+    ]
+
+
+def _is_held(tx: Any, known: Value) -> bool:
+    """Whether the object lives for sure: a variable holds it, or it is reached from one through what is unchanged."""
+    if known.source is None or isinstance(known.source, ConstSource):
+        return True
+    held = [value for frame in tx.frames for value in _variables(frame)]
+    if any(value is known for value in held):
+        return True
+    root = known.source.root()
+    if tx.journal.dirty:
+        return False
+    return not isinstance(root, LocalSource) or any(getattr(value, "source", None) == root for value in held)
+
+
 @builtin(weakref.ref.__call__)
 def referent(tx: Tracer, reference: Value) -> Value:
     """What a weak reference from outside refers to, where the trace knows another way to it."""
@@ -65,7 +89,7 @@ def referent(tx: Tracer, reference: Value) -> Value:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"calling {reference.describe()}")
     target = real()
     known = tx.known_object(target, ConstSource(real, "<weak reference>")) if target is not None else ConstVal(None)
-    if known is None:
+    if known is None or not (target is None or _is_held(tx, known)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
     tx.guard(reference.source, "PREDICATE", functools.partial(_refers_to, real), "refers to the same object")
     return known
