@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import ConstSource, InstanceAttrSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 
@@ -96,6 +96,8 @@ class ConstVal(Value):
 
     def _member_attribute(self, tx: Tracer, name: str) -> Value:
         """An attribute of an enumeration's member: its own, or its class's."""
+        if name == "__dict__":
+            return tx.wrap(self.value.__dict__, AttrSource(ConstSource(self.value, str(self.value)), name))
         descriptor = getattr(type(self.value), name, None)
         if name in self.value.__dict__ and not isinstance(descriptor, property):
             source = InstanceAttrSource(ConstSource(self.value, str(self.value)), name)

@@ -52,6 +52,15 @@ class DequeVal(SequenceVal):
         tx.journal.set_attr(self, "changes", self.changes + 1)
         tx.journal.replace_all(self.items, kept)
 
+    def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
+        """One more item; a deque with a limit or from outside takes the long way."""
+        if self.limit is not None or self.source is not None:
+            self.replace(tx, [item, *self.values(tx)] if left else [*self.values(tx), item], left)
+            return
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        self.items.insert(0 if left else len(self.items), item)
+        tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
+
     def iterate(self, tx: Tracer) -> Value:
         return DequeIterator(self)
 
@@ -148,12 +157,12 @@ def _iterator_at(deque: collections.deque[Any], index: int) -> Any:
 
 
 def append(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.replace(tx, [*self.values(tx), item])
+    self.grow(tx, item)
     return ConstVal(None)
 
 
 def appendleft(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.replace(tx, [item, *self.values(tx)], left=True)
+    self.grow(tx, item, left=True)
     return ConstVal(None)
 
 

@@ -218,14 +218,29 @@ class FunctionVal(Value):
             return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
         if name == "__module__":
             return tx.from_real(self.globals.get("__name__"))
+        if name == "__annotations__":
+            return self._made_annotations(tx)
         if name == "__doc__":
             first = self.code.co_consts[0] if self.code.co_consts else None
             return ConstVal(first if isinstance(first, str) else None)
-        if name in ("__dict__", "__annotations__"):
+        if name == "__dict__":
             super().getattr(tx, name)
         if name in ("__get__", "__call__"):
             return tx.class_attribute(self, types.FunctionType, name)
         raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def _made_annotations(self, tx: Tracer) -> Value:
+        """The dictionary of annotations, which exists from its first use on."""
+        made = DictVal()
+        parts = self._annotation_parts()
+        for key, value in zip(parts[::2], parts[1::2], strict=True):
+            made.setitem(tx, key, value)
+        tx.journal.set_item(self.attrs, "__annotations__", made)
+        return made
+
+    def _annotation_parts(self) -> Sequence[Value]:
+        """Names and annotations in turn, as MAKE_FUNCTION takes them."""
+        return self.annotations.items if isinstance(self.annotations, TupleVal) else ()
 
     def _outside_attribute(self, tx: Tracer, name: str) -> Value:
         real = self.real_function
@@ -256,7 +271,7 @@ class FunctionVal(Value):
     # -- generated code
 
     def children(self) -> Sequence[Value]:
-        parts = [self.defaults, self.kwdefaults, *self.closure]
+        parts = [self.defaults, self.kwdefaults, self.annotations, *self.closure]
         return [part for part in parts if part is not None]
 
     def fill_children(self) -> Sequence[Value]:
@@ -272,13 +287,13 @@ class FunctionVal(Value):
             out.const(self.globals)
             out.const(self.name)
             out.const(self.qualname)
-            for part in (self.defaults, self.kwdefaults):
+            for part in (self.defaults, self.kwdefaults, self.annotations):
                 out.push(part if part is not None else ConstVal(None))
             for cell in self.closure:
                 out.push(cell)
             out.emit.build_tuple(len(self.closure))
 
-        out.call_const(make_function, push, 7)
+        out.call_const(make_function, push, 8)
         if self.attrs:
             out.later(self, self.emit_effect)
 
@@ -334,11 +349,14 @@ def make_function(
     qualname: str,
     defaults: Any,
     kwdefaults: Any,
+    annotations: Any,
     closure: Any,
 ) -> types.FunctionType:
     """A function with the given parts; runs in generated code."""
     made = types.FunctionType(code, globals_, name, defaults, closure or None)
     made.__kwdefaults__ = kwdefaults
+    if annotations is not None:
+        made.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
     made.__qualname__ = qualname
     return made
 

@@ -568,8 +568,8 @@ def maker(cls: type) -> Callable[..., Any]:
     """The C `__new__` that makes a bare instance."""
     for base in cls.__mro__:
         new = base.__dict__.get("__new__")
-        if new is not None and not isinstance(new, staticmethod):
-            return base.__new__
+        if isinstance(new, types.BuiltinMethodType):  # a function stands there too, where somebody assigned it
+            return new
     return object.__new__
 
 

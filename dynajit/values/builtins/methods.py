@@ -349,6 +349,8 @@ def generator_iter(tx: Tracer, self: Value) -> Value:
 
 def iterator_next(tx: Tracer, self: Value) -> Value:
     """`iterator.__next__()`."""
+    if isinstance(self, ObjVal):
+        raise GraphBreak(breaks.GENERATOR, self.describe())  # a C iterator that nothing models
     return _resumed(tx, lambda: tx.next(self))
 
 

@@ -1,0 +1,81 @@
+"""Functions, enumerations and iterators that a compiled function makes have all that CPython gives them."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+
+def annotated(x: torch.Tensor) -> Any:
+    def inner(a: "torch.Tensor", b, *, c: "int" = 1) -> "str": ...  # type: ignore[no-untyped-def]
+
+    before = dict(inner.__annotations__)
+    inner.__annotations__["b"] = "more"
+    assert inner.__annotations__ is inner.__annotations__
+    return x + len(inner.__annotations__), before, inner.__annotations__
+
+
+def annotations_seen_later(x: torch.Tensor) -> Any:
+    def inner(a: "torch.Tensor", b) -> "str": ...  # type: ignore[no-untyped-def]
+
+    y = x * 2
+    print(end="")
+    return y + 1, inner.__annotations__
+
+
+def member_dictionary(x: torch.Tensor) -> Any:
+    return x + 1, sorted(Colour.RED.__dict__), Colour["RED"].__dict__["_value_"]
+
+
+def simple_enum(x: torch.Tensor) -> Any:
+    made = enum._simple_enum(etype=enum.IntEnum)(type("Made", (object,), {"a": 1, "b": 2}))  # type: ignore[attr-defined]
+    return x + made.b, [(member.name, member.value) for member in made], made.__name__
+
+
+def weak_members(x: torch.Tensor) -> Any:
+    kept = [Thing() for _ in range(3)]
+    members = weakref.WeakSet(kept)
+    count = 0
+    for member in members:
+        assert member in kept
+        count += 1
+    for member in weakref.WeakSet(thing for thing in kept):
+        count += member in kept
+    return x + count, count
+
+
+def queue(x: torch.Tensor) -> Any:
+    made: collections.deque[Any] = collections.deque()
+    for number in range(6):
+        made.append(number)
+        made.appendleft(x + number)
+    iterator = iter(made)
+    made.append(7)
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        return made.popleft(), made.pop(), list(made), str(error)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize(
+    "program", [annotated, annotations_seen_later, member_dictionary, simple_enum, weak_members, queue]
+)
+def test_same_as_eager(program: Callable[[torch.Tensor], Any]) -> None:
+    x = torch.arange(3.0)
+    assert str(dynajit.compile(program, backend="eager")(x)) == str(program(x))
