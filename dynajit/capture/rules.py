@@ -21,9 +21,7 @@ from dynajit.interp import policy
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARY_TESTS = os.path.join(_STDLIB, "test", "")  # programs as others are, though they lie there
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCH_CAPTURED = tuple(
-    _TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",), ("utils", "checkpoint.py"))
-)
+_TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",)))
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 
