@@ -49,3 +49,9 @@ def symbol_hints(env: Any) -> dict[Any, Any]:
     """The value at hand of each symbol of a ShapeEnv that has one."""
     found: dict[Any, Any] | None = getattr(env, "backed_var_to_val", None)
     return env.var_to_val if found is None else found  # type: ignore[no-any-return]
+
+
+def asks_to_start_again(error: Exception) -> bool:
+    """Whether AOTAutograd raised this to be called again with what it learnt. Its class is of torch's compiler, which
+    is not imported here."""
+    return type(error).__name__ == "TensorifyScalarRestartAnalysis"

@@ -53,15 +53,17 @@ def compile_with_autograd(
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
     with functorch_config.patch(torch_compat.aot_options()), tracing(context), _lstm_with_backward(gm):
-        compiled = aot_module_simplified(
-            traced,
-            [_as_fake(value, fake_mode) for value in example_inputs],
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
-            partition_fn=min_cut_rematerialization_partition,
-            decompositions=decompositions,
-            keep_inference_input_mutations=True,
+        compiled = _again_if_asked(
+            lambda: aot_module_simplified(
+                traced,
+                [_as_fake(value, fake_mode) for value in example_inputs],
+                fw_compiler=compiler("forward"),
+                bw_compiler=compiler("backward"),
+                inference_compiler=compiler("inference"),
+                partition_fn=min_cut_rematerialization_partition,
+                decompositions=decompositions,
+                keep_inference_input_mutations=True,
+            )
         )
     if context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -69,6 +71,17 @@ def compile_with_autograd(
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
     return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+
+
+def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """AOTAutograd's pass over symbolic floats raises when it finds one that has become a constant, having noted which:
+    the caller is to start again."""
+    try:
+        return compile()
+    except Exception as error:
+        if not torch_compat.asks_to_start_again(error):
+            raise
+    return compile()
 
 
 @contextlib.contextmanager
