@@ -58,6 +58,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return "a comprehension, of which the iterator is already running"
     if code.co_name in ("<module>", "__del__"):
         return "module code and finalisers run eagerly"
+    if code.co_name == "__torch_function__" and "super" in code.co_names:
+        return "it hands a tensor subclass's operation on to torch, which is not traced"
     if not code.co_flags & 0x01:
         return "a class body"
     return None

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import BoundBuiltin
-from dynajit.values.objects import ObjVal
+from dynajit.values.objects import ObjVal, payload_of
 from dynajit.values.polyfills import higher_order
 from dynajit.values.tensor import CONSTANT_METHODS, TensorVal
 
@@ -215,7 +216,7 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
         and self.source is not None
         and not has_hooks(real)
         and "_compiled_call_impl" not in real.__dict__
-        and not _written(self)
+        and not _written(tx, self, real)
     ):
         tx.guard(self.source, "NO_HOOKS")
         return tx.call(self.getattr(tx, "forward"), args, kwargs, tx.take_direct())
@@ -239,9 +240,16 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(module.__dict__.get(name) for name in _HOOKS) or any(_GLOBAL_HOOKS)
 
 
-def _written(module: ObjVal) -> bool:
+def _written(tx: Any, module: ObjVal, real: torch.nn.Module) -> bool:
+    """Whether the traced program has changed the module's hooks, or those of all modules."""
     changed = module._dict.changed_names if module._dict is not None else {}
-    return any(name in changed for name in _HOOKS)
+    if any(name in changed for name in _HOOKS):
+        return True
+    for hooks in (*(real.__dict__.get(name) for name in _HOOKS), *_GLOBAL_HOOKS):
+        known = tx.known_object(hooks, ConstSource(hooks, "<hooks>"))
+        if known is not None and not tx.journal.dirty.keys().isdisjoint((id(known), id(payload_of(known)))):
+            return True
+    return False
 
 
 __all__ = ["BoundBuiltin", "is_operation", "is_tensor_method"]
