@@ -39,7 +39,8 @@ void dj_frame_drop_locals(Frame *frame);
 /* Ends a frame that will not be evaluated. Steals the result; NULL with an error set raises. Returns it. */
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result);
 
-/* sys.settrace, or monitoring of lines or instructions, wants to see each line of this thread. */
+/* sys.settrace, or monitoring of lines or instructions, wants to see each line of this thread; or the frame is of such
+ * a function, or of an audit hook, which the interpreter called by itself and which is no part of the program. */
 bool dj_thread_is_traced(PyThreadState *tstate);
 
 /* The instance's own attribute, past its type. Borrowed or NULL, no error set. `name` is an exact str. */

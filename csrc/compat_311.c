@@ -106,7 +106,7 @@ void dj_frame_drop_locals(Frame *frame)
 
 bool dj_thread_is_traced(PyThreadState *tstate)
 {
-    return tstate->c_tracefunc != NULL;
+    return tstate->c_tracefunc != NULL || tstate->tracing > 0;
 }
 
 /* Attributes kept beside the object, not yet in a dict: at most 30, so a scan. */

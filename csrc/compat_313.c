@@ -148,7 +148,7 @@ void dj_frame_drop_locals(Frame *frame)
 
 bool dj_thread_is_traced(PyThreadState *tstate)
 {
-    if (tstate->c_tracefunc != NULL) {
+    if (tstate->c_tracefunc != NULL || tstate->tracing > 0) {
         return true;
     }
     /* sys.settrace and sys.setprofile have tools of their own, for all threads at once */
