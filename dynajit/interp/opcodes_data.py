@@ -330,7 +330,12 @@ def match_mapping(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def match_keys(tx: Any, frame: SymFrame, instr: Instr) -> None:
     keys, subject = frame.stack[-1], frame.stack[-2]
     found = []
+    seen: set[Any] = set()
     for key in tx.unpack(keys):
+        if key.is_const():
+            if key.const() in seen:
+                raise GraphBreak(breaks.RAISES, f"ValueError: mapping pattern checks duplicate key ({key.const()!r})")
+            seen.add(key.const())
         if not subject.contains(tx, key):
             frame.push(ConstVal(None))
             return
@@ -353,10 +358,13 @@ def match_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
         order = getattr(kind, "__match_args__", None)
         if order is None and kind in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
             found.append(subject)
-        elif order is None or positional > len(order):
+        elif type(order) is not tuple or positional > len(order):
             raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() accepts fewer positional sub-patterns")
         else:
             attributes = [*order[:positional], *attributes]
+    if len(set(attributes)) < len(attributes) or not all(type(name) is str for name in attributes):
+        # CPython raises when it comes to that name, after it read the attributes before it
+        raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}.__match_args__ doesn't name different attributes")
     for name in attributes:
         if not tx.has_attribute(subject, name):
             frame.push(ConstVal(None))

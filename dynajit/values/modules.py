@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from dynajit.guards.source import AttrSource, ConstSource, Source
-from dynajit.values.base import Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
 from dynajit.values.mapping import DictVal
@@ -27,6 +28,8 @@ class LibraryVal(RealVal):
             return tx.from_real(getattr(self.obj, name))
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
+        except Exception as error:  # code of the program's that stands behind the attribute
+            raise GraphBreak(breaks.RAISES, f"reading {name} raises {type(error).__name__}") from None
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])

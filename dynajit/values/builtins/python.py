@@ -430,7 +430,10 @@ def _number(kind: type, method: str) -> None:
                 return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
         if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
-            return args[0].call_special(tx, method)
+            made = args[0].call_special(tx, method)
+            if made.py_type() is not kind:  # CPython warns, converts or refuses
+                raise GraphBreak(breaks.SKIPPED_CALL, f"{kind.__name__}() of what makes no {kind.__name__}")
+            return made
         return tx.fold(kind, args, kwargs)
 
 
