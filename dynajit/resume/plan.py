@@ -73,6 +73,11 @@ _NEVER_RERUN = frozenset(
 )
 
 
+# A function that calls itself goes on once for each call under way. Past so many parameters for what is to go on, the
+# call is made for real and captured by itself: code, time and the interpreter's room would grow with the square.
+_MAX_PARAMETERS = 100
+
+
 class Resume(NamedTuple):
     """How one frame goes on: before the instruction `at`, with `stack` below the slots that the broken instruction
     pushes (kinds `pushes`). Locals in `shared` are passed in cells. With `throw`, `at` is an exception handler and what
@@ -107,6 +112,8 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     with, then in those outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
+        if depth > 0 and frames[0].code_object.co_argcount > _MAX_PARAMETERS:
+            break
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
             break
         loop = next((loop for loop in loops(frame.code) if frame.current.index in loop.members), None)
