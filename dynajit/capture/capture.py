@@ -84,6 +84,8 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
 def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
+    if rules.builtins_replaced():
+        return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return _detached(session, code, function)
     if not session.is_root(code) and rules.skip_frame(code, function.__globals__) is not None:

@@ -6,6 +6,7 @@ when called from a traced frame are in `interp/policy.py`; frames of the same mo
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import sysconfig
@@ -24,6 +25,29 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",)))
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
+
+_BUILTINS_NOW = vars(builtins)
+_BUILTINS = {
+    name: _BUILTINS_NOW[name]
+    for name in (
+        *(
+            "all",
+            "any",
+            "bool",
+            "callable",
+            "dict",
+            "enumerate",
+            "frozenset",
+            "getattr",
+            "hasattr",
+            "hash",
+            "id",
+            "int",
+        ),
+        *("isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next", "range", "repr", "reversed"),
+        *("set", "setattr", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip"),
+    )
+}
 
 # Dispatch modes under which tensors are fake, or operations are written down.
 _MODE_KEYS: Any = torch._C._TorchDispatchModeKey
@@ -68,6 +92,14 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
 def belongs_to_torch_compile(code: types.CodeType, globals_: dict[str, Any]) -> bool:
     """Whether the frame is the entry of a function that torch.compile made: all that it calls is torch's to compile."""
     return code.co_name == "compile_wrapper" and globals_.get("__name__") == "torch._dynamo.eval_frame"
+
+
+def builtins_replaced() -> bool:
+    """Whether somebody exchanged a builtin that the compiler itself is written with, so that it can't run."""
+    for name, value in _BUILTINS.items():  # noqa: SIM110 - `any` may be one of them
+        if _BUILTINS_NOW.get(name) is not value:
+            return True
+    return False
 
 
 def runs_for_another() -> str | None:

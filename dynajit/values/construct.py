@@ -80,7 +80,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
         made = bare_instance(tx, kind, args, kwargs)
-    _initialise(tx, kind, made, args, kwargs)
+    # `__new__` may give an instance of a subclass, which has its own
+    _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs)
     return made
 
 
@@ -116,7 +117,9 @@ def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwar
         return
     assert where is not None
     if isinstance(init, types.FunctionType):
-        tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs)
+        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs)
+        if given.py_type() is not type(None):
+            raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")
     elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):
         tx.call(bind(tx, made, kind, "__init__", init, where, tx.from_real(kind)), args, kwargs)
 

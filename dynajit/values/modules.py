@@ -131,7 +131,7 @@ class ModuleVal(RealVal):
     """A Python module."""
 
     def describe(self) -> str:
-        return f"the module {self.obj.__name__}"
+        return f"the module {vars(self.obj).get('__name__')}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         written = tx.global_value(self.obj.__dict__, name)
@@ -140,6 +140,8 @@ class ModuleVal(RealVal):
         if name in self.obj.__dict__ or hasattr(self.obj, name):
             found = getattr(self.obj, name)
         else:
+            if "__name__" not in self.obj.__dict__:
+                self.unsupported(name)
             tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
             raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
         if is_trusted(self.obj.__name__):

@@ -292,12 +292,14 @@ class ObjVal(Value):
             return self.instance_dict(tx)
         if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             return self._slot(tx, name, found, fallback)
+        getless = lookup_type(type(found), "__get__")[0] is MISSING and self._has_dict()
+        if getless and (own := self.instance_dict(tx).lookup(tx, ConstVal(name))) is not None:
+            return own
         return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
 
     def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
         if name in self.slots:
-            value = self.slots[name]
-            if value is not None:
+            if (value := self.slots[name]) is not None:
                 return value
         elif self.real_object is not None:
             try:
@@ -318,6 +320,8 @@ class ObjVal(Value):
             if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
                 tx.call(class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {})
                 return
+        elif getattr(custom, "__name__", "") != "__setattr__":
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} through another method written in C")
         elif not is_trusted(self.cls.__module__):
             tx.guard(type_source(self.cls, "__setattr__"), "ID", custom)
         self.generic_setattr(tx, name, value)
@@ -400,14 +404,12 @@ class ObjVal(Value):
         return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
 
     def call_special(self, tx: Tracer, name: str, *args: Value, direct: bool = False) -> Value:
-        method = self.special(tx, name)
-        if method is None:
+        if (method := self.special(tx, name)) is None:
             self.unsupported(f"{name}")
         return tx.call(method, args, {}, direct)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        method = self.special(tx, "__call__")
-        if method is None:
+        if (method := self.special(tx, "__call__")) is None:
             raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
         return tx.call(method, args, kwargs, direct)
 

@@ -354,7 +354,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     if issubclass(kind, type):
         return ClassVal(obj)
     if issubclass(kind, types.MappingProxyType):
-        return from_real(tx, dict(obj))
+        return wrap(tx, obj, ConstSource(obj, "a mapping proxy"))
     if issubclass(kind, (*LIBRARY_TYPES, property)):
         return LibraryVal(obj)
     if issubclass(kind, functools._lru_cache_wrapper):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import enum
+import functools
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +68,78 @@ def queue(x: torch.Tensor) -> Any:
         return made.popleft(), made.pop(), list(made), str(error)
 
 
+def init_returns(x: torch.Tensor) -> Any:
+    class Wrong:
+        def __init__(self) -> None:
+            return 10  # type: ignore[return-value]
+
+    try:
+        Wrong()
+    except TypeError as error:
+        return x + 1, str(error)
+    return x
+
+
+def other_subclass_made(x: torch.Tensor) -> Any:
+    return x + 1, Base(3).kept
+
+
+def set_without_get(x: torch.Tensor) -> Any:
+    obj = WithDescriptor()
+    before = obj.a is vars(WithDescriptor)["a"]
+    obj.a = 42
+    return x + obj.a, before
+
+
+def another_setattr(x: torch.Tensor) -> Any:
+    obj = Odd()
+    obj.y = 42
+    return x + obj["y"], dict(obj)
+
+
+def nameless_module(x: torch.Tensor) -> Any:
+    return x + 1, hasattr(NAMELESS, "absent")
+
+
+def replaced_len(x: torch.Tensor) -> Any:
+    old = builtins.len
+    try:
+        builtins.len = functools.lru_cache(lambda items: old(items) + 1)
+        print(end="")
+        return x + len((1, 2)), len("abc")
+    finally:
+        builtins.len = old
+
+
+class Setter:
+    def __set__(self, obj: Any, value: Any) -> None:
+        obj.__dict__["a"] = value
+
+
+class WithDescriptor:
+    a: Any = Setter()
+
+
+class Odd(dict[Any, Any]):
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]
+
+
+class Base:
+    kept: Any = None
+
+    def __new__(cls, kept: Any) -> Any:
+        return object.__new__(Derived)
+
+
+class Derived(Base):
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+
+NAMELESS = types.ModuleType("gone")
+del NAMELESS.__name__
+
+
 class Colour(enum.Enum):
     RED = 1
 
@@ -74,7 +149,11 @@ class Thing:
 
 
 @pytest.mark.parametrize(
-    "program", [annotated, annotations_seen_later, member_dictionary, simple_enum, weak_members, queue]
+    "program",
+    [
+        *(annotated, annotations_seen_later, member_dictionary, simple_enum, weak_members, queue, init_returns),
+        *(other_subclass_made, set_without_get, another_setattr, nameless_module, replaced_len),
+    ],
 )
 def test_same_as_eager(program: Callable[[torch.Tensor], Any]) -> None:
     x = torch.arange(3.0)
