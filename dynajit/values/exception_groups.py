@@ -77,14 +77,23 @@ def split(tx: Tracer, error: ExceptionVal, condition: Condition) -> tuple[Value,
     return derive(tx, error, matching), derive(tx, error, others) if others else NONE
 
 
+def _traced(error: Value) -> ExceptionVal:
+    """The exception, if it was raised while tracing."""
+    if not isinstance(error, ExceptionVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"except* of {error.describe()}, raised before")
+    return error
+
+
 def match_star(tx: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
     """What `except* wanted` takes of an exception, always as a group, and the rest."""
     kinds = tuple(kind.real() for kind in (wanted.values(tx) if isinstance(wanted, TupleVal) else [wanted]))
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise GraphBreak(breaks.RAISES, "TypeError: except* of what is no class of exceptions")
     if any(issubclass(kind, BaseExceptionGroup) for kind in kinds):
         raise tx.raised(TypeError, "catching ExceptionGroup with except* is not allowed. Use except instead.")
-    if not isinstance(error, ExceptionVal):
-        return NONE, NONE
-    match, rest = split(tx, error, lambda part: issubclass(part.cls, kinds))
+    if error.is_const():
+        return NONE, NONE  # nothing is left
+    match, rest = split(tx, _traced(error), lambda part: issubclass(part.cls, kinds))
     if isinstance(match, ExceptionVal) and not is_group(match):
         match = make_group(tx, BaseExceptionGroup, [ConstVal(""), TupleVal([match])])
     return match, rest
@@ -92,12 +101,12 @@ def match_star(tx: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
 
 def reraise_star(tx: Tracer, original: Value, raised: Value) -> Value:
     """What leaves the `except*` clauses: what they raised, and what none of them took."""
-    errors = [part for part in tx.unpack(raised) if isinstance(part, ExceptionVal)]
+    errors = [_traced(part) for part in tx.unpack(raised) if not part.is_const()]
     if not errors:
         return NONE
+    original = _traced(original)
     if not is_group(original):
         return errors[0]
-    assert isinstance(original, ExceptionVal)
     untaken = [part for part in errors if part is original or part.origin is (original.origin or original)]
     new: list[Value] = [part for part in errors if part not in untaken]
     left: Value = NONE

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.bytecode import segments
-from dynajit.values.base import NULL, Exhausted, Raised, Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal, HandledVal
 from dynajit.values.iterators import IteratorVal
@@ -39,6 +40,8 @@ class GeneratorVal(IteratorVal):
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__") and self.origin is None:
             return ConstVal(getattr(self.frame.code_object, "co_" + name.strip("_")))
+        if name.startswith("gi_"):
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{name} of {self.describe()}")
         return super().getattr(tx, name)
 
     def next(self, tx: Tracer) -> Value:
