@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.capture.capture import NOTHING
 from dynajit.report import records
 
 pytest.importorskip("transformers", reason="the models are transformers'")
@@ -31,7 +32,8 @@ def captured(run: Any) -> tuple[Any, list[records.CompileRecord]]:
 
 def assert_one_graph(found: list[records.CompileRecord]) -> None:
     assert [brk.reason for record in found for brk in record.breaks] == []
-    assert [record.skipped for record in found] == [None]
+    # a library's audit hook may run, and be looked at, in the middle
+    assert [record.skipped for record in found if record.skipped != NOTHING] == [None]
     assert sum(len(record.graphs) for record in found) == 1
 
 
