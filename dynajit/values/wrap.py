@@ -182,8 +182,8 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 @wraps_type(types.MappingProxyType)
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
     behind = gc.get_referents(obj)
-    if len(behind) != 1 or type(behind[0]) is not dict:
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of another type than dict")
+    if len(behind) != 1 or type(behind[0]) not in (dict, collections.OrderedDict):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of a type of its own")
     tx.guard(source, "ID", obj)
     return ProxyVal(wrap(tx, behind[0], ConstSource(behind[0], f"dict behind {source.name()}")), source)
 
