@@ -34,7 +34,7 @@ from dynajit.report import breaks, debug, logs, progress, records, runnable
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
-from dynajit.report.places import user_place
+from dynajit.report.places import trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
@@ -110,9 +110,8 @@ def _capture(
             compile_id,
             (code.co_filename, code.co_firstlineno),
         )
-    last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
-    record.lines = (code.co_firstlineno, last)
+    record.code = code
     with (
         collect() as phases,
         records.recording(record),
@@ -516,14 +515,9 @@ def _mutates(tx: Interpreter) -> bool:
 
 def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
     """The user's lines that the first and the last operation of a graph come from."""
-    found: list[FrameLoc] = []
-    for node in (nodes[0], nodes[-1]) if nodes else ():
-        lines = [line for line in node.meta.get("stack_trace", "").splitlines() if line.lstrip().startswith('File "')]
-        if lines:
-            _, filename, rest = lines[-1].split('"', 2)
-            number, _, function = rest.removeprefix(", line ").partition(", in ")
-            found.append(FrameLoc(filename, int(number), function=function))
-    return list(dict.fromkeys(found))
+    ends = (nodes[0], nodes[-1]) if nodes else ()
+    traces = [trace_locations(node.meta.get("stack_trace") or "") for node in ends]
+    return list(dict.fromkeys(trace[-1] for trace in traces if trace))
 
 
 def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc]) -> Unsupported:

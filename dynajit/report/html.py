@@ -97,11 +97,9 @@ class _Heat:
 
     def add(self, report: ExplainReport) -> None:
         for record in report.frames:
-            if record.skipped and record.lines:
-                for line in range(record.lines[0], record.lines[1] + 1):
+            if record.skipped:
+                for line in record.lines:
                     self.mark(record.filename, line, _EAGER)
-            elif record.lines:
-                self.kinds.setdefault(record.filename, {})
         for graph in report.graph_records:
             for node in graph.graph_module.graph.nodes:
                 places = trace_places(node.meta.get("stack_trace") or "")
@@ -121,10 +119,8 @@ def _source(report: ExplainReport) -> str:
     heat = _Heat()
     heat.add(report)
     legend = "".join(f'<span class="key {kind}">{text}</span>' for kind, text in _LEGEND.items())
-    blocks = [
-        _file(heat, filename, lines) for filename, lines in heat.kinds.items() if lines and not is_library(filename)
-    ]
-    library = [_file(heat, filename, lines) for filename, lines in heat.kinds.items() if lines and is_torch(filename)]
+    blocks = [_file(heat, filename, lines) for filename, lines in heat.kinds.items() if not is_library(filename)]
+    library = [_file(heat, filename, lines) for filename, lines in heat.kinds.items() if is_torch(filename)]
     inside = f"<details><summary>torch's own files</summary>{''.join(library)}</details>" if library else ""
     return f'<p class="legend">{legend}</p>{"".join(blocks)}{inside}' if blocks or library else ""
 

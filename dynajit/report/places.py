@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from dynajit.report.records import FrameLoc
+
 _OWN = str(Path(__file__).resolve().parent.parent) + "/"
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
 
@@ -23,16 +25,21 @@ def is_library(filename: str) -> bool:
     return filename.startswith((_OWN, _TORCH))
 
 
-def trace_places(text: str) -> list[tuple[str, int]]:
-    """File and line of each frame of a traceback-like text, outermost first."""
-    places = []
+def trace_locations(text: str) -> list[FrameLoc]:
+    """The frames of a traceback-like text, outermost first."""
+    found = []
     for line in text.splitlines():
         if line.startswith('  File "'):
             _, filename, rest = line.split('"', 2)
-            number = rest.removeprefix(", line ").partition(",")[0]
+            number, _, function = rest.removeprefix(", line ").partition(", in ")
             if number.isdigit():
-                places.append((filename, int(number)))
-    return places
+                found.append(FrameLoc(filename, int(number), function=function))
+    return found
+
+
+def trace_places(text: str) -> list[tuple[str, int]]:
+    """File and line of each frame of a traceback-like text, outermost first."""
+    return [(location.filename, location.lineno) for location in trace_locations(text) if location.lineno is not None]
 
 
 def user_place(text: str) -> tuple[str, int] | None:

@@ -7,6 +7,7 @@ any layer below finds it by `current()` and adds what it knows. Out: listeners (
 
 import contextlib
 import threading
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,8 +127,7 @@ class GuardRecord:
 class CompileRecord:
     """One frame that capture looked at.
 
-    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled. `lines` are the
-    first and the last line of the frame's code.
+    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled.
     """
 
     compile_id: str
@@ -140,8 +140,16 @@ class CompileRecord:
     phases: dict[str, float] = field(default_factory=dict)
     recompile_reason: str | None = None
     skipped: str | None = None
-    lines: tuple[int, int] | None = None
+    code: types.CodeType | None = None
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # phase, start and end by time.perf_counter()
+
+    @property
+    def lines(self) -> range:
+        """The lines of the frame's code; none if it is not known."""
+        if self.code is None:
+            return range(0)
+        last = max((line for _, _, line in self.code.co_lines() if line), default=self.firstlineno)
+        return range(self.firstlineno, last + 1)
 
 
 Listener = Callable[[CompileRecord], None]
