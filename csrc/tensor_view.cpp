@@ -4,6 +4,7 @@
  * dispatch keys, dtype, device, requires_grad, sizes and strides. About 10 ns; no Python runs. */
 #include "dynajit.h"
 
+#include <cstring>
 #include <cstdint>
 #include <new>
 #include <optional>
@@ -331,7 +332,21 @@ PyObject *tensor_stride(PyObject *, PyObject *const *args, Py_ssize_t nargs)
     return read_dimension(args, nargs, true);
 }
 
+/* The int64 that has a float's bits: how a kernel is given it. */
+PyObject *float_bits(PyObject *, PyObject *number)
+{
+    const double value = PyFloat_AsDouble(number);
+    if (value == -1.0 && PyErr_Occurred()) {
+        return nullptr;
+    }
+    int64_t bits;
+    static_assert(sizeof bits == sizeof value);
+    std::memcpy(&bits, &value, sizeof bits);
+    return PyLong_FromLongLong(bits);
+}
+
 PyMethodDef module_functions[] = {
+    {"float_bits", float_bits, METH_O, "float_bits(number)\n--\n\nThe int64 that has a float's bits."},
     {"tensor_size", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_size)), METH_FASTCALL,
      "tensor_size(tensor, dimension)\n--\n\nOne size of a tensor."},
     {"tensor_stride", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_stride)), METH_FASTCALL,

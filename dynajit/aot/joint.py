@@ -18,6 +18,7 @@ from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
 from dynajit.report import logs
+from dynajit.symbols import is_symbolic
 
 # (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
 CompileFn = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
@@ -76,18 +77,24 @@ def _may_need_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
 def _try_short_road(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
 ) -> FunctionalGraph | None:
-    if not all(_is_plain(value) for value in example_inputs):
+    if not all(_is_plain(value) or is_symbolic(value) for value in example_inputs):
         return None
     if any("unbacked_bindings" in node.meta for node in gm.graph.nodes):
         return None  # sizes that depend on data
-    fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
-    inputs = [_as_fake(value, fake_mode) for value in example_inputs]
+    fake_mode = detect_fake_mode(list(example_inputs)) or _fake_mode_of(example_inputs)
+    inputs = [_as_fake(v, fake_mode) if isinstance(v, torch.Tensor) else v for v in example_inputs]
     try:
         return trace_functional(gm, inputs, fake_mode, decompositions)
     except (NotSimple, RuntimeError) as reason:
         # The graph ran on fake tensors when it was captured: a RuntimeError is functionalisation's own.
         logs.emit("aot_graphs", f"through AOTAutograd: {str(reason).splitlines()[0]}")
         return None
+
+
+def _fake_mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
+    """A mode for inputs of which none is a fake tensor: it has to know the symbols among them."""
+    env = next((value.node.shape_env for value in inputs if is_symbolic(value)), None)
+    return FakeTensorMode(shape_env=env, static_shapes=env is None)
 
 
 def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
@@ -99,7 +106,7 @@ def _as_fake(value: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:
 
 
 def _is_plain(value: Any) -> bool:
-    """A strided tensor of no special class, with sizes known."""
+    """A strided tensor of no special class."""
     return (
         isinstance(value, torch.Tensor)
         and type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
@@ -107,5 +114,4 @@ def _is_plain(value: Any) -> bool:
         and not torch._is_functional_tensor(value)
         and not torch._C._functorch.is_functorch_wrapped_tensor(value)
         and not (value.is_conj() or value.is_neg() or value.is_quantized)
-        and all(type(size) is int for size in (*value.shape, *value.stride()))
     )

@@ -1,6 +1,7 @@
 """The short road for graphs that autograd has no business with: one pass from torch calls to a functional ATen graph.
 
-In:  a torch-level GraphModule and a static, strided fake tensor for each placeholder.
+In:  a torch-level GraphModule, and for each placeholder a strided fake tensor (its sizes may be symbolic) or a symbolic
+     number.
 Out: `FunctionalGraph`: ATen operations only, no mutation but `copy_` into mutated inputs at the end, the same inputs
      and outputs; or `NotSimple` with the reason why torch's AOTAutograd has to do it.
 
@@ -23,6 +24,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.decompositions import Decompositions
+from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
 
@@ -41,12 +43,12 @@ class FunctionalGraph:
     """`mutated` are the positions of the inputs that the graph writes to."""
 
     module: torch.fx.GraphModule
-    inputs: list[torch.Tensor]
+    inputs: list[Any]
     mutated: tuple[int, ...]
 
 
 def trace_functional(
-    gm: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], fake_mode: FakeTensorMode, decompositions: Decompositions
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], fake_mode: FakeTensorMode, decompositions: Decompositions
 ) -> FunctionalGraph:
     """The functional ATen graph of `gm`. Raises NotSimple; whatever the program itself raises comes through."""
     recorder = _Recorder(decompositions, fake_mode)
@@ -57,8 +59,16 @@ def trace_functional(
             recorder.constant(value)
     replay = _Replay(gm, recorder)
     grad_mode = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.set_grad_enabled(grad_mode), fake_mode, recorder, _functionalised():
-        wrapped = [torch._to_functional_tensor(value) for value in inputs]
+    symbolic = fake_mode.shape_env is not None and any(map(has_symbols, inputs))
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(grad_mode),
+        fake_mode,
+        recorder,
+        _python_composites() if symbolic else contextlib.nullcontext(),
+        _functionalised(),
+    ):
+        wrapped = [torch._to_functional_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
         outputs = replay.run(*wrapped, enable_io_processing=False)
         replay.refuse_mutated_constants()
         if torch.is_grad_enabled() != grad_mode:
@@ -66,6 +76,20 @@ def trace_functional(
         mutated = _write_mutations_back(recorder, inputs, wrapped, outputs)
         recorder.set_outputs([_output(recorder, value, wrapped, inputs) for value in outputs], mutated)
     return FunctionalGraph(recorder.graph_module(), list(inputs), tuple(mutated))
+
+
+def has_symbols(value: Any) -> bool:
+    """Whether it is a symbolic number, or a tensor with symbolic sizes or strides."""
+    if isinstance(value, torch.Tensor):
+        return not all(type(number) is int for number in (*value.shape, *value.stride()))
+    return is_symbolic(value)
+
+
+def _python_composites() -> contextlib.AbstractContextManager[Any]:
+    """With symbols, operators made of others run as Python where torch has that: its C++ asks for ints."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()  # type: ignore[no-untyped-call, no-any-return]
 
 
 @contextlib.contextmanager
@@ -79,15 +103,17 @@ def _functionalised() -> Iterator[None]:
 
 
 def _write_mutations_back(
-    recorder: _Recorder, inputs: Sequence[torch.Tensor], wrapped: Sequence[torch.Tensor], outputs: Sequence[Any]
+    recorder: _Recorder, inputs: Sequence[Any], wrapped: Sequence[Any], outputs: Sequence[Any]
 ) -> dict[int, torch.fx.Node]:
     """Position of each mutated input -> node of its new contents. Refuses the aliasing that values can't express."""
     mutated: dict[int, torch.fx.Node] = {}
     for position, (before, wrapper) in enumerate(zip(inputs, wrapped, strict=True)):
+        if not isinstance(before, torch.Tensor):
+            continue
         after = _unwrap(wrapper)
         if after is before:
             continue
-        if (after.shape, after.stride(), after.dtype) != (before.shape, before.stride(), before.dtype):
+        if _layout(after) != _layout(before):
             raise NotSimple("the metadata of an input is mutated")
         mutated[position] = recorder.node_of(after)
     written = {_storage(wrapped[position]) for position in mutated}
@@ -97,6 +123,12 @@ def _write_mutations_back(
     ):
         raise NotSimple("an output is a view of a mutated input")
     return mutated
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Sizes and strides as text where they are symbolic: comparing symbols would decide something of them."""
+    numbers = [number if type(number) is int else str(number) for number in (*tensor.shape, *tensor.stride())]
+    return (*numbers, tensor.dtype)
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -109,8 +141,11 @@ def _unwrap(wrapper: torch.Tensor) -> torch.Tensor:
 
 
 def _output(
-    recorder: _Recorder, value: Any, wrapped: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    recorder: _Recorder, value: Any, wrapped: Sequence[Any], inputs: Sequence[Any]
 ) -> torch.fx.Node | int | float | bool | str | None:
+    value = plain(value)
+    if is_symbolic(value):
+        return recorder.number(value)
     if isinstance(value, torch.Tensor):
         for wrapper, before in zip(wrapped, inputs, strict=True):
             if value is wrapper:
@@ -166,6 +201,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Keys of `_nodes` are identities, so what they identify has to stay alive.
         self._alive: list[torch.Tensor] = []
         self._constants: dict[int, FakeTensor] = {}
+        self._numbers: dict[Tree, torch.fx.Node] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -201,7 +237,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return NotImplemented
 
     def _record(self, func: Any, args: Any, kwargs: Any, value: Any) -> None:
-        operands = self._map(args, self.node_of), self._map(kwargs, self.node_of)
+        operands = self._map(args, self._operand), self._map(kwargs, self._operand)
         node = self.graph.create_node("call_function", func, *operands, name=func.overloadpacket.__name__)
         node.meta["val"] = value
         if self.current is not None and "stack_trace" in self.current.meta:
@@ -215,16 +251,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     part.meta.update(node.meta, val=item)
                     self._bind(item, part)
         elif value is not None:
+            # a number that depends on data, as of `item`
             raise NotSimple(f"{func} gives a {type(value).__name__}")
 
     def _bind(self, value: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(value)] = node
         self._alive.append(value)
 
-    def add_input(self, name: str, value: torch.Tensor) -> None:
+    def add_input(self, name: str, value: Any) -> None:
         node = self.graph.placeholder(name)
         node.meta["val"] = value
-        self._bind(value, node)
+        if isinstance(value, torch.Tensor):
+            self._bind(value, node)
+        elif is_symbolic(value):
+            self._numbers[tree_of(value.node.expr)] = node
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
         """The fake of a real tensor that the graph holds, which becomes an attribute of the graph's module."""
@@ -249,19 +289,53 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotSimple(f"a tensor of unknown origin: {value}")
         return node
 
-    def _fake(self, value: torch.Tensor) -> torch.Tensor:
-        return value if isinstance(value, FakeTensor) else self.constant(value)
+    # -- symbolic numbers
 
-    def _map(self, value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
-        """`value` with `fn` applied to each tensor in it."""
-        if isinstance(value, torch.Tensor):
+    def number(self, value: Any) -> Any:
+        """The node of a symbolic number; the number itself if it is a constant after all."""
+        value = plain(value)
+        if not is_symbolic(value):
+            return value
+        try:
+            return node_of(tree_of(value.node.expr), self._create_number, self._unknown, self._numbers)
+        except Untranslatable as error:
+            raise NotSimple(f"a number without a name: {error}") from error
+
+    def _create_number(self, target: Callable[..., Any], args: tuple[Any, ...]) -> torch.fx.Node:
+        node = self.graph.call_function(target, args)
+        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args))
+        return node
+
+    def _unknown(self, name: str) -> torch.fx.Node:
+        """A symbol that is no input itself: a size or stride of one."""
+        for node in self.graph.find_nodes(op="placeholder"):
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                continue
+            for read, numbers in ((aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())):
+                for at, number in enumerate(numbers):
+                    if is_symbolic(number) and str(number.node.expr) == name:
+                        made = self._numbers[name] = self.graph.call_function(read, (node, at))
+                        made.meta["val"] = number
+                        return made
+        raise NotSimple(f"a number of unknown origin: {name}")
+
+    # -- arguments
+
+    def _fake(self, value: Any) -> Any:
+        return value if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) else self.constant(value)
+
+    def _operand(self, value: Any) -> Any:
+        return self.node_of(value) if isinstance(value, torch.Tensor) else self.number(value)
+
+    def _map(self, value: Any, fn: Callable[[Any], Any]) -> Any:
+        """`value` with `fn` applied to each tensor and each symbolic number in it."""
+        if isinstance(value, torch.Tensor) or is_symbolic(value):
             return fn(value)
         if isinstance(value, (tuple, list)):
             return type(value)([self._map(item, fn) for item in value])
         if isinstance(value, dict):
             return {key: self._map(item, fn) for key, item in value.items()}
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise NotSimple("symbolic numbers")
         return value
 
     def set_outputs(self, outputs: list[Any], mutated: dict[int, torch.fx.Node]) -> None:
@@ -285,7 +359,7 @@ def _eliminate_dead_code(graph: torch.fx.Graph) -> None:
 
 
 def _has_effect(target: Any) -> bool:
-    if target is operator.getitem:
+    if not isinstance(target, torch._ops.OpOverload):  # arithmetic on numbers, an item of a result
         return False
     return (
         target.namespace not in ("aten", "prims")

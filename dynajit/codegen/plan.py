@@ -11,7 +11,8 @@ What the executor has to keep:
   order of `KernelStep.args`; then come the int64 values of the symbols `KernelInfo.sizes`. Shapes and strides are
   baked into the C text, in terms of these symbols where they are symbolic.
 * Sizes, strides, offsets and arguments of extern calls may hold `loopir.size.Size`s, whose text is a Python expression
-  over symbols. A symbol's value is known from its `SizeStep` on.
+  over symbols; arguments of extern calls also `RuntimeFloat`s, whose text is a symbol. A symbol's value is known from
+  its `SizeStep` on.
 * A kernel returns nothing; or, where `KernelInfo.checked`, an int: 0, or 1 + an index into `KernelInfo.errors`,
   to be raised as IndexError.
 * Sizes, strides, dtypes and devices of inputs are those of the example inputs (guards see to it).
@@ -123,8 +124,9 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class SizeStep:
-    """`symbol` gets its value: `what` is "number" (the int under the name `source`), "size" or "stride" (of the tensor
-    `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known before)."""
+    """`symbol` gets its value: `what` is "number" (the int or float under the name `source`), "size" or "stride" (of
+    the tensor `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known before; it may
+    call functions of `math`, and `float_bits`: the int64 that has a float's bits, for a kernel's argument)."""
 
     symbol: str
     what: str

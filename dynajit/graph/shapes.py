@@ -66,6 +66,7 @@ class Shapes:
         self.locate = locate
         self._env: ShapeEnv | None = None
         self.symbols: dict[str, Symbol] = {}
+        self._numbers: dict[Source, str] = {}
         # numbers other than a symbol's first, and what they have to equal
         self._bound: list[tuple[Source, Any, FrameLoc | None]] = []
         self._places: list[FrameLoc | None] = []
@@ -187,7 +188,12 @@ class Shapes:
 
     def number(self, real: Any, source: Source) -> Any:
         """A symbolic int or float from outside."""
-        return self._symbol(source, real, None, False, positive=False)
+        name = self._numbers.get(source)
+        if name is not None:
+            return self.symbolic(self.symbols[name])
+        made = self._symbol(source, real, None, False, positive=False)
+        self._numbers[source] = str(made.node._expr)
+        return made
 
     # -- at the end
 

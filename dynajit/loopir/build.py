@@ -13,7 +13,7 @@ from dynajit.loopir import nodes
 from dynajit.loopir.index import constant
 from dynajit.loopir.nodes import Const, Op, Scalar
 from dynajit.loopir.ops import LOW_PRECISION, OPS
-from dynajit.loopir.size import Size
+from dynajit.loopir.size import RuntimeFloat, Size
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -21,8 +21,10 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
-def number(value: bool | float | Size, dtype: torch.dtype) -> Scalar:
+def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Scalar:
     """A Python number as an expression; for bfloat16 and float16 rounded to them."""
+    if isinstance(value, RuntimeFloat):
+        return convert(nodes.op("from_bits", (nodes.position(constant(value.bits)),), torch.float64), dtype)  # type: ignore[arg-type]
     if isinstance(value, Size):
         return convert(nodes.position(constant(value)), dtype)  # type: ignore[arg-type]
     if dtype in LOW_PRECISION:

@@ -36,6 +36,7 @@ from dynajit.loopir.nodes import (
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.size import SizeTable, Undecided
+from dynajit.symbols import is_symbolic
 
 __all__ = ["SymbolicShapes", "lower", "lower_pieces", "lower_pointwise", "lower_reduction", "lower_view"]
 
@@ -102,7 +103,7 @@ class _Lowering:
 
     def _bind_sizes(self, name: str, fake: Any) -> list[SizeOrigin]:
         """The symbols whose values are known as soon as there is the number or tensor of that name."""
-        if isinstance(fake, torch.SymInt):
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
             places: list[tuple[str, int, Any]] = [("number", 0, fake)]
         elif isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
             places = [("size", at, size) for at, size in enumerate(fake.shape)]
@@ -111,7 +112,7 @@ class _Lowering:
             return []
         made = []
         for what, at, number in places:
-            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
+            if is_symbolic(number) and number.node.expr.is_Symbol:
                 symbol = str(number.node.expr)
                 if symbol not in self.bound:
                     self.bound.add(symbol)
@@ -131,7 +132,7 @@ class _Lowering:
 
     def _source(self, name: str, fake: Any, external: bool = False) -> Any:
         """The value of something in memory; a `NameRef` for what is no plain tensor."""
-        if isinstance(fake, torch.SymInt):
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
             return self.sizes.of(fake)
         if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
             return NameRef(name)
@@ -157,7 +158,7 @@ class _Lowering:
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]  # type: ignore[index]
         out = node.meta.get("val")
-        if isinstance(out, (torch.SymInt, int)) and not isinstance(out, bool) and self._is_known(out):
+        if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
         function = LOWERINGS.get(node.target)
         if function is not None and str(node.target) not in self.left:
@@ -180,6 +181,8 @@ class _Lowering:
         made = len(self.program.items)
         try:
             made_here = _as_in_eager(function(build, *args, **kwargs), build.out)
+            if _is_lost_view(node.target, made_here):
+                raise NotLowered("no strides are known that give the view")
             return _spoilt(build, made_here) if str(node.target) == config.planted_bug else made_here
         except (NotLowered, Undecided):
             del self.program.items[made:]
@@ -275,6 +278,16 @@ def _as_in_eager(value: Any, fake: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_as_in_eager(item, part) for item, part in zip(value, fake, strict=True))
     return replace(value, stride=tuple(fake.stride())) if isinstance(value, Value) else value
+
+
+def _is_lost_view(target: Any, value: Any) -> bool:
+    """Whether torch gives a view here, whose memory is its base's, and the value found is none that memory has: with
+    symbolic sizes it may take knowledge that nobody has here to tell the strides."""
+    return (
+        isinstance(value, Value)
+        and any(result.alias_info is not None for result in target._schema.returns)
+        and affine(value) is None
+    )
 
 
 def _same_strides(shape: Any, one: Any, other: Any) -> bool:

@@ -16,7 +16,7 @@ from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS
 from dynajit.loopir.registry import NotLowered, lowering
-from dynajit.loopir.size import Size
+from dynajit.loopir.size import RuntimeFloat, Size
 
 aten = torch.ops.aten
 Operand = Value | Number
@@ -184,7 +184,7 @@ def _scaled(b: Scalar, alpha: Number) -> Scalar:
 def _arithmetic(build: Builder, alpha: Number) -> None:
     if build.out.dtype is torch.bool:
         raise NotLowered("arithmetic on bool")
-    if type(alpha) is bool or (isinstance(alpha, float) and not build.out.dtype.is_floating_point):
+    if type(alpha) is bool or (isinstance(alpha, (float, RuntimeFloat)) and not build.out.dtype.is_floating_point):
         raise NotLowered("an alpha that eager refuses")
 
 
@@ -254,6 +254,8 @@ def _constant_divisor(build: Builder, y: Operand) -> None:
 
 @lowering(aten.pow.Tensor_Scalar)
 def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
+    if isinstance(exponent, RuntimeFloat):
+        raise NotLowered("eager has other ways for some exponents")
     if build.out.dtype in INTS:
         if exponent not in (1, 2, 3):
             raise NotLowered
@@ -319,8 +321,8 @@ def _promoted(x: Operand, y: Operand) -> torch.dtype:
     """The dtype in which torch compares two operands: the higher category wins, then tensors with dimensions."""
 
     def sample(value: Operand) -> Any:
-        if isinstance(value, Size):
-            return 0
+        if isinstance(value, (Size, RuntimeFloat)):
+            return 0 if isinstance(value, Size) else 0.0
         return torch.empty([0] * len(value.shape), dtype=value.dtype) if isinstance(value, Value) else value
 
     return check_dtype(torch.result_type(sample(x), sample(y)))
@@ -435,7 +437,7 @@ def _copy(build: Builder, x: Value, source: Value, non_blocking: bool = False) -
 
 
 def _filled(build: Builder, value: Number) -> Value:
-    if not isinstance(value, (bool, int, float, Size)):
+    if not isinstance(value, (bool, int, float, Size, RuntimeFloat)):
         raise NotLowered
     dtype = check_dtype(build.out.dtype)
     if dtype in INTS and not isinstance(value, Size) and (isinstance(value, float) or not _fits(value, dtype)):

@@ -130,6 +130,15 @@ OPS: dict[str, ScalarOp] = {
     "atan2": _floats(25, torch.atan2, "atan2_{s}({0}, {1})", "atan2", arity=2),
     # Any dtype to any: the result's C type is known to the printer.
     "convert": ScalarOp(1, SUPPORTED, "any", 1, torch.Tensor.to, ""),
+    # The float64 that has the bits of an int64: a Python float that is known when the graph runs (`size.py`).
+    "from_bits": ScalarOp(
+        1,
+        frozenset({torch.int64}),
+        "any",
+        0,
+        lambda bits: bits.view(torch.float64),
+        "((union {{ int64_t bits; double value; }}){{{0}}}).value",
+    ),
 }
 
 

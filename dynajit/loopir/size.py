@@ -1,8 +1,8 @@
 """Symbolic sizes: polynomials with integer coefficients over symbols that are known when the graph runs.
 
-In: torch's SymInts, by `SizeTable.of`. Out: `Size`, which stands wherever the loop IR has an int: arithmetic gives ints
-again where the symbols cancel. Text of a size is an expression of Python and of C alike; what is no polynomial (a
-rounded division) is a symbol of its own, with a definition for the plan.
+In: torch's SymInts, by `SizeTable.of` (which makes a `RuntimeFloat` of a SymFloat). Out: `Size`, which stands wherever
+the loop IR has an int: arithmetic gives ints again where the symbols cancel. Text of a size is an expression of Python
+and of C alike; what is no polynomial (a rounded division) is a symbol of its own, with a definition for the plan.
 Comparisons are proofs: `a < b` is True only if it holds for all values that the symbols can have, so neither `a < b`
 nor `a >= b` may hold. Where only speed depends on it, ask `hint_of`.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeAlias
+
+import torch
 
 from dynajit import symbols, torch_compat
 
@@ -73,6 +75,26 @@ def _made(terms: Terms) -> int | Size:
     if len(kept) == 1 and () in kept:
         return kept[()]
     return Size(kept)
+
+
+class RuntimeFloat:
+    """A Python float that is known when the graph runs. `name` is its symbol; `bits` is the symbol of the int64 with
+    the same bits, which is how a kernel is given it. Nothing can be said of it before."""
+
+    __slots__ = ("bits", "name")
+
+    def __init__(self, name: str, bits: Size) -> None:
+        self.name = name
+        self.bits = bits
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def _undecided(self, other: Any = None) -> Any:
+        raise Undecided(self.name)
+
+    __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _undecided
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _undecided
 
 
 class Size:
@@ -192,7 +214,7 @@ class Size:
         return math.gcd(*self.terms.values())
 
 
-_WORD = re.compile(r"\b[a-z]+[0-9]+\b")
+_WORD = re.compile(r"(?<![.\w])[a-z]+[0-9]+\b")
 
 
 def symbols_in(text: str) -> list[str]:
@@ -290,21 +312,49 @@ class SizeTable:
         self.symbols: dict[str, SizeSymbol] = {}
         # symbols that stand for what is no polynomial -> Python text over the other symbols
         self.definitions: dict[str, str] = {}
-        self._derived: dict[symbols.Tree, int | Size] = {}
+        self._derived: dict[symbols.Tree, Size] = {}
+        self._names: dict[symbols.Tree, str] = {}
 
     def of(self, number: Any) -> Any:
         """An int, a SymInt or torch's expression as an int or Size."""
         if isinstance(number, int):
             return number
         node = number.node
+        if isinstance(number, torch.SymFloat):
+            return self._float(node.expr, node.shape_env)
         return self._of(node.expr, node.shape_env)
 
+    def _float(self, expr: Any, env: Any) -> float | RuntimeFloat:
+        if expr.is_number:
+            return float(expr)
+        tree = symbols.tree_of(expr)
+        for symbol in expr.free_symbols:
+            if symbol.is_integer:
+                self._of(symbol, env)
+        name = tree if isinstance(tree, str) else self._name_of(tree)
+        bits = self._name_of(("bits", name))
+        if name != tree:
+            self.definitions.setdefault(name, symbols.readable(tree))
+        self.definitions.setdefault(bits, f"float_bits({name})")
+        known = self.symbols.setdefault(bits, SizeSymbol(bits, -FAR, 0))
+        return RuntimeFloat(name, Size({(known,): 1}))
+
+    def _name_of(self, tree: symbols.Tree) -> str:
+        return self._names.setdefault(tree, f"w{len(self._names)}")
+
     def _of(self, expr: Any, env: Any) -> Any:
-        if expr.is_Symbol:
-            return Size({(self._symbol(str(expr), expr, env),): 1})
         if expr.is_Integer:
             return int(expr)
+        if expr.is_Symbol:
+            factor = _divisor(expr, env)
+            if factor != 1:
+                return self._derive(("floordiv", str(expr), factor), expr // factor, env) * factor
+            return Size({(self._symbol(str(expr), expr, env),): 1})
         kind = type(expr).__name__
+        if kind in ("FloorDiv", "CleanDiv"):
+            exact = quotient(self._of(expr.args[0], env), self._of(expr.args[1], env))
+            if exact is not None:
+                return exact
         if kind == "Add":
             return functools.reduce(lambda a, b: a + b, (self._of(part, env) for part in expr.args))
         if kind == "Mul" and all(part.is_Integer or not part.is_Number for part in expr.args):
@@ -314,25 +364,33 @@ class SizeTable:
         return self._other(expr, env)
 
     def _other(self, expr: Any, env: Any) -> Any:
-        tree = symbols.tree_of(expr)
+        """What is no polynomial: a symbol of its own."""
+        for symbol in expr.free_symbols:
+            self._of(symbol, env)
+        return self._derive(symbols.tree_of(expr), expr, env)
+
+    def _derive(self, tree: symbols.Tree, expr: Any, env: Any) -> Size:
         found = self._derived.get(tree)
         if found is None:
-            for name in symbols.names_in(tree):
-                if name not in self.symbols:
-                    self._of(next(symbol for symbol in expr.free_symbols if str(symbol) == name), env)
             name = f"z{len(self._derived)}"
             self.definitions[name] = symbols.readable(tree)
-            found = self._derived[tree] = Size({(self._symbol(name, expr, env),): 1})
+            hint = symbols.value_of(tree, {str(symbol): _hint(symbol, env) for symbol in expr.free_symbols})
+            found = self._derived[tree] = Size({(self._symbol(name, expr, env, hint),): 1})
         return found
 
-    def _symbol(self, name: str, expr: Any, env: Any) -> SizeSymbol:
+    def _symbol(self, name: str, expr: Any, env: Any, hint: int | None = None) -> SizeSymbol:
         known = self.symbols.get(name)
         if known is None:
             low = env.bound_sympy(expr).lower
-            values: Mapping[str, int] = {key: symbol.hint for key, symbol in self.symbols.items()}
-            hint = _hint(expr, env) if name not in self.definitions else symbols.value_of(symbols.tree_of(expr), values)
+            hint = _hint(expr, env) if hint is None else hint
             known = self.symbols[name] = SizeSymbol(name, int(low) if low.is_Integer else 0, int(hint))
         return known
+
+
+def _divisor(symbol: Any, env: Any) -> int:
+    """What the symbol is known to be a multiple of: the trace relied on it, and a guard sees to it."""
+    known = [mod.args[1] for mod in getattr(env, "divisible", ()) if mod.args[0] == symbol and mod.args[1].is_Integer]
+    return math.lcm(*map(int, known))
 
 
 def _hint(expr: Any, env: Any) -> int:

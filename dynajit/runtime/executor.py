@@ -32,7 +32,7 @@ from dynajit.codegen.plan import (
     SizeStep,
     ViewStep,
 )
-from dynajit.loopir.size import Size, is_symbolic
+from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
 from dynajit.runtime import load
 
 _serial = itertools.count()
@@ -88,10 +88,11 @@ class _Writer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.scope: dict[str, Any] = {"_fix": _fix, "_raise_index_error": _raise_index_error, "math": math}
-        self.scope["_with_sizes"] = _with_sizes
+        self.scope.update(_with_sizes=_with_sizes, float_bits=_C.float_bits)
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library", "math"}
+        self._taken.add("float_bits")
         self._taken.update(step.symbol for step in plan.steps if isinstance(step, SizeStep))
         self.kernels = {kernel.name: kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
         self._bound: dict[tuple[str, int], str] = {}
@@ -265,7 +266,9 @@ class _Writer:
             return f"[{', '.join(self._expression(item) for item in value)}]"
         if isinstance(value, dict) and all(type(key) is str for key in value):
             return "{" + ", ".join(f"{key!r}: {self._expression(item)}" for key, item in value.items()) + "}"
-        if value is None or type(value) in (bool, int, str, Size) or (type(value) is float and math.isfinite(value)):
+        if value is None or type(value) in (bool, int, str, Size, RuntimeFloat):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
             return repr(value)
         return self._bind("constant", value)
 
