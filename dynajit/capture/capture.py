@@ -376,7 +376,7 @@ class FrameCapture:
             pure = not (_mutates(tx) or (tx.graph.impure and not draws))
             if draws and pure:
                 graph = _C.GraphCall(drawing_again(graph))
-            rerun = Rerun(self.code, self.function.__globals__, module.graph, pure, self._own_backend())
+            rerun = Rerun(self.code, self.function.__globals__, module, pure, self._own_backend())
             emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
         with timer("bytecode"):
             code = emission.finish()

@@ -13,6 +13,8 @@ import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.graph.refusals import refusal
+
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
 _BY_FUNCTION: Any = registered_hop_fake_fns
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -35,6 +37,9 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             rule = func.python_key_table.get(FakeTensorMode)
             if rule is not None:
                 return rule(self, *args, **(kwargs or {}))
+        refused = refusal(func, args, kwargs or {})
+        if refused is not None:
+            raise RuntimeError(refused)
         return self.dispatch(func, types, args, kwargs or {})
 
 

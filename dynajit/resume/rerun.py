@@ -1,12 +1,15 @@
 """What generated code does when the graph's call raises: put torch's state back, and run the original frame.
 
 In: the exception, and the frame's parameters and cells as generated code was given them. Out: what the original gives
-or raises. A graph is called before any effect of the frame; if it changed nothing itself, running the original is what
-the user asked for: the effects of the lines before the one that raises happen, and the exception has eager's words.
+or raises. A graph is called before any effect of the frame; if it has changed nothing itself, running the original is
+what the user asked for: the effects of the lines before the one that raises happen, and the exception has eager's words
+and context. A graph that changes something has not done so yet where the operation that raised, known by the line of
+the graph's code in the traceback, comes before the first that does.
 """
 
 from __future__ import annotations
 
+import re
 import traceback
 import types
 from collections.abc import Callable
@@ -21,6 +24,8 @@ from dynajit.report.counters import counters
 from dynajit.values.builtins.torch_state import SETTINGS, EntryState
 
 _LAYERS: Any = torch._C._functorch
+# operations that find a bad index only when they have written some items, and would add to these a second time
+_ADDS_TO_ITEMS = re.compile("index_|scatter|put_|foreach")
 _NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
 
 
@@ -29,16 +34,20 @@ class Rerun:
 
     Attributes:
         pure: the graph changes nothing, so that the frame can be run again from its start.
+        spared: lines of the graph's code at which nothing has been changed yet.
         trusted: the backend is one of dynajit's: if the original raises nothing, its result stands. Else what the
             backend raises by itself is for the user to see.
     """
 
     def __init__(
-        self, code: types.CodeType, globals_: dict[str, Any], graph: torch.fx.Graph, pure: bool, trusted: bool
+        self, code: types.CodeType, globals_: dict[str, Any], module: torch.fx.GraphModule, pure: bool, trusted: bool
     ) -> None:
+        graph = module.graph
         self.code = code
         self.globals = globals_
         self.pure = pure
+        self.spared = frozenset[int]() if pure else _lines_before_changes(module)
+        self.graph_file = module.forward.__code__.co_filename
         self.trusted = trusted
         self.state = EntryState()
         targets = {node.target for node in graph.nodes if node.op == "call_function"}
@@ -53,11 +62,11 @@ class Rerun:
 
     def needed(self) -> bool:
         """Whether there is anything to do when the graph raises."""
-        return self.pure or bool(self.settings) or self.nests
+        return self.pure or bool(self.spared) or bool(self.settings) or self.nests
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back()
-        if not self.pure or not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS):
+        if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
             raise error
         if self._function is None:
             code = build_copy(decode(self.code))
@@ -70,6 +79,17 @@ class Rerun:
         counters["reruns"][type(error).__name__] += 1
         return result
 
+    def _unchanged(self, error: BaseException) -> bool:
+        """Whether the graph has changed nothing of the program's before it raised."""
+        if self.pure or not self.spared:
+            return self.pure
+        lines = [
+            line
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == self.graph_file
+        ]
+        return len(lines) == 1 and lines[0] in self.spared
+
     def _put_back(self) -> None:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
         if _LAYERS.get_dynamic_layer_stack_depth() > self.depth:
@@ -78,6 +98,20 @@ class Rerun:
             setter(*args)
         if self.nests:
             self.state.restore()
+
+
+def _lines_before_changes(module: torch.fx.GraphModule) -> frozenset[int]:
+    """Lines of the module's code up to that of the first operation that changes something, which is one of them unless
+    it may have done so in part when it raises."""
+    nodes = list(module.graph.nodes)
+    first = next(index for index, node in enumerate(nodes) if node.meta.get("changes") or index == len(nodes) - 1)
+    if not _ADDS_TO_ITEMS.search(str(nodes[first].target)):
+        first += 1
+    return frozenset(
+        line + module._prologue_start
+        for line, index in (module._lineno_map or {}).items()
+        if index is not None and index < first
+    )
 
 
 def drawing_again(graph: Callable[..., Any]) -> Callable[..., Any]:

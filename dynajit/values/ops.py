@@ -116,9 +116,9 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
-    result = run_fake(
-        tx.graph, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
-    )
+    fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+    versions = _versions(fakes)
+    result = run_fake(tx.graph, op, target, *fakes)
     if tx.graph.shapes.active:
         tx.graph.assert_promises()
         if is_symbolic(result) and tx.graph.knows(result):
@@ -129,15 +129,28 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
     )
     _note_data(tx, node, result)
+    if None in versions or _versions(fakes) != versions:
+        node.meta["changes"] = True
     if result is None:
         tx.graph.impure = True
-        tx.graph.effects = tx.graph.effects or target is not torch._assert_async
+        if target is not torch._assert_async:
+            tx.graph.effects = node.meta["changes"] = True
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
     if _draws_random(name):
-        tx.graph.impure = True  # the generator moves on, whatever becomes of the result
+        # the generator moves on, whatever becomes of the result
+        tx.graph.impure = node.meta["changes"] = True
     return model_result(tx, result, node)
+
+
+def _versions(fakes: Any) -> list[int | None]:
+    """The versions of the tensors among an operation's arguments; None for one that keeps none."""
+    if isinstance(fakes, torch.Tensor):
+        return [None if fakes.is_inference() else fakes._version]
+    if isinstance(fakes, (list, tuple)):
+        return [version for fake in fakes for version in _versions(fake)]
+    return _versions(list(fakes.values())) if isinstance(fakes, dict) else []
 
 
 def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:

@@ -188,6 +188,12 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     if function is None or not all(map(is_number, args)):
         return None
     numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    if any(isinstance(number, bool) for number in numbers) and not any(
+        isinstance(number, torch.SymBool) for number in numbers
+    ):
+        if fn in (builtins.max, builtins.min):
+            return None  # the result may be the bool itself
+        numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
     try:
         result = function(*numbers)
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None

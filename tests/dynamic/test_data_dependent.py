@@ -24,9 +24,7 @@ def _captured() -> Iterator[None]:
 def whole(fn: Any, calls: list[tuple[Any, ...]], backend: str) -> None:
     """One graph for all calls, equal to eager."""
     tolerance: dict[str, Any] = {} if backend == "eager" else {"rtol": 1e-4, "atol": 1e-5}
-    assert_same(
-        fn, *calls[0], then=calls[1:], repeat=1, backend=backend, graphs=1, breaks=0, recompiles=0, **tolerance
-    )
+    assert_same(fn, *calls[0], then=calls[1:], repeat=1, backend=backend, graphs=1, breaks=0, recompiles=0, **tolerance)
 
 
 def filled(x: Tensor, n: Tensor) -> Any:

@@ -23,6 +23,7 @@ from fuzz_world import Call, Oops, Scope, Thing, joined, make_arguments, opaque,
 
 import dynajit
 
+_ADDRESS = re.compile(r"at 0x[0-9a-f]+")  # in the text of objects without __repr__
 # bfloat16 keeps 8 bits; a fused kernel rounds once where eager rounds after each operation.
 TOLERANCE = {torch.bfloat16: 6e-2, torch.float32: 2e-4, torch.float64: 2e-4}
 
@@ -104,7 +105,7 @@ def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
     describer = Describer()
     with contextlib.redirect_stdout(text):
         parts["result"] = describer.describe([result, list(arguments), namespace.get("SEEN"), namespace.get("COUNT")])
-    parts["printed"] = text.getvalue()
+    parts["printed"] = _ADDRESS.sub("at 0x?", text.getvalue())
     parts["gradients"] = _gradients(describer.tensors)
     return Observed(parts)
 

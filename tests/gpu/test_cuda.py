@@ -127,6 +127,7 @@ def test_mutation_and_views() -> None:
     def fn(x: torch.Tensor) -> Any:
         x.mul_(2)
         return x.t(), x[1:] + 1
+
     compiled = dynajit.compile(fn)
     for _ in range(2):
         x = torch.randn(8, 16, device="cuda")
@@ -149,8 +150,9 @@ def test_streams() -> None:
 
 
 def test_training_on_kernels() -> None:
-    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU())
-                                  for _ in range(3))).cuda()
+    model = torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU()) for _ in range(3))
+    ).cuda()
     twin = copy.deepcopy(model)
     compiled = dynajit.compile(model)
     x = torch.randn(32, 64, device="cuda")
@@ -245,6 +247,7 @@ def test_what_cannot_be_recorded_says_so() -> None:
 def test_autotuned() -> None:
     def fn(x: torch.Tensor) -> Any:
         return torch.softmax(x, -1), x.sum(0), torch.relu(x * 2 + 1)
+
     x = torch.randn(2048, 2048, device="cuda")
     for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         compiled = dynajit.compile(fn, mode=mode)
@@ -260,12 +263,18 @@ def test_cheap_functions() -> None:
         for piece in (x, x[: 5 << 16], torch.randn(7, device="cuda")):
             fn = getattr(torch, name)
             torch.testing.assert_close(
-                dynajit.compile(lambda t, fn=fn: fn(t) + 0)(piece).double(), fn(piece.double()), rtol=1e-6, atol=3e-7,
-                equal_nan=True)
+                dynajit.compile(lambda t, fn=fn: fn(t) + 0)(piece).double(),
+                fn(piece.double()),
+                rtol=1e-6,
+                atol=3e-7,
+                equal_nan=True,
+            )
         dynajit.reset()
     gelu = dynajit.compile(lambda t: torch.nn.functional.gelu(t))
     torch.testing.assert_close(
-        gelu(x).double(), torch.nn.functional.gelu(x.double()), rtol=1e-6, atol=1e-6, equal_nan=True)
+        gelu(x).double(), torch.nn.functional.gelu(x.double()), rtol=1e-6, atol=1e-6, equal_nan=True
+    )
     nested = dynajit.compile(lambda t: torch.exp(torch.cos(torch.sin(t))))
     torch.testing.assert_close(
-        nested(x).double(), torch.exp(torch.cos(torch.sin(x.double()))), rtol=1e-6, atol=1e-6, equal_nan=True)
+        nested(x).double(), torch.exp(torch.cos(torch.sin(x.double()))), rtol=1e-6, atol=1e-6, equal_nan=True
+    )

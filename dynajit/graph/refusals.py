@@ -1,0 +1,121 @@
+"""What the real kernel of an operation refuses and the fake one does not.
+
+In: an ATen operation with its fake arguments, before it runs. Out: None, or why the real one will raise: the line then
+runs for real, and raises in eager's words. Two checks that fake kernels leave out: tensors that overlap where one is
+written (those that check less are named too, which costs a graph and is right), and the dtypes that a pointwise kernel
+is compiled for, found by running it on one element.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
+_KNOWN_TO_WORK = 4096
+_INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
+
+
+def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why the real kernel raises for these arguments; None as far as can be told."""
+    if not isinstance(func, torch._ops.OpOverload) or not args or not isinstance(args[0], torch.Tensor):
+        return None
+    if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+        written = args[0]
+        others = (arg for arg in args[1:] if isinstance(arg, torch.Tensor))
+        if _meets_itself(written) or any(_overlap_in_part(written, other) for other in others):
+            return f"{func}: the tensor written shares memory with itself or with one that is read"
+    if func in _INDEXED and not _masks_fit(args[0], args[1]):
+        return f"{func}: a mask's shape is not that of what it chooses from"
+    if kwargs or not _is_pointwise(func):
+        return None
+    elements = tuple(_element(arg) for arg in args)
+    return None if _UNKNOWN in elements else _tried(func, elements)
+
+
+@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
+def _is_pointwise(func: Any) -> bool:
+    if torch.Tag.pointwise in func.tags:
+        return True
+    name, _, overload = func.name().removeprefix("aten::").partition(".")
+    pure = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload or "default", None)
+    return name.endswith("_") and pure is not None and torch.Tag.pointwise in pure.tags
+
+
+_UNKNOWN = object()
+
+
+def _element(arg: Any) -> Any:
+    """What stands for an argument: a tensor's dtype, device and number of dimensions; a scalar itself."""
+    if isinstance(arg, FakeTensor):
+        return (arg.dtype, arg.fake_device, arg.dim()) if arg.layout is torch.strided else _UNKNOWN
+    return (type(arg), arg) if type(arg) in _SCALARS else _UNKNOWN
+
+
+@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
+def _tried(func: Any, elements: tuple[Any, ...]) -> str | None:
+    """What the operation says to arguments of one element."""
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad():
+        try:
+            args = [
+                torch.ones([1] * element[2], dtype=element[0], device=element[1])
+                if isinstance(element[0], torch.dtype)
+                else element[1]
+                for element in elements
+            ]
+        except (RuntimeError, NotImplementedError):
+            return None  # a dtype or device that has no ones; what it can do instead is not known
+        try:
+            func(*args)
+        except (RuntimeError, NotImplementedError) as error:
+            return str(error)
+    return None
+
+
+def _masks_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> bool:
+    dimension = 0
+    for index in indices:
+        if index is None or index.dtype is not torch.bool:
+            dimension += 1
+            continue
+        if tensor.shape[dimension : dimension + index.dim()] != index.shape:
+            return False
+        dimension += index.dim()
+    return True
+
+
+def _meets_itself(tensor: torch.Tensor) -> bool:
+    """Whether two of its elements are one in memory for sure: it was expanded."""
+    return tensor.layout is torch.strided and any(
+        type(step) is int and step == 0 and type(size) is int and size > 1
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Whether they share memory and are not the same elements in the same places."""
+    if written.layout is not torch.strided or read.layout is not torch.strided or written is read:
+        return False
+    if written.untyped_storage()._cdata != read.untyped_storage()._cdata:
+        return False
+    span, other = _span(written), _span(read)
+    if span is None or other is None:
+        return False
+    same = written.shape == read.shape and written.stride() == read.stride() and span == other
+    return span[0] < other[1] and other[0] < span[1] and not same
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """First byte in the storage and the one behind the last; None with symbolic sizes, no elements, or gaps."""
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if not all(type(number) is int for number in numbers) or tensor.numel() == 0:
+        return None
+    extent = int(sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))) + 1
+    if extent != tensor.numel():
+        return None
+    first = int(tensor.storage_offset())
+    return first * tensor.element_size(), (first + extent) * tensor.element_size()
