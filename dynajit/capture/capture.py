@@ -6,6 +6,7 @@ Out: a new variant in the code cache, or None. Whatever can't be captured runs e
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import traceback
@@ -20,7 +21,7 @@ from torch import fx
 
 from dynajit import _C
 from dynajit.backends.registry import list_backends
-from dynajit.bytecode import Emitter, build_copy, decode, pretty
+from dynajit.bytecode import Code, Emitter, build_copy, decode, pretty
 from dynajit.capture import collector, rules, stance
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
@@ -39,6 +40,7 @@ from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRe
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
 from dynajit.resume.rerun import Rerun, drawing_again
+from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.exceptions import raised_at
 from dynajit.verify import VerifiedGraph
@@ -209,6 +211,10 @@ class FrameCapture:
             _C.mark_skip(self.code)
             return None
         tx = Interpreter(self.record.compile_id, self.session.seen(self.code))
+        with overrides.stack_put_away():
+            return self._run(tx, decoded)
+
+    def _run(self, tx: Interpreter, decoded: Code) -> _C.Variant | None:
         frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
         count = len(decoded.params)
         tx.start_root(
@@ -421,14 +427,18 @@ class FrameCapture:
         own = self._own_backend()
         examples = [tx.graph.example(entry) if own or entry.symbol is not None else entry.real for entry in inputs]
         tx.entry_state.restore()
+        kinds: set[Any] = {type(entry.real) for entry in inputs}
+        quiet = bool(tx.entry_modes) or any(map(overrides.overriding, kinds))
         try:
-            with timer("backend"):
+            with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
                 compiled = self.session.backend(module, examples, **self.session.options)
         except Exception as error:
             raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
         if not callable(compiled):
             cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
             raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
+        if quiet:
+            compiled = _asking_nobody(compiled)
         every = self.session.verify or config.verify
         if every:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
@@ -506,6 +516,16 @@ def _output_bytes(module: fx.GraphModule) -> int | None:
                 return None
             total += value.numel() * value.element_size()
     return total
+
+
+def _asking_nobody(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What `__torch_function__` of modes and inputs does was traced; it must not be done again to the graph's calls."""
+
+    def call_quietly(*inputs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return call(*inputs)
+
+    return call_quietly
 
 
 def _mutates(tx: Interpreter) -> bool:

@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from dynajit.bytecode import decode
 from dynajit.guards.source import CellContentsSource, ConstSource, Source
 from dynajit.interp import policy
@@ -36,6 +38,7 @@ from dynajit.values.ops import torch_op
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
+from dynajit.values.tensor_subclass import SubTensorVal
 
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -129,8 +132,11 @@ class Calls(Tracer):
             return call_handler(self, handler, args, kwargs)
         if torch_functions.is_operation(fn):
             return torch_op(self, "call_function", fn, args, kwargs)
-        if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], TensorVal):
+        if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], (TensorVal, SubTensorVal)):
             return args[0].call_method(self, fn.__name__, args[1:], kwargs)
+        attribute = tensor_attribute(fn)
+        if attribute is not None and args and isinstance(args[0], (TensorVal, SubTensorVal)):
+            return args[0].getattr(self, attribute)
         if isinstance(fn, functools._lru_cache_wrapper):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)
@@ -315,6 +321,15 @@ class Calls(Tracer):
 
     def cell_contents_source(self, source: Source) -> Source:
         return CellContentsSource(source)
+
+
+def tensor_attribute(fn: Any) -> str | None:
+    """The name of the attribute that a function like `torch.Tensor.shape.__get__` reads."""
+    if type(fn) is not types.MethodWrapperType or fn.__name__ != "__get__":
+        return None
+    descriptor = fn.__self__
+    found = isinstance(descriptor, types.GetSetDescriptorType) and descriptor.__objclass__ is torch._C.TensorBase
+    return str(fn.__self__.__name__) if found else None  # type: ignore[attr-defined]
 
 
 def _has_identity(value: Value) -> bool:

@@ -24,6 +24,7 @@ from dynajit.interp.dispatch import HANDLERS, SIMPLE
 from dynajit.interp.frame import Checkpoint, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
+from dynajit.values import overrides
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
@@ -64,7 +65,6 @@ class Interpreter(Calls):
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
         self.static_numbers = False
-        self.function_modes: list[Value] = []
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None
         self.class_writes: dict[tuple[type, str], Value | None] = {}
@@ -78,6 +78,8 @@ class Interpreter(Calls):
         self._work_seen = 0
         self.entry_state = EntryState()
         self.guard(None, "GLOBAL_STATE")
+        self.functions_off = self.entry_functions_off = overrides.state_now()
+        self.function_modes = self.entry_modes = overrides.modes_at_entry(self)
 
     # ------------------------------------------------------------------------------------------------- stepping
 
@@ -201,7 +203,12 @@ class Interpreter(Calls):
     def can_stop_here(self) -> bool:
         """Whether generated code can bring torch into the present state: a context that is open has to be closed by the
         graph that opened it."""
-        return self.open_levels == 0 and not self.function_modes and autocast_nesting() == self.entry_state.nesting
+        return (
+            self.open_levels == 0
+            and self.function_modes == self.entry_modes
+            and self.functions_off == self.entry_functions_off
+            and autocast_nesting() == self.entry_state.nesting
+        )
 
     def opening(self) -> None:
         """A context is about to be entered that generated code can't stand inside of: remember where."""

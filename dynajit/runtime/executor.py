@@ -62,24 +62,12 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     weakref.finalize(call, linecache.cache.pop, filename, None).atexit = False
     call.source, call.plan = text, plan
-    return _without_function_modes(call)
+    return call  # type: ignore[no-any-return]
 
 
 def _prototype(kernel: KernelInfo) -> str:
     arguments = ", ".join(["uintptr_t"] * kernel.arity + ["int64_t"] * len(kernel.sizes)) or "void"
     return f"{'int' if kernel.checked else 'void'} {{}}({arguments});"
-
-
-def _without_function_modes(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A torch-function mode saw the user's calls while they were traced; it must not see the plan's own as well."""
-    if torch._C._len_torch_function_stack() == 0:
-        return call
-
-    def without_modes(*inputs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return call(*inputs)
-
-    return without_modes
 
 
 class _Writer:

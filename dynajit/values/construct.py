@@ -19,6 +19,7 @@ from dynajit.values.exception_groups import make_group
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.modules import ProxyVal
 from dynajit.values.objects import ClassVal, ObjVal, bind, class_value, lookup_type
+from dynajit.values.tensor_subclass import traceable
 
 # classes whose `__new__` only makes the object, or is modelled
 _KNOWN_NEW: frozenset[object] = frozenset(
@@ -55,7 +56,7 @@ def construct(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str
 def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """`type.__call__(cls, *args, **kwargs)`."""
     kind = cls.obj
-    if issubclass(kind, torch.Tensor):
+    if issubclass(kind, torch.Tensor) and not traceable(kind):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
     if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
         return _construct_c(tx, kind, args, kwargs)
@@ -76,6 +77,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
     elif issubclass(kind, BaseException):
         _check_exception(kind, args, kwargs)
         made = ExceptionVal(kind, args)
+    elif issubclass(kind, torch.Tensor):
+        made = tx.call(tx.from_real(torch.Tensor.__new__), [cls, *args], kwargs)
     else:
         if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
@@ -110,7 +113,7 @@ def _takes_apart(init: object) -> bool:
 
 def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
     init, where = lookup_type(kind, "__init__")
-    if init is object.__init__:
+    if init is object.__init__ or (issubclass(kind, torch.Tensor) and not isinstance(init, types.FunctionType)):
         new, _ = lookup_type(kind, "__new__")
         if (args or kwargs) and new is object.__new__:
             raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")

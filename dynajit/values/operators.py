@@ -26,6 +26,7 @@ from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
+from dynajit.values.tensor_subclass import SubTensorVal
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "+": (operator.add, "add"),
@@ -76,7 +77,7 @@ _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "sy
 def unary(tx: Tracer, op: str, value: Value) -> Value:
     """`-x`, `+x`, `~x`."""
     function, method = UNARY[op]
-    if isinstance(value, TensorVal):
+    if computes_as_tensor(value, method):
         return tx.torch_op("call_function", function, [value], {})
     if isinstance(value, ObjVal):
         return value.call_special(tx, method, direct=True)
@@ -87,8 +88,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """`left <symbol> right`; a symbol that ends in "=" is the in-place operator."""
     inplace = symbol.endswith("=")
     symbol = symbol.removesuffix("=")
-    if isinstance(left, TensorVal) or (isinstance(right, TensorVal) and not _has_operator(left, symbol)):
-        in_left = inplace and isinstance(left, TensorVal)
+    if _in_torch(left, right, symbol):
+        in_left = inplace and computes_as_tensor(left)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if (
         isinstance(left, ConstVal)
@@ -110,6 +111,21 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if result is not None:
         return result
     return tx.fold(BINARY[symbol][0], [left, right])
+
+
+def computes_as_tensor(value: Value, method: str = "") -> bool:
+    """Whether torch computes the operator: a tensor, or an instance of a subclass without the method of its own."""
+    if isinstance(value, SubTensorVal):
+        return not (method and value.has_operator(method))
+    return isinstance(value, TensorVal)
+
+
+def _in_torch(left: Value, right: Value, symbol: str) -> bool:
+    name = BINARY[symbol][1]
+    methods = (f"__{name}__", f"__r{name}__", f"__i{name}__")
+    if any(isinstance(value, SubTensorVal) and any(map(value.has_operator, methods)) for value in (left, right)):
+        return False
+    return computes_as_tensor(left) or (computes_as_tensor(right) and not _has_operator(left, symbol))
 
 
 def _has_operator(value: Value, symbol: str) -> bool:
@@ -280,9 +296,9 @@ def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """`left <symbol> right` for ==, !=, <, <=, >, >=."""
     function, method, reflected = COMPARE[symbol]
-    if isinstance(left, TensorVal) or isinstance(right, TensorVal):
-        other = right if isinstance(left, TensorVal) else left
-        if symbol in ("==", "!=") and not isinstance(other, TensorVal) and not _comparable_with_tensor(other):
+    if computes_as_tensor(left, method) or computes_as_tensor(right, reflected):
+        other = right if computes_as_tensor(left) else left
+        if symbol in ("==", "!=") and not computes_as_tensor(other) and not _comparable_with_tensor(other):
             return ConstVal(symbol == "!=")
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):

@@ -26,6 +26,7 @@ from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
+from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
@@ -65,7 +66,7 @@ class Lowered:
         if isinstance(value, DictViewVal):
             return self.both(ListVal(self.tx.unpack(value)))
         payload = getattr(value, "payload", None)
-        if isinstance(payload, (ConstVal, TupleVal, ListVal)):
+        if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
             return self.both(payload)
         parts = getattr(value, "slice_parts", None)
         if parts is not None:
@@ -105,14 +106,18 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
+    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
+        device = _default_device(tx)
+        kwargs = {**kwargs, "device": device} if device is not None else kwargs
+    answer = overrides.dispatch(tx, op, target, args, kwargs)
+    if answer is not None:
+        return answer
     name = _name_of(target)
     rewritten = _with_tensor_as_scalar(tx, name, args, kwargs)
     if rewritten is not None:
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
-    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
-        kwargs = {**kwargs, "device": tx.function_modes[-1]}
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
@@ -161,6 +166,12 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
 
     node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
     tx.graph.bind_data(node, result)
+
+
+def _default_device(tx: Tracer) -> Value | None:
+    """The device that the innermost mode is, if it is one; a mode of the user's is asked before those around it."""
+    innermost = tx.function_modes[-1]
+    return innermost if isinstance(innermost, ConstVal) and tx.functions_off != overrides.ALL_OFF else None
 
 
 def _says(device: Value | None) -> bool:

@@ -21,6 +21,7 @@ from dynajit.config import config
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
+from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_literal
 from dynajit.values.sequence import TupleVal
@@ -84,6 +85,7 @@ CONSTANT_METHODS = frozenset(
 )
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # What the TENSOR guard does not cover; results of operations inherit it from the inputs.
+_BASE: type = torch._C.TensorBase
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
 BREAKING_METHODS: dict[str, BreakKind] = {
     "backward": breaks.BACKWARD,
@@ -124,7 +126,13 @@ def _is_tensor_input(entry: Any) -> bool:
 
 
 def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.Tensor) and getattr(tensor, method)() == expected
+    return isinstance(tensor, torch.Tensor) and asked_plainly(tensor, method) == expected
+
+
+def asked_plainly(tensor: torch.Tensor, method: str) -> Any:
+    """What a method says, whatever the tensor's class makes of it."""
+    with torch._C.DisableTorchFunction():
+        return getattr(tensor, method)()
 
 
 class TensorVal(Value):
@@ -182,6 +190,10 @@ class TensorVal(Value):
     # -- attributes
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if tx.function_modes and name != "__class__" and isinstance(vars(_BASE).get(name), types.GetSetDescriptorType):
+            answer = overrides.attribute(tx, self, name)
+            if answer is not None:
+                return answer
         if name in self.attrs:
             return self.attrs[name]
         if name in CONSTANT_ATTRIBUTES:
@@ -251,6 +263,12 @@ class TensorVal(Value):
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.attrs or not hasattr(self.kind, name):
             return tx.call(self.getattr(tx, name), args, kwargs)
+        if tx.function_modes or any(map(overrides.is_overriding, args)):
+            answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)
+            if answer is not None:
+                return answer
+        if name == "as_subclass":
+            return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
         if name == "size":
@@ -292,7 +310,7 @@ class TensorVal(Value):
     def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in UNGUARDED_METHODS:
             for entry in filter(_is_tensor_input, tx.graph.inputs):
-                known = functools.partial(_still, name, getattr(entry.real, name)())
+                known = functools.partial(_still, name, asked_plainly(entry.real, name))
                 tx.guard(entry.source, "PREDICATE", known, f"has the same {name}()")
         try:
             reals = [arg.fake if isinstance(arg, TensorVal) else arg.const() for arg in args]
@@ -319,7 +337,7 @@ class TensorVal(Value):
 class TensorMethod(Value):
     """`x.relu`, not yet called."""
 
-    def __init__(self, owner: TensorVal, name: str) -> None:
+    def __init__(self, owner: Value, name: str) -> None:
         self.owner = owner
         self.name = name
 

@@ -38,6 +38,7 @@ from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
+from dynajit.values.tensor_subclass import SubTensorVal, traceable
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -132,6 +133,18 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     entry = tx.graph.add_input(source, obj, tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
+    tx.remember_tensor(made)
+    return made
+
+
+def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    """The graph computes on the object itself, with `__torch_function__` off."""
+    with torch._C.DisableTorchFunction():
+        plain = _tensor(tx, obj, source)
+    if not isinstance(plain, TensorVal):
+        return plain
+    plain.kind = torch.Tensor
+    made = SubTensorVal(type(obj), plain, obj, source)
     tx.remember_tensor(made)
     return made
 
@@ -269,11 +282,16 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if issubclass(kind, type):
         tx.guard(source, "ID", obj)
         return ClassVal(obj, source)
+    if kind is types.GetSetDescriptorType:
+        tx.guard(source, "ID", obj)
+        return BuiltinVal(obj, source)
     if issubclass(kind, types.ModuleType):
         return _module(tx, obj, source)
     if issubclass(kind, torch.Tensor):
         if _computes_plainly(kind) and obj.is_leaf:
             return _tensor(tx, obj, source)
+        if traceable(kind):
+            return _sub_tensor(tx, obj, source)
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)
@@ -357,7 +375,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return wrap(tx, obj, ConstSource(obj, "a mapping proxy"))
     if issubclass(kind, (*LIBRARY_TYPES, property)):
         return LibraryVal(obj)
-    if issubclass(kind, functools._lru_cache_wrapper):
+    if issubclass(kind, functools._lru_cache_wrapper) or kind is types.GetSetDescriptorType:
         return BuiltinVal(obj)
     if issubclass(kind, _C_CALLABLES):
         return LibraryMethod(obj) if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES) else BuiltinVal(obj)

@@ -221,21 +221,3 @@ def test_text_is_in_tracebacks_and_goes_with_the_function(x: torch.Tensor) -> No
     del call, caught
     gc.collect()
     assert filename not in linecache.cache
-
-
-def test_a_function_mode_does_not_see_the_plans_own_calls(x: torch.Tensor) -> None:
-    from torch.overrides import TorchFunctionMode
-
-    class Count(TorchFunctionMode):
-        calls = 0
-
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            self.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    step = ExternStep(aten.mm.default, (BufferRef("x"), BufferRef("y")), {}, ("z",))
-    made = plan([buffer("x", 2, 3), buffer("y", 3, 2), buffer("z", 2, 2)], ("x", "y"), (step,), (BufferRef("z"),))
-    y = x.t()
-    with Count() as mode:
-        executor.build(made)(x, y)
-    assert mode.calls == 0

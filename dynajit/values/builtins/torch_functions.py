@@ -162,18 +162,6 @@ def result_type(tx: Tracer, left: Value, right: Value) -> Value:
     return ConstVal(torch.result_type(*reals))
 
 
-_HAS_TORCH_FUNCTION = [
-    getattr(torch.overrides, name)
-    for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-]
-
-
-@builtin(*_HAS_TORCH_FUNCTION)
-def has_torch_function(tx: Tracer, *args: Value) -> Value:
-    """Tensor subclasses never become models, so no argument overrides."""
-    return ConstVal(False)
-
-
 @builtin(torch._higher_order_ops.associative_scan)
 def associative_scan(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     return tx.run_python(higher_order.associative_scan, args, kwargs)

@@ -128,7 +128,7 @@ def enter_device(tx: Tracer, device: Value) -> Value:
 
 @builtin(torch.device.__exit__)
 def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
-    if not tx.function_modes:
+    if len(tx.function_modes) <= len(tx.entry_modes) or not isinstance(tx.function_modes[-1], ConstVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving a device context that was entered outside")
     tx.journal.set_attr(tx, "function_modes", tx.function_modes[:-1])
     return ConstVal(None)
@@ -231,12 +231,10 @@ _reads(
     torch.cuda.device_count,
     torch.are_deterministic_algorithms_enabled,
     torch._C._get_deterministic_algorithms,
-    torch._C._is_torch_function_enabled,
     torch._C._get_privateuse1_backend_name,
     torch.amp.is_autocast_available,
     torch._C._is_any_autocast_enabled,
     torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else id,
-    torch._C._len_torch_function_stack,
     torch._C._len_torch_dispatch_stack,
     torch._C._is_autocast_available,
     torch._C._get_cudnn_enabled,
@@ -249,10 +247,6 @@ _reads(
     torch.get_num_interop_threads,
     torch.get_float32_matmul_precision,
 )
-
-
-if hasattr(torch._C, "_is_torch_function_mode_enabled"):
-    _reads(torch._C._is_torch_function_mode_enabled)
 
 
 # names that these modules have without exporting them

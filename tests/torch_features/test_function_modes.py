@@ -1,0 +1,115 @@
+"""Torch-function modes, entered inside of what is compiled and outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import dynajit
+from dynajit.testing import compare
+
+BACKENDS = ["eager", "codegen"]
+
+
+class Noting(TorchFunctionMode):
+    """Notes names, and takes sin for cos."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.__name__)
+        return (torch.cos if func is torch.sin else func)(*args, **(kwargs or {}))
+
+
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.exp else result
+
+
+def work(x: torch.Tensor) -> Any:
+    y = torch.sin(x) + x.shape[0]
+    return torch.exp(y), torch.ones(2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_entered_inside(backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        seen: list[str] = []
+        with Noting(seen), Doubling():
+            inside = work(x)
+        return inside, work(x), seen
+
+    compiled = dynajit.compile(f, backend=backend, fullgraph=True)
+    for _ in range(2):
+        compare(compiled(torch.ones(3)), f(torch.ones(3)), exact=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_entered_outside(backend: str) -> None:
+    compiled = dynajit.compile(lambda x: work(x), backend=backend)
+    noted: list[list[str]] = [[], []]
+    for number in range(3):
+        results = []
+        for seen, run in zip(noted, (compiled, work), strict=True):
+            with Noting(seen):
+                inside = run(torch.full((3,), float(number)))
+            results.append((inside, run(torch.ones(3))))
+        compare(results[0], results[1], exact=False)
+    for seen in noted:
+        while "full" in seen:
+            seen.remove("full")
+    assert noted[0] == noted[1]
+
+
+def test_two_objects_of_one_class_share_a_graph() -> None:
+    compiled = dynajit.compile(lambda x: torch.sin(x), backend="eager")
+    x = torch.ones(2)
+    for _ in range(12):
+        seen: list[str] = []
+        with Noting(seen):
+            found = compiled(x)
+        assert seen == ["sin"] and torch.equal(found, torch.cos(x))
+
+
+def test_a_break_under_a_mode_keeps_it_active() -> None:
+    def f(x: torch.Tensor, seen: list[str]) -> Any:
+        with Noting(seen):
+            y = torch.sin(x)
+            dynajit.graph_break()
+            z = torch.sin(y)
+        return z, torch.sin(z)
+
+    noted: list[list[str]] = [[], []]
+    compare(dynajit.compile(f, backend="eager")(torch.ones(2), noted[0]), f(torch.ones(2), noted[1]))
+    assert noted[0] == noted[1]
+
+
+def test_an_exception_leaves_the_mode() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            with Doubling():
+                y = torch.exp(x)
+                raise ValueError(y.dim())
+        except ValueError as error:
+            return y, error.args, torch.exp(x)
+
+    compare(dynajit.compile(f, backend="eager", fullgraph=True)(torch.ones(2)), f(torch.ones(2)))
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_default_device_under_a_mode() -> None:
+    def f(x: torch.Tensor) -> Any:
+        with torch.device("meta"):
+            return work(x.to("meta"))[1].device
+
+    seen: list[str] = []
+    compiled = dynajit.compile(f, backend="eager")
+    with Noting(seen):
+        assert compiled(torch.ones(3)) == torch.device("meta")
+    assert "ones" in seen
