@@ -97,7 +97,8 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
 
 void dj_frame_drop_locals(Frame *frame)
 {
-    if (frame->frame_obj == NULL) { /* else somebody may still look at them */
+    /* A frame object that nobody but the frame itself holds was made for a walk along the stack. */
+    if (frame->frame_obj == NULL || Py_REFCNT(frame->frame_obj) == 1) { /* else somebody may still look at them */
         for (int i = 0; i < frame->stacktop; i++) {
             Py_CLEAR(frame->localsplus[i]);
         }

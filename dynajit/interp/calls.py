@@ -28,6 +28,7 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
 from dynajit.values.deque import DequeVal
 from dynajit.values.effects import is_replayed, replay
+from dynajit.values.exceptions import raised_again, with_context
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
@@ -191,7 +192,7 @@ class Calls(Tracer):
         try:
             result = fn(*reals, **named)
         except Exception as error:  # whatever it is, it is the traced program's exception
-            raise self.raised(type(error), *error.args) from None
+            raise raised_again(self, error) from None
         return self.from_real(result)
 
     def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -210,17 +211,25 @@ class Calls(Tracer):
     # -- attributes
 
     def getattr(self, owner: Value, name: str) -> Value:
-        return owner.getattr(self, name)
+        """`owner.name`: as a program reads it."""
+        try:
+            return owner.getattr(self, name)
+        except Raised as error:
+            with_context(self, error.value, owner, name)
+            raise
 
-    def has_attribute(self, value: Value, name: str) -> bool:
+    def find_attribute(self, value: Value, name: str) -> Value | None:
+        """The attribute, or None if reading it raises AttributeError."""
         try:
             with self.indirect():
-                value.getattr(self, name)
+                return value.getattr(self, name)
         except Raised as raised:
             if issubclass(raised.value.py_type(), AttributeError):
-                return False
+                return None
             raise
-        return True
+
+    def has_attribute(self, value: Value, name: str) -> bool:
+        return self.find_attribute(value, name) is not None
 
     def class_attribute(self, owner: Value, kind: type, name: str) -> Value:
         if name == "__class__":

@@ -300,8 +300,8 @@ class Interpreter(Calls):
         self.remember_object(cell, made)
         return made
 
-    def raised(self, kind: type[BaseException], *args: object) -> Raised:
-        return raised(self, kind, args)
+    def raised(self, kind: type[BaseException], *args: object, **slots: Value) -> Raised:
+        return raised(self, kind, args, slots)
 
     # ------------------------------------------------------------------------------------------ locals and globals
 
@@ -323,7 +323,7 @@ class Interpreter(Calls):
             if name in passed_cells:
                 frame.cells[name] = self.wrap_cell(value, CellSource(index, name))
             else:
-                boxes[name] = LocalBox(self, frame, LocalSource(index, name), value)
+                boxes[name] = LocalBox(self, LocalSource(index, name), value)
         frame.locals = LazyLocals(boxes)
         for offset, (name, cell) in enumerate(cells):
             source = CellSource(len(names) + offset, name)
@@ -409,9 +409,8 @@ class Interpreter(Calls):
 class LocalBox:
     """A parameter of the outermost frame before anybody reads it."""
 
-    def __init__(self, tx: Interpreter, frame: SymFrame, source: LocalSource, real: Any) -> None:
+    def __init__(self, tx: Interpreter, source: LocalSource, real: Any) -> None:
         self.tx = tx
-        self.frame = frame
         self.source = source
         self.real = real
 

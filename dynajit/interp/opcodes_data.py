@@ -43,7 +43,7 @@ def load_super_attr(tx: Any, frame: SymFrame, instr: Instr) -> None:
     name, is_method = instr.arg[0], instr.arg[1]
     function, cls, obj = frame.popn(3)
     bound = tx.call(function, [cls, obj], {})
-    found = bound.getattr(tx, name)
+    found = tx.getattr(bound, name)
     if is_method:
         frame.push_callable(found)
     else:
@@ -366,11 +366,11 @@ def match_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
         # CPython raises when it comes to that name, after it read the attributes before it
         raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}.__match_args__ doesn't name different attributes")
     for name in attributes:
-        if not tx.has_attribute(subject, name):
+        attribute = tx.find_attribute(subject, name)
+        if attribute is None:
             frame.push(ConstVal(None))
             return
-        with tx.indirect():
-            found.append(tx.getattr(subject, name))
+        found.append(attribute)
     frame.push(TupleVal(found))
 
 

@@ -14,7 +14,7 @@ from dynajit.bytecode import Instr
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values.base import NULL, GraphBreak, Value
+from dynajit.values.base import NULL, GraphBreak, Raised, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.functions import CellVal
 
@@ -119,14 +119,16 @@ def load_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
     found = frame.cells[instr.arg].get(tx)
     if found is None:
         if instr.arg in frame.code.freevars:
-            raise tx.raised(
-                NameError,
-                f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope",
-            )
+            raise _empty_free_variable(tx, instr.arg)
         raise tx.raised(
             UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
         )
     frame.stack.append(found)
+
+
+def _empty_free_variable(tx: Any, name: str) -> Raised:
+    text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+    return tx.raised(NameError, text, name=ConstVal(name))  # type: ignore[no-any-return]
 
 
 @opcode("STORE_DEREF")
@@ -138,9 +140,10 @@ def store_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def delete_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
     cell = frame.cells[instr.arg]
     if cell.get(tx) is None:
+        if instr.arg in frame.code.freevars:
+            raise _empty_free_variable(tx, instr.arg)
         raise tx.raised(
-            NameError,
-            f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope",
+            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
         )
     cell.set(tx, None)
 
@@ -150,7 +153,7 @@ def load_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
     name, null = instr.arg
     value: Value | None = tx.load_global(frame, name)
     if value is None:
-        raise tx.raised(NameError, f"name '{name}' is not defined")
+        raise tx.raised(NameError, f"name '{name}' is not defined", name=ConstVal(name))
     if null:
         frame.push_callable(value)
     else:
@@ -165,7 +168,7 @@ def store_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("DELETE_GLOBAL")
 def delete_global(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if tx.load_global(frame, instr.arg, builtins=False) is None:
-        raise tx.raised(NameError, f"name '{instr.arg}' is not defined")
+        raise tx.raised(NameError, f"name '{instr.arg}' is not defined", name=ConstVal(instr.arg))
     tx.store_global(frame.globals, instr.arg, None)
 
 

@@ -325,6 +325,9 @@ class Emission:
     def _leave_loop(self, cut: Outline) -> None:
         """The shell's result is on the stack: a tuple of what the loop leaves on its frame's stack, with the number of
         the place to go on at if there are several."""
+        if not cut.leaves:
+            self.emit.return_value()  # not reached: only an exception ends the loop
+            return
         if len(cut.leaves) == 1:
             self._unpack(cut.leaves[0].slots)
             self._continue(self.resumes[0])

@@ -14,7 +14,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.objects import ObjVal, lookup_type, maker
 from dynajit.values.sequence import TupleVal
 
@@ -64,6 +64,12 @@ class ExceptionVal(ObjVal):
         if name == "__traceback__":
             raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
         return super().getattr(tx, name)
+
+    def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
+        """The attributes that builtin exceptions keep beside `args` are None until they are set."""
+        if name not in self.slots and found.__objclass__.__module__ == "builtins":
+            return ConstVal(None)
+        return super()._slot(tx, name, found, fallback)
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "args":
@@ -151,9 +157,38 @@ def traceback_of(tx: Tracer, error: Value) -> Value:
     return tx.wrap(real.__traceback__, AttrSource(error.source, "__traceback__"))
 
 
-def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object]) -> Raised:
-    """A `Raised` with an exception of builtin class made by a model."""
-    return Raised(ExceptionVal(kind, [tx.from_real(arg) for arg in args]))
+def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object], slots: dict[str, Value]) -> Raised:
+    """A `Raised` with an exception of builtin class made by a model; `slots` are its own attributes."""
+    made = ExceptionVal(kind, [tx.from_real(arg) for arg in args])
+    made.slots.update(slots)
+    return Raised(made)
+
+
+def raised_again(tx: Tracer, error: Exception) -> Raised:
+    """What real code raised while tracing, as the traced program's exception: attributes beside `args` included."""
+    made = ExceptionVal(type(error), [tx.from_real(arg) for arg in error.args])
+    for base in type(error).__mro__:
+        for name, found in vars(base).items():
+            if isinstance(found, types.MemberDescriptorType) and not name.startswith("__"):
+                value = getattr(error, name, None)
+                if value is not None and is_literal(value):
+                    made.slots.setdefault(name, ConstVal(value))
+    for name, value in vars(error).items():
+        made.instance_dict(tx).setitem(tx, ConstVal(name), tx.from_real(value))
+    return Raised(made)
+
+
+def with_context(tx: Tracer, error: Value, owner: Value, name: str) -> None:
+    """What CPython adds to an AttributeError that leaves the reading of `owner.name`."""
+    if isinstance(error, ExceptionVal) and issubclass(error.cls, AttributeError):
+        if any(_is_set(error.slots.get(slot)) for slot in ("name", "obj")):
+            return
+        for slot, value in (("name", ConstVal(name)), ("obj", owner)):
+            tx.journal.set_item(error.slots, slot, value)
+
+
+def _is_set(value: Value | None) -> bool:
+    return value is not None and not (isinstance(value, ConstVal) and value.value is None)
 
 
 def raised_at(value: Value | None) -> Any:

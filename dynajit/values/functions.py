@@ -1,4 +1,4 @@
-"""Callables: Python functions made while tracing or found outside, bound methods, partials, C functions, cells.
+"""Callables: Python functions made while tracing or found outside, bound methods, C functions, cells.
 
 In: function objects or MAKE_FUNCTION's operands. Out: models whose `call` inlines the body (`FunctionVal`), looks up
 a builtin's model (`values.builtins`), or ends the graph. Generators are in `generators.py`.
@@ -6,7 +6,6 @@ a builtin's model (`values.builtins`), or ends the graph. Generators are in `gen
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from dynajit import _C
 from dynajit.guards.source import AttrSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
+from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.mapping import DictVal
@@ -98,6 +98,14 @@ class CellVal(Value):
         return self.fill_children()
 
 
+# what a function keeps beside its `__dict__`
+_OWN_ATTRIBUTES = frozenset(
+    name
+    for name, found in vars(types.FunctionType).items()
+    if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType))
+)
+
+
 class FunctionVal(Value):
     """A Python function. Outside functions keep the real object; those made while tracing have symbolic parts."""
 
@@ -120,7 +128,9 @@ class FunctionVal(Value):
         self.kwdefaults = kwdefaults
         self.closure = list(closure)
         self.annotations = annotations
-        self.attrs: dict[str, Value] = {}
+        #: what the program assigned to the function's own attributes (None: deleted), such as `__doc__`
+        self.written: dict[str, Value | None] = {}
+        self._dict: AttributeDict | None = None
         self.real_function: types.FunctionType | None = None
         # guards the function's identity, where that is not done from the start
         self.pin: Callable[[], None] | None = None
@@ -128,6 +138,11 @@ class FunctionVal(Value):
     @staticmethod
     def outside(tx: Tracer, function: types.FunctionType, source: Source | None) -> FunctionVal:
         """The model of an existing function."""
+        known = tx.known_object(function, source) if isinstance(source, ConstSource) else None
+        if isinstance(known, FunctionVal):
+            if known.pin is not None:
+                known.pin()
+            return known
         made = FunctionVal(function.__code__, function.__globals__, function.__name__, function.__qualname__)
         made.real_function = function
         made.source = source
@@ -144,7 +159,7 @@ class FunctionVal(Value):
         return f"the function {self.qualname}"
 
     def real(self) -> Any:
-        if self.real_function is None or self.attrs:
+        if self.real_function is None or self.changed():
             return super().real()
         if self.pin is not None:
             self.pin()
@@ -165,7 +180,7 @@ class FunctionVal(Value):
             wrapped = tx.wrap(self.real_function.__defaults__, AttrSource(self.base_source(), "__defaults__"))
             assert isinstance(wrapped, TupleVal)
             return wrapped.values(tx)
-        return tx.unpack(self.defaults) if self.defaults is not None else []
+        return self.defaults.values(tx) if isinstance(self.defaults, TupleVal) else []
 
     def default_count(self) -> int:
         if self.real_function is not None:
@@ -197,73 +212,104 @@ class FunctionVal(Value):
             self.closure = cells
         return self.closure
 
-    # -- operations
+    # -- attributes
+
+    def attributes(self) -> AttributeDict:
+        """The function's `__dict__`."""
+        if self._dict is None:
+            real = self.real_function.__dict__ if self.real_function is not None else None
+            self._dict = AttributeDict(self, self.base_source() if self.real_function is not None else None, real)
+        return self._dict
+
+    def changed(self) -> bool:
+        """Whether the program assigned to attributes of the function."""
+        return bool(self.written or (self._dict is not None and (self._dict.changed_names or not self.real_function)))
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name in self.attrs:
-            return self.attrs[name]
+        if name in _OWN_ATTRIBUTES:
+            return self._own_attribute(tx, name)
+        found = self.attributes().attribute(tx, name)
+        if found is not None:
+            return found
+        if hasattr(types.FunctionType, name):
+            return tx.class_attribute(self, types.FunctionType, name)
+        raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def _own_attribute(self, tx: Tracer, name: str) -> Value:
+        if name in self.written:
+            return self.written[name] or ConstVal(None)
+        if name == "__dict__":
+            return self.attributes()
         if name == "__code__":
             return tx.from_real(self.code)
         if name in ("__name__", "__qualname__"):
             return ConstVal(getattr(self, name.strip("_")))
         if self.real_function is not None:
-            return self._outside_attribute(tx, name)
-        if name == "__defaults__":
-            return self.defaults or ConstVal(None)
-        if name == "__kwdefaults__":
-            return self.kwdefaults or ConstVal(None)
+            return tx.wrap(getattr(self.real_function, name), AttrSource(self.base_source(), name))
+        if name in ("__defaults__", "__kwdefaults__"):
+            return getattr(self, name.strip("_")) or ConstVal(None)
         if name == "__closure__":
             return TupleVal(self.closure) if self.closure else ConstVal(None)
         if name == "__globals__":
             return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
-        if name == "__module__":
-            return tx.from_real(self.globals.get("__name__"))
         if name == "__annotations__":
             return self._made_annotations(tx)
-        if name == "__doc__":
-            first = self.code.co_consts[0] if self.code.co_consts else None
-            return ConstVal(first if isinstance(first, str) else None)
-        if name == "__dict__":
-            super().getattr(tx, name)
-        if name in ("__get__", "__call__"):
-            return tx.class_attribute(self, types.FunctionType, name)
-        raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
+        return tx.from_real(getattr(self._bare(), name))
+
+    def _bare(self) -> types.FunctionType:
+        """A function with this code alone, for what CPython reads off it."""
+        cells = tuple(types.CellType() for _ in self.code.co_freevars)
+        return types.FunctionType(self.code, self.globals, self.name, None, cells)
 
     def _made_annotations(self, tx: Tracer) -> Value:
         """The dictionary of annotations, which exists from its first use on."""
         made = DictVal()
-        parts = self._annotation_parts()
+        parts = self.annotations.values(tx) if isinstance(self.annotations, TupleVal) else ()
         for key, value in zip(parts[::2], parts[1::2], strict=True):
             made.setitem(tx, key, value)
-        tx.journal.set_item(self.attrs, "__annotations__", made)
+        tx.journal.set_item(self.written, "__annotations__", made)
         return made
 
-    def _annotation_parts(self) -> Sequence[Value]:
-        """Names and annotations in turn, as MAKE_FUNCTION takes them."""
-        return self.annotations.items if isinstance(self.annotations, TupleVal) else ()
-
-    def _outside_attribute(self, tx: Tracer, name: str) -> Value:
-        real = self.real_function
-        if name in ("__get__", "__call__"):
-            return tx.class_attribute(self, types.FunctionType, name)
-        if not hasattr(real, name):
-            tx.guard(self.base_source(), "HAS_NO_INSTANCE_ATTR", name)
-            raise tx.raised(AttributeError, f"'function' object has no attribute '{name}'")
-        return tx.wrap(getattr(real, name), AttrSource(self.base_source(), name))
-
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
-        if name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__dict__"):
+        if name not in _OWN_ATTRIBUTES:
+            self.attributes().setitem(tx, ConstVal(name), value)
+        elif name in ("__name__", "__qualname__"):
+            self._rename(tx, name, value)
+        elif name in ("__doc__", "__module__", "__type_params__"):
+            self._write(tx, name, value)
+        elif name == "__annotations__" and value.py_type() in (dict, type(None)):
+            self._write(tx, name, value if value.py_type() is dict else DictVal())
+        elif name == "__defaults__" and self.real_function is None and isinstance(value, TupleVal):
+            tx.journal.set_attr(self, "defaults", value)
+        elif name == "__kwdefaults__" and self.real_function is None and isinstance(value, DictVal):
+            tx.journal.set_attr(self, "kwdefaults", value)
+        else:
             super().setattr(tx, name, value)
-        if name == "__annotations__" and value.py_type() is not dict:
-            super().setattr(tx, name, value)
-        if name in ("__name__", "__qualname__") and value.py_type() is not str:
+        if self.real_function is not None:
+            tx.remember_object(self.real_function, self)
+
+    def _rename(self, tx: Tracer, name: str, value: Value) -> None:
+        if value.py_type() is not str:
             raise tx.raised(TypeError, f"{name} must be set to a string object")
-        if name in ("__name__", "__qualname__") and self.real_function is None and value.is_const():
+        if self.real_function is None and value.is_const() and not value.symbolic:
             tx.journal.set_attr(self, name.strip("_"), value.const())
-            return
-        tx.journal.set_item(self.attrs, name, value)
+        else:
+            self._write(tx, name, value)
+
+    def _write(self, tx: Tracer, name: str, value: Value | None) -> None:
+        tx.journal.set_item(self.written, name, value)
         if self.real_function is not None:
             tx.journal.touch(self)
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        if name in ("__doc__", "__module__"):
+            self._write(tx, name, None)
+        elif name in _OWN_ATTRIBUTES:
+            super().delattr(tx, name)
+        elif self.attributes().attribute(tx, name) is None:
+            raise GraphBreak(breaks.RAISES, f"AttributeError: the function has no attribute {name!r}")
+        else:
+            self.attributes().take(tx, ConstVal(name))
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.inline(self, args, kwargs, direct)
@@ -274,8 +320,12 @@ class FunctionVal(Value):
         parts = [self.defaults, self.kwdefaults, self.annotations, *self.closure]
         return [part for part in parts if part is not None]
 
+    def _made_attributes(self) -> AttributeDict | None:
+        return self._dict if self.real_function is None else None
+
     def fill_children(self) -> Sequence[Value]:
-        return tuple(self.attrs.values())
+        own = self._made_attributes()
+        return [*self.effect_children()[:-1], *(own.entry_values() if own is not None else ())]
 
     def rebuild(self, out: Any) -> None:
         if self.real_function is not None:
@@ -294,17 +344,27 @@ class FunctionVal(Value):
             out.emit.build_tuple(len(self.closure))
 
         out.call_const(make_function, push, 8)
-        if self.attrs:
-            out.later(self, self.emit_effect)
+        if self.changed():
+            out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        self.emit_effect(out)
+        own = self._made_attributes()
+        if own is not None:
+            own.fill_owner(out)
 
     def emit_effect(self, out: Any) -> None:
-        for name, value in self.attrs.items():
-            out.push(value)
+        for name, value in self.written.items():
+            if value is not None:
+                out.push(value)
             out.push(self)
-            out.emit.store_attr(name)
+            if value is not None:
+                out.emit.store_attr(name)
+            else:
+                out.emit.delete_attr(name)
 
     def effect_children(self) -> Sequence[Value]:
-        return [*self.attrs.values(), self]
+        return [*(value for value in self.written.values() if value is not None), self]
 
 
 class CompiledVal(Value):
@@ -399,67 +459,6 @@ class MethodVal(Value):
             out.push(self.owner)
 
         out.call_const(types.MethodType, push, 2)
-
-
-class PartialVal(Value):
-    """functools.partial."""
-
-    def __init__(
-        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], source: Source | None = None
-    ) -> None:
-        self.function = function
-        self.args = list(args)
-        self.kwargs = dict(kwargs)
-        self.source = source
-        self.attrs: dict[str, Value] = {}
-
-    def py_type(self) -> type:
-        return functools.partial
-
-    def getattr(self, tx: Tracer, name: str) -> Value:
-        if name == "func":
-            return self.function
-        if name == "args":
-            return TupleVal(self.args)
-        if name == "keywords":
-            made = tx.new_dict()
-            for key, value in self.kwargs.items():
-                made.setitem(tx, ConstVal(key), value)
-            return made
-        if name in self.attrs:
-            return self.attrs[name]
-        if self.source is None and name not in functools.partial.__dict__:
-            raise tx.raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
-        return super().getattr(tx, name)
-
-    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
-        if self.source is not None or name in functools.partial.__dict__:
-            super().setattr(tx, name, value)
-        tx.journal.set_item(self.attrs, name, value)
-
-    def fill_children(self) -> Sequence[Value]:
-        return tuple(self.attrs.values())
-
-    def _fill(self, out: Any) -> None:
-        for name, value in self.attrs.items():
-            out.push(value)
-            out.push(self)
-            out.emit.store_attr(name)
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        return tx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs}, direct)
-
-    def children(self) -> Sequence[Value]:
-        return (self.function, *self.args, *self.kwargs.values())
-
-    def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for part in (self.function, *self.args, *self.kwargs.values()):
-                out.push(part)
-
-        out.call_const(functools.partial, push, 1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
-        if self.attrs:
-            out.later(self, self._fill)
 
 
 class BoundBuiltin(Value):

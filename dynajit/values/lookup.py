@@ -64,14 +64,28 @@ def bind(
 
     `owner` is None when the attribute is read from the class itself.
     """
-    source = type_source(kind, name)
+    return _bind_from(tx, owner, kind, name, found, where, self_for_class, type_source(kind, name))
+
+
+def _bind_from(
+    tx: Tracer,
+    owner: Value | None,
+    kind: type,
+    name: str,
+    found: Any,
+    where: type,
+    self_for_class: Value,
+    source: Source,
+) -> Value:
     if isinstance(found, types.FunctionType):
         function = class_value(tx, kind, where, name, found)
         return function if owner is None else MethodVal(owner, function)
     if isinstance(found, classmethod):
-        return _bind_classmethod(tx, self_for_class, found, source)
+        return _bind_classmethod(tx, self_for_class, kind, name, found, source)
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, AttrSource(source, "__func__"))
+    if isinstance(found, types.MethodType):
+        return tx.wrap(found, source)  # bound already
     if isinstance(found, types.ClassMethodDescriptorType):
         return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):
@@ -100,8 +114,18 @@ def bind(
     return class_value(tx, kind, where, name, found)
 
 
-def _bind_classmethod(tx: Tracer, cls: Value, found: Any, source: Source) -> Value:
-    return MethodVal(cls, tx.wrap(found.__func__, AttrSource(source, "__func__")))
+@functools.cache
+def _class_methods_chain() -> bool:
+    """Whether this Python has a class method bind what it wraps by that object's own `__get__` (3.9 to 3.12)."""
+    probe: Any = type("Probe", (), {"name": classmethod(property(lambda cls: cls))})  # type: ignore[arg-type]
+    return probe.name is probe
+
+
+def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any, source: Source) -> Value:
+    inner, inner_source = found.__func__, AttrSource(source, "__func__")
+    if isinstance(inner, types.FunctionType) or not (_class_methods_chain() and hasattr(type(inner), "__get__")):
+        return MethodVal(cls, tx.wrap(inner, inner_source))
+    return _bind_from(tx, cls, kind, name, inner, kind, cls, inner_source)
 
 
 def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:

@@ -19,6 +19,7 @@ import torch
 from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
+from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.class_writes import write_class, written
 from dynajit.values.constant import ConstVal, identical
@@ -37,114 +38,29 @@ from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.polyfills import by_position
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.subclasses import behaves_as_plain, is_immutable
-from dynajit.values.wording import no_place_for_attribute
+from dynajit.values.wording import names_what_is_written, no_place_for_attribute
 
 
-class InstanceDict(DictVal):
-    """The `__dict__` of an object: read by attribute name, written back name by name."""
+class InstanceDict(AttributeDict):
+    """The `__dict__` of an instance of a user's class."""
+
+    owner: ObjVal
 
     def __init__(self, owner: ObjVal) -> None:
         real = None
         if owner.real_object is not None and owner.cls.__dictoffset__ != 0:
             real = _C.generic_getattr(owner.real_object, "__dict__")
-        source = AttrSource(owner.source, "__dict__") if owner.source is not None else None
-        super().__init__(dict, source, real)
-        self.owner = owner
-        self.changed_names: dict[Any, None] = {}
+        super().__init__(owner, owner.source, real)
 
-    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
-        if self.complete or hashed in self.entries or self.real_dict is None or not isinstance(hashed, str):
-            return super().lookup_hashed(tx, hashed, key)
-        if hashed in self.changed_names:
-            return None
-        assert self.owner.source is not None
-        if hashed not in self.real_dict:
-            tx.guard(self.owner.source, "HAS_NO_INSTANCE_ATTR", hashed)
-            return None
-        value = tx.wrap(self.real_dict[hashed], self._entry_source(hashed))
-        self._set_entry(tx, hashed, (key, value))
-        return value
+    def guard_absent(self, tx: Tracer, name: str) -> None:
+        tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)
 
-    def _entry_source(self, name: str) -> Source:
+    def entry_source(self, name: str) -> Source:
         """Generated code must not run a user's `__getattribute__`."""
-        assert self.owner.source is not None
+        assert self.owner_source is not None
         if isinstance(lookup_type(self.owner.cls, "__getattribute__")[0], types.FunctionType):
-            return ItemSource(InstanceAttrSource(self.owner.source, "__dict__"), name)
-        return InstanceAttrSource(self.owner.source, name)
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        hashed = item.hash_key(tx)
-        if not self.complete and isinstance(hashed, str):
-            return self.lookup_hashed(tx, hashed, item) is not None
-        return super().contains(tx, item)
-
-    def mutate(self, tx: Tracer) -> None:
-        if self.owner.source is not None:
-            self.materialise(tx)
-            for hashed in self.entries:
-                tx.journal.set_item(self.changed_names, hashed, None)
-            tx.journal.touch(self)
-
-    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        hashed = key.hash_key(tx)
-        self._set_entry(tx, hashed, (key, value))
-        self._note(tx, hashed)
-
-    def take(self, tx: Tracer, key: Value) -> Value:
-        found = self.getitem(tx, key)
-        hashed = key.hash_key(tx)
-        rest = {name: entry for name, entry in self.entries.items() if name != hashed}
-        tx.journal.replace_all(self.entries, rest)
-        self._note(tx, hashed)
-        return found
-
-    def _note(self, tx: Tracer, hashed: Any) -> None:
-        if self.owner.source is not None:
-            tx.journal.set_item(self.changed_names, hashed, None)
-            tx.journal.touch(self)
-
-    def materialise(self, tx: Tracer) -> None:
-        if self.complete or not self.changed_names:
-            super().materialise(tx)
-            return
-        written = {name: self.entries.get(name) for name in self.changed_names}
-        super().materialise(tx)
-        merged = {
-            name: entry for name, entry in self.entries.items() if name not in written or written[name] is not None
-        }
-        for name, entry in written.items():
-            if entry is not None:
-                merged[name] = entry
-        tx.journal.replace_all(self.entries, merged)
-
-    def emit_effect(self, out: Any) -> None:
-        for name in self.changed_names:
-            entry = self.entries.get(name)
-            if entry is not None:
-                out.push_value(entry[1])
-                out.load(self.source)
-                out.const(name)
-                out.emit.store_subscr()
-            else:
-
-                def push(name: Any = name) -> None:
-                    out.load(self.source)
-                    out.const(name)
-                    out.const(None)
-
-                out.call_const(dict.pop, push, 3)
-                out.emit.pop_top()
-
-    def effect_children(self) -> Sequence[Value]:
-        entries = [self.entries[name][1] for name in self.changed_names if name in self.entries]
-        return [entry for entry in entries if isinstance(entry, Value)]
-
-    def children(self) -> Sequence[Value]:
-        return super().children() if self.owner.source is None else (self.owner,)
-
-    def rebuild(self, out: Any) -> None:
-        out.push(self.owner)
-        out.emit.load_attr("__dict__")
+            return ItemSource(InstanceAttrSource(self.owner_source, "__dict__"), name)
+        return InstanceAttrSource(self.owner_source, name)
 
 
 def _length(found: Value) -> Value:
@@ -339,7 +255,8 @@ class ObjVal(Value):
         if found is not MISSING and _is_data_descriptor(found):
             self._set_through_descriptor(tx, name, found, where, value)
         elif not self._has_dict():
-            raise tx.raised(AttributeError, no_place_for_attribute(self.cls, name))
+            context: dict[str, Value] = {"name": ConstVal(name), "obj": self} if names_what_is_written() else {}
+            raise tx.raised(AttributeError, no_place_for_attribute(self.cls, name), **context)
         elif value is not None:
             self.instance_dict(tx).setitem(tx, ConstVal(name), value)
         elif self.instance_dict(tx).lookup(tx, ConstVal(name)) is None:
@@ -515,15 +432,8 @@ class ObjVal(Value):
 
             out.call_const(list.extend, push_items, 2)
             out.emit.pop_top()
-        if self._dict is not None and self._dict.entries:
-
-            def push_attributes() -> None:
-                out.push(self)
-                out.emit.load_attr("__dict__")
-                self._dict.push_entries(out)  # type: ignore[union-attr]
-
-            out.call_const(dict.update, push_attributes, 2)
-            out.emit.pop_top()
+        if self._dict is not None:
+            self._dict.fill_owner(out)
         self._emit_slots(out)
 
     def fill_children(self) -> Sequence[Value]:
@@ -532,7 +442,9 @@ class ObjVal(Value):
         for part in (self.payload, self._dict if self.source is None else None):
             if part is self._made_with():
                 continue
-            if isinstance(part, DictVal):
+            if isinstance(part, AttributeDict):
+                found.extend(part.entry_values())
+            elif isinstance(part, DictVal):
                 found.extend(DictVal.children(part))
             elif part is not None:
                 found.extend(part.children())
@@ -743,9 +655,13 @@ class BuiltinVal(RealVal):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         try:
-            return tx.from_real(getattr(self.obj, name))
+            found = getattr(self.obj, name)
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
+        if type(found) in (list, dict, set) or name in getattr(self.obj, "__dict__", ()):
+            source = self.source if self.source is not None else ConstSource(self.obj, self.describe())
+            return tx.wrap(found, AttrSource(source, name))
+        return tx.from_real(found)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         return tx.call_builtin(self.obj, args, kwargs)

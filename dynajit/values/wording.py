@@ -34,6 +34,17 @@ def no_place_for_attribute(cls: type, name: str) -> str:
 
 
 @functools.cache
+def names_what_is_written() -> bool:
+    """Whether an AttributeError of setting or deleting says `name` and `obj`, too (since 3.12)."""
+    probe: Any = object()
+    try:
+        probe.dynajit_name = None
+    except AttributeError as error:
+        return error.name == "dynajit_name"
+    raise AssertionError("an attribute that has no place was set")
+
+
+@functools.cache
 def _too_many(kind: type) -> str:
     try:
         one, two, three, four, five = kind((0,) * 7)

@@ -28,12 +28,13 @@ from dynajit.symbols import is_symbolic
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
-from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal, PartialVal
+from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal
 from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
+from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
@@ -45,6 +46,12 @@ WRAPPERS: dict[type, Wrapper] = {}
 # Immutable, and their methods are pure.
 LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field)
 _LARGE = 1 << 31  # numbers that are no sizes, such as seeds and hashes
+_KNOWN_CALLABLES = (
+    functools._lru_cache_wrapper,
+    torch._ops.OpOverloadPacket,
+    torch._ops.OpOverload,
+    torch._ops.HigherOrderOperator,
+)
 _C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -265,7 +272,7 @@ def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
     args = wrap(tx, obj.args, AttrSource(source, "args"))
     named = wrap(tx, obj.keywords, AttrSource(source, "keywords"))
     assert isinstance(args, TupleVal) and isinstance(named, DictVal)
-    return PartialVal(function, args.values(tx), {key.const(): value for key, value in named.items(tx)}, source)
+    return PartialVal(function, args, named, source, obj)
 
 
 @wraps_type(types.ModuleType)
@@ -314,9 +321,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
             )
-    if (callable(obj) and kind.__module__ in ("torch._C", "functools")) or issubclass(
-        kind, (torch._ops.OpOverloadPacket, torch._ops.OpOverload, torch._ops.HigherOrderOperator)
-    ):
+    if (callable(obj) and kind.__module__ == "torch._C") or issubclass(kind, _KNOWN_CALLABLES):
         tx.guard(source, "ID", obj)
         return BuiltinVal(obj, source)
     return ObjVal(kind, obj, source, payload)
@@ -373,6 +378,8 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return ClassVal(obj)
     if issubclass(kind, types.MappingProxyType):
         return wrap(tx, obj, ConstSource(obj, "a mapping proxy"))
+    if kind is functools.partial:
+        return wrap(tx, obj, ConstSource(obj, "a partial"))
     if issubclass(kind, (*LIBRARY_TYPES, property)):
         return LibraryVal(obj)
     if issubclass(kind, functools._lru_cache_wrapper) or kind is types.GetSetDescriptorType:

@@ -18,8 +18,9 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.objects import BuiltinVal, ClassVal, lookup_type
+from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
 from dynajit.values.tensor import TensorVal
 

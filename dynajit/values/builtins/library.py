@@ -29,16 +29,17 @@ from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance, defaultdict_init
-from dynajit.values.builtins.python import getattr_, is_none
 from dynajit.values.builtins.registry import builtin, constructor, pure
 from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DequeVal
-from dynajit.values.functions import FunctionVal, MethodVal, PartialVal
+from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.generators import stands_for
 from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
+from dynajit.values.lookup import MISSING, lookup_type
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import ClassVal
+from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import SequenceVal, TupleVal
 
 pure(typing.get_origin, typing.get_args)
@@ -100,9 +101,9 @@ def referent(tx: Tracer, reference: Value) -> Value:
 
 @constructor(functools.partial)
 def partial(tx: Tracer, fn: Value, *args: Value, **kwargs: Value) -> Value:
-    if isinstance(fn, PartialVal):
-        return PartialVal(fn.function, [*fn.args, *args], {**fn.kwargs, **kwargs})
-    return PartialVal(fn, args, kwargs)
+    if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
+        raise tx.raised(TypeError, "the first argument must be callable")
+    return PartialVal.made(tx, fn, args, kwargs)
 
 
 @builtin(functools.reduce)
@@ -111,20 +112,23 @@ def reduce(tx: Tracer, fn: Value, iterable: Value, *initial: Value) -> Value:
 
 
 @builtin(functools.update_wrapper)
-def update_wrapper(tx: Tracer, wrapper: Value, wrapped: Value, *rest: Value, **kwargs: Value) -> Value:
-    if not isinstance(wrapper, FunctionVal):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"functools.wraps on {wrapper.describe()}")
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-        value = getattr_(tx, wrapped, ConstVal(name), ConstVal(None))
-        if not is_none(value) or name == "__doc__":
+def update_wrapper(
+    tx: Tracer, wrapper: Value, wrapped: Value, assigned: Value | None = None, updated: Value | None = None
+) -> Value:
+    """As the library's own: attributes that `wrapped` has are assigned, those of the second tuple updated."""
+    for name in _names(tx, assigned, functools.WRAPPER_ASSIGNMENTS):
+        value = tx.find_attribute(wrapped, name)
+        if value is not None:
             wrapper.setattr(tx, name, value)
-    if isinstance(wrapped, FunctionVal):
-        own = vars(wrapped.real_function) if wrapped.real_function is not None else wrapped.attrs
-        for name in own:
-            if not name.startswith("__"):
-                wrapper.setattr(tx, name, wrapped.getattr(tx, name))
+    for name in _names(tx, updated, functools.WRAPPER_UPDATES):
+        target, more = tx.getattr(wrapper, name), tx.find_attribute(wrapped, name)
+        target.call_method(tx, "update", [more if more is not None else tx.new_dict()], {})
     wrapper.setattr(tx, "__wrapped__", wrapped)
     return wrapper
+
+
+def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
+    return list(default) if given is None else [name.const() for name in tx.unpack(given)]
 
 
 def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:

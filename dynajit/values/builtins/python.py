@@ -20,12 +20,13 @@ from dynajit.values import operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
-from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, PartialVal, SuperVal
+from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import stands_for
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
@@ -118,7 +119,7 @@ def callable_(tx: Tracer, obj: Value) -> Value:
 def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
     text = constant_of(name, "an attribute's name")
     if default is None:
-        return obj.getattr(tx, text)
+        return tx.getattr(obj, text)
     try:
         with tx.indirect():
             return obj.getattr(tx, text)
