@@ -78,7 +78,7 @@ def generate(
                     schedule = fuse(program, for_device(device))
                 with timer("codegen"):
                     if device.type == "cpu":
-                        return _Planner(program, schedule).plan()
+                        return _Planner(program, schedule).plan(gm)
                     return _TritonPlanner(program, schedule, choose).plan()
             except (SymbolicShapes, Undecided) as error:
                 raise CannotGenerate(f"symbolic shape: {error}") from error
@@ -119,7 +119,8 @@ class _Planner:
         self.read_by_kernels: set[str] = set()
         self.known: set[str] = set()
 
-    def plan(self) -> Plan:
+    def plan(self, gm: torch.fx.GraphModule | None = None) -> Plan:
+        """The plan; kernels that fail leave it to `gm` to raise the error."""
         program = self.program
         for source in program.sources.values():
             self._add_buffer(source, source.device)
@@ -141,6 +142,7 @@ class _Planner:
             outputs,
             device=program.device,
             returns=program.returns,
+            eager=gm.forward if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None,
         )
         return plan_memory(plan)
 
@@ -181,7 +183,7 @@ class _Planner:
             return found.name
         ops, lines, short = _short_name(kernel)
         name, arity = f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes)
-        info = KernelInfo(name, arity, ops, lines, sizes=printed.sizes)
+        info = KernelInfo(name, arity, ops, lines, checked=printed.checked, sizes=printed.sizes)
         self.kernels[printed.text] = info
         self.helpers.update(dict.fromkeys(printed.helpers))
         comment = "".join(f"// {line}\n" for line in lines[:6])

@@ -153,8 +153,7 @@ class KernelInfo:
     arity: int
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
-    checked: bool = False
-    errors: tuple[str, ...] = ()
+    checked: bool = False  # returns 1 where a value is refused, as an index outside of its tensor: see Plan.eager
     sizes: tuple[str, ...] = ()
 
 
@@ -188,6 +187,8 @@ class Plan:
     returns: int | None = None
     ir: str = field(default="", repr=False)  # the loop IR as text, for the debug folder
     device: torch.device = CPU  # where kernels run
+    # Runs the graph operator by operator: raises eager's error where a kernel refused a value.
+    eager: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         lines = [f"plan {self.name}({', '.join(self.inputs)})"]

@@ -15,6 +15,7 @@ from dynajit.loopir.index import Axis, Div, Index
 from dynajit.loopir.nodes import (
     Const,
     Extern,
+    Fetch,
     NameRef,
     Op,
     Pointwise,
@@ -27,7 +28,7 @@ from dynajit.loopir.nodes import (
     Value,
     axis_of,
 )
-from dynajit.loopir.ops import OPS
+from dynajit.loopir.ops import CHECKS, OPS
 
 _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
@@ -106,10 +107,20 @@ class _Interpreter:
             self.guards -= 1
             return torch.where(condition, then, otherwise)
         arguments = [self.value(argument, grid) for argument in node.arguments]
+        if isinstance(node, Fetch):
+            return self._at_values(node.tensor, arguments)
+        if node.name in CHECKS and self.guards:
+            return arguments[0] % arguments[1]  # what is not chosen may be anywhere
         if node.name == "convert":
             return arguments[0].to(node.dtype)
         result: torch.Tensor = OPS[node.name].reference(*arguments)
         return result
+
+    def _at_values(self, tensor: Tensor, where: list[torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = self.names[tensor.name]
+        if self.guards:
+            where = [at.clamp(0, max(size - 1, 0)) for at, size in zip(where, found.shape, strict=True)]
+        return found[tuple(where)] if where else found
 
     def _element(self, tensor: Tensor, position: tuple[Index, ...], grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
         found: torch.Tensor = self.names[tensor.name]

@@ -18,7 +18,7 @@ import torch
 from torch.fx.node import map_arg
 
 from dynajit.config import config
-from dynajit.loopir import index, lower_pieces, lower_pointwise, lower_reduction, lower_view, nodes
+from dynajit.loopir import index, lower_index, lower_pieces, lower_pointwise, lower_reduction, lower_view, nodes
 from dynajit.loopir.build import apply, convert
 from dynajit.loopir.builder import Builder, affine, whole
 from dynajit.loopir.nodes import (
@@ -38,7 +38,7 @@ from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.size import SizeTable, Undecided
 from dynajit.symbols import is_symbolic
 
-__all__ = ["SymbolicShapes", "lower", "lower_pieces", "lower_pointwise", "lower_reduction", "lower_view"]
+__all__ = ["SymbolicShapes", "lower", "lower_index", "lower_pieces", "lower_pointwise", "lower_reduction", "lower_view"]
 
 aten = torch.ops.aten
 

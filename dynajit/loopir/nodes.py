@@ -8,6 +8,10 @@ Out: `Program`: tensors (`Source`: in memory; `Pointwise`, `Reduction`: computed
 The grammar of scalar expressions (checked by `verify.py`):
 
     Const(value, dtype) | Position(index) | Read(tensor, position, dtype) | Op(name, arguments, dtype)
+        | Fetch(tensor, arguments, dtype)
+
+`Fetch` reads where values say, not indices: its arguments are int64 expressions, one for each dimension. They have to
+be inside of the tensor, which `Op("inside")` sees to.
 
 An expression of dtype bfloat16 or float16 is a float that this dtype can hold: arithmetic is done in float32, and
 `Op("convert")` rounds.
@@ -139,6 +143,13 @@ class Op(Scalar):
     __slots__ = ("arguments", "name")
     name: str
     arguments: tuple[Scalar, ...]
+
+
+class Fetch(Op):
+    """The element of `tensor` at the position that the arguments evaluate to. `name` is "fetch"."""
+
+    __slots__ = ("tensor",)
+    tensor: Tensor
 
 
 @dataclass(slots=True)
@@ -308,6 +319,20 @@ def read(tensor: Tensor, at: tuple[Index, ...]) -> Read:
         found.dtype = tensor.dtype
         _interned[key] = found
     assert isinstance(found, Read)
+    return found
+
+
+def fetch(tensor: Tensor, at: tuple[Scalar, ...]) -> Scalar:
+    """The element of `tensor` where the int64 expressions `at` say."""
+    key = ("fetch", tensor, at)
+    found = _interned.get(key)
+    if found is None:
+        made = Fetch()
+        made.name = "fetch"
+        made.arguments = at
+        made.dtype = tensor.dtype
+        made.tensor = tensor
+        found = _interned[key] = made
     return found
 
 

@@ -52,6 +52,17 @@ def _compare(reference: Callable[..., Any], sign: str) -> ScalarOp:
     return ScalarOp(2, ANY, "bool", 1, reference, f"({{0}} {sign} {{1}})")
 
 
+# Operations after which a kernel has to tell whether all was well.
+CHECKS = frozenset({"inside", "wrapped"})
+
+
+def _placed(place: torch.Tensor, size: torch.Tensor, wrap: int) -> torch.Tensor:
+    place = torch.where(place < 0, place + size * wrap, place)
+    if ((place < 0) | (place >= size)).any():
+        raise IndexError("an index is outside of its tensor")
+    return place
+
+
 OPS: dict[str, ScalarOp] = {
     "add": ScalarOp(2, NUMBERS, "same", 1, torch.add, "({0} + {1})"),
     "sub": ScalarOp(2, NUMBERS, "same", 1, torch.sub, "({0} - {1})"),
@@ -128,6 +139,11 @@ OPS: dict[str, ScalarOp] = {
     "pow": _floats(30, torch.pow, "pow_{s}({0}, {1})", "pow", arity=2),
     "fmod": _floats(20, torch.fmod, "fmod_{s}({0}, {1})", "fmod", arity=2),
     "atan2": _floats(25, torch.atan2, "atan2_{s}({0}, {1})", "atan2", arity=2),
+    # A place (of int64) in so many: itself, and from the end where `wrapped` is told to. Outside, the kernel fails.
+    "inside": ScalarOp(2, INTS, "same", 2, lambda place, size: _placed(place, size, 0), "INSIDE({0}, {1})"),
+    "wrapped": ScalarOp(2, INTS, "same", 3, lambda place, size: _placed(place, size, 1), "WRAPPED({0}, {1})"),
+    # An element of a tensor where values say (`nodes.Fetch`), and of its memory (`schedule.loops.LoadAt`).
+    "fetch": ScalarOp(-1, INTS, "any", 4, lambda *arguments: None, ""),
     # Any dtype to any: the result's C type is known to the printer.
     "convert": ScalarOp(1, SUPPORTED, "any", 1, torch.Tensor.to, ""),
     # The float64 that has the bits of an int64: a Python float that is known when the graph runs (`size.py`).

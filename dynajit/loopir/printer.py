@@ -10,6 +10,7 @@ from typing import Any
 from dynajit.loopir.nodes import (
     Const,
     Extern,
+    Fetch,
     NameRef,
     Op,
     Pointwise,
@@ -52,6 +53,8 @@ def scalar_text(node: Scalar) -> str:
     if isinstance(node, Read):
         return f"{node.tensor.name}[{', '.join(map(repr, node.position))}]"
     assert isinstance(node, Op)
+    if isinstance(node, Fetch):
+        return f"{node.tensor.name}[{', '.join(scalar_text(argument) for argument in node.arguments)}]"
     name = f"to_{str(node.dtype).removeprefix('torch.')}" if node.name == "convert" else node.name
     return f"{name}({', '.join(scalar_text(argument) for argument in node.arguments)})"
 

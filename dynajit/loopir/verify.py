@@ -7,11 +7,14 @@ One more kind of node: a branch of `_check_scalar`.
 
 from __future__ import annotations
 
+import torch
+
 from dynajit.exc import InternalError
 from dynajit.loopir.index import Index, axes_of
 from dynajit.loopir.nodes import (
     Const,
     Extern,
+    Fetch,
     Op,
     Pointwise,
     Position,
@@ -97,12 +100,18 @@ def _check_scalar(tensor: Tensor, node: Scalar, known: set[Tensor], guarded: boo
             inside = guarded or (index.low >= 0 and index.high < max(size, 1))
             _require(inside, tensor, f"{node.tensor.name}[{index}] of {size}")
     elif isinstance(node, Op):
+        if isinstance(node, Fetch):
+            _require(node.tensor in known, tensor, f"fetches {node.tensor.name}, which comes later or not at all")
         _check_operation(tensor, node)
     else:
         _require(isinstance(node, (Const, Position)), tensor, f"node {type(node).__name__}")
 
 
 def _check_operation(tensor: Tensor, node: Op) -> None:
+    if isinstance(node, Fetch):
+        _require(len(node.arguments) == len(node.tensor.shape), tensor, f"rank of {node.tensor.name}")
+        _require({argument.dtype for argument in node.arguments} <= {torch.int64}, tensor, "positions are int64")
+        return
     operation = OPS.get(node.name)
     _require(operation is not None, tensor, f"operation {node.name!r}")
     assert operation is not None

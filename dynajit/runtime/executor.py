@@ -75,11 +75,11 @@ class _Writer:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.scope: dict[str, Any] = {"_fix": _fix, "_raise_index_error": _raise_index_error, "math": math}
+        self.scope: dict[str, Any] = {"_fix": _fix, "refused": refused, "math": math}
         self.scope.update(_with_sizes=_with_sizes, float_bits=_C.float_bits)
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
-        self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "_status", "_library", "math"}
+        self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "refused", "_library", "math"}
         self._taken.add("float_bits")
         self._taken.update(step.symbol for step in plan.steps if isinstance(step, SizeStep))
         self.kernels = {kernel.name: kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
@@ -156,9 +156,8 @@ class _Writer:
         if not info.checked:
             self.lines.append(call)
             return
-        errors = self._bind("errors", info.errors)
-        self.lines.append(f"_status = {call}")
-        self.lines.append(f"if _status: _raise_index_error({errors}, _status)")
+        inputs = ", ".join([self._bind("eager", self.plan.eager), *map(self._name, self.plan.inputs)])
+        self.lines.append(f"if {call}: refused({inputs})")
 
     def _pointer(self, buffer: str, held: bool = False) -> str:
         """Text for the address of a buffer; kept in a variable if it is asked for again."""
@@ -340,5 +339,8 @@ def _reinterpret(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def _raise_index_error(errors: tuple[str, ...], status: int) -> None:
-    raise IndexError(errors[status - 1])
+def refused(eager: Callable[..., Any], *inputs: Any) -> None:
+    """A kernel met a value that the operator refuses: run the graph operator by operator for the operator's error."""
+    with torch.no_grad():
+        eager(*inputs)
+    raise IndexError("index out of range")

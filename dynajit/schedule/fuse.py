@@ -16,6 +16,7 @@ from typing import Any
 from dynajit.loopir.index import Atom, Index, contiguous_strides, linearise, substitute, unravel
 from dynajit.loopir.nodes import (
     Extern,
+    Fetch,
     Op,
     Pointwise,
     Program,
@@ -37,7 +38,8 @@ CHEAP = 3
 CHEAP_BROADCAST = 3
 MAX_MEMBERS = 48
 
-Reading = tuple[Tensor, tuple[Index, ...]]
+# Which tensor is read, and where; None: anywhere.
+Reading = tuple[Tensor, tuple[Index, ...] | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -216,7 +218,9 @@ class _Fusion:
                 segment += item.barrier
                 continue
             segments[item] = segment
-            for tensor in dict.fromkeys(tensor for tensor, _ in _direct_reads(item)):
+            reads = _direct_reads(item)
+            self.forced.update(tensor for tensor, position in reads if position is None)
+            for tensor in dict.fromkeys(tensor for tensor, _ in reads):
                 self.readers.setdefault(tensor, []).append(item)
                 if segments.get(tensor, segment) != segment:
                     self.forced.add(tensor)
@@ -231,6 +235,8 @@ class _Fusion:
         for node in scalars_in(item.body):
             if isinstance(node, Op):
                 cost += OPS[node.name].cost if node.name != "convert" else 0
+                if isinstance(node, Fetch):
+                    reads[node.tensor, None] = None
             elif isinstance(node, Read):
                 if node.tensor in self.inlined:
                     cost += self.cost[node.tensor]
@@ -253,7 +259,9 @@ class _Fusion:
             if atom is not None and own is not at:
                 replace[atom] = at
         for source, position in self.reads[tensor]:
-            yield source, tuple(substitute(index, replace) for index in position) if replace else position
+            if position is not None and replace:
+                position = tuple(substitute(index, replace) for index in position)
+            yield source, position
 
     def _worth_inlining(self, item: Tensor, cost: int, reads: int) -> bool:
         if reads == 0 and cost <= 2 * CHEAP:
@@ -377,7 +385,7 @@ class _Fusion:
         for tensor, position in self.reads[item]:
             if self.unit_of.get(tensor) is group:
                 is_row = tensor in group.rows or as_row == "members"
-                if linearise(position, contiguous_strides(tensor.shape)) is not (row if is_row else full):
+                if position is None or linearise(position, contiguous_strides(tensor.shape)) is not (row if is_row else full):
                     return False
         return True
 
@@ -414,7 +422,13 @@ class _Fusion:
 
 def _direct_reads(item: Tensor) -> list[Reading]:
     if isinstance(item, (Pointwise, Reduction)):
-        return [(node.tensor, node.position) for node in scalars_in(item.body) if isinstance(node, Read)]
+        found: list[Reading] = []
+        for node in scalars_in(item.body):
+            if isinstance(node, Read):
+                found.append((node.tensor, node.position))
+            elif isinstance(node, Fetch):
+                found.append((node.tensor, None))
+        return found
     return []
 
 

@@ -14,7 +14,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from dynajit.loopir import nodes
+from dynajit.loopir.build import number
 from dynajit.loopir.index import (
     Atom,
     Axis,
@@ -22,13 +25,14 @@ from dynajit.loopir.index import (
     Index,
     Mod,
     axis,
+    constant,
     contiguous_strides,
     linearise,
     stride_of,
     substitute,
     unravel,
 )
-from dynajit.loopir.nodes import Const, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
+from dynajit.loopir.nodes import Const, Fetch, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
@@ -49,6 +53,15 @@ class Load(Scalar):
     __slots__ = ("address", "tensor")
     tensor: Tensor
     address: Index
+
+
+class LoadAt(Op):
+    """The element of `tensor`'s memory at the address that the argument evaluates to. `name` is "fetch". `even` is the
+    part of the address that only indices decide."""
+
+    __slots__ = ("even", "tensor")
+    tensor: Tensor
+    even: Index
 
 
 class Local(Scalar):
@@ -335,7 +348,10 @@ class _Draft:
                 known = decided(self._resolve(node.arguments[0], replace, where))
                 if known is not None:
                     return self._resolve(node.arguments[1 if known else 2], replace, where)
-            return nodes.op(node.name, tuple(self._resolve(a, replace, where) for a in node.arguments), node.dtype)
+            arguments = tuple(self._resolve(a, replace, where) for a in node.arguments)
+            return self._fetch(node, arguments) if isinstance(node, Fetch) else nodes.op(
+                node.name, arguments, node.dtype
+            )
         if isinstance(node, Read):
             position = tuple(substitute(index, replace) for index in node.position)
             return self._read(node.tensor, position)
@@ -361,6 +377,27 @@ class _Draft:
                 return load(tensor, self._address(tensor, position))
             return _scratch(tensor)
         return self._body(tensor)
+
+    def _fetch(self, node: Fetch, at: tuple[Scalar, ...]) -> Scalar:
+        """What only indices decide is summed as one; the rest moves by its dimension's stride."""
+        self.loaded[node.tensor] = None
+        even, uneven = constant(0), []
+        for place, stride in zip(at, node.tensor.stride, strict=True):
+            if isinstance(place, Position):
+                even = even + place.index * stride
+            elif isinstance(place, Const):
+                even = even + int(place.value) * stride
+            elif stride == 1:
+                uneven.append(place)
+            else:
+                uneven.append(nodes.op("mul", (place, number(stride, torch.int64)), torch.int64))
+        self.addresses[even] = None
+        if not uneven:
+            return load(node.tensor, even)
+        address = nodes.position(even)
+        for part in uneven:
+            address = part if address is nodes.position(constant(0)) else nodes.op("add", (address, part), torch.int64)
+        return load_at(node.tensor, address, even)
 
     # ---- axes
 
@@ -427,9 +464,11 @@ class _Draft:
         found: list[tuple[Tensor, Index]] = []
         for member in self.group.members:
             if isinstance(member, Reduction) or member not in self.group.rows:
-                found.extend(
-                    (node.tensor, node.address) for node in scalars_in(self._body(member)) if isinstance(node, Load)
-                )
+                for node in scalars_in(self._body(member)):
+                    if isinstance(node, Load):
+                        found.append((node.tensor, node.address))
+                    elif isinstance(node, LoadAt):
+                        found.append((node.tensor, node.even))
         return found
 
 
@@ -478,6 +517,21 @@ def load(tensor: Tensor, address: Index) -> Load:
         found.dtype = tensor.dtype
         nodes.intern(key, found)
     assert isinstance(found, Load)
+    return found
+
+
+def load_at(tensor: Tensor, address: Scalar, even: Index) -> Scalar:
+    key = ("load at", tensor, address)
+    found = nodes.interned(key)
+    if found is None:
+        made = LoadAt()
+        made.name = "fetch"
+        made.arguments = (address,)
+        made.tensor = tensor
+        made.even = even
+        made.dtype = tensor.dtype
+        nodes.intern(key, made)
+        return made
     return found
 
 

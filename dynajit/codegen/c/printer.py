@@ -14,10 +14,10 @@ import torch
 
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
-from dynajit.loopir.ops import OPS, REDUCTIONS
+from dynajit.loopir.ops import CHECKS, OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, is_symbolic, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import COLUMN_BLOCK, KEEP_ELEMENTS, Kernel, Load, Local, Scratch, Section, Store
+from dynajit.schedule.loops import COLUMN_BLOCK, KEEP_ELEMENTS, Kernel, Load, LoadAt, Local, Scratch, Section, Store
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000
@@ -65,13 +65,14 @@ class Printed:
     text: str
     helpers: tuple[str, ...]
     sizes: tuple[str, ...] = ()
+    checked: bool = False  # returns 1 if an index was outside of its tensor
 
 
 def print_kernel(kernel: Kernel) -> Printed:
     """The kernel in C."""
     printer = _Printer(kernel)
     text = printer.function()
-    return Printed(text, tuple(printer.helpers), printer.sizes)
+    return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked)
 
 
 def _count(axes: tuple[Axis, ...]) -> int:
@@ -125,6 +126,9 @@ class _Printer:
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
         self.sizes: tuple[str, ...] = ()
         self.lane = ""  # in column mode, the subscript of row values
+        self.checked = any(
+            isinstance(node, Op) and node.name in CHECKS for value in kernel.expressions() for node in scalars_in(value)
+        )
 
     # ---- text
 
@@ -158,7 +162,33 @@ class _Printer:
         self.sizes = self._symbols()
         parameters += [f"const int64_t {name}" for name in self.sizes]
         attribute = "WIDE " if self._vector_axis_size() >= WIDE_ELEMENTS else ""
-        return f"{attribute}void NAME({', '.join(parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
+        result, before, after = ("int", "  int status = 0;\n", "  return status;\n") if self.checked else ("void", "", "")
+        body = before + "\n".join(self.lines) + "\n" + after
+        return f"{attribute}{result} NAME({', '.join(parameters)}) {{\n{body}}}\n"
+
+    # ---- indices that may be outside
+
+    def _watch(self) -> None:
+        """From here on, `bad` tells whether an index was outside."""
+        if self.checked:
+            self.put("int bad = 0;")
+
+    def _tell(self) -> None:
+        """The kernel fails if one was."""
+        if self.checked:
+            self.put('if (bad) { _Pragma("omp atomic write") status = 1; }')
+
+    def _simd(self, clauses: str = "") -> None:
+        self.put("#pragma omp simd" + clauses + (" reduction(| : bad)" if self.checked else ""))
+
+    def _check(self, node: Op, arguments: list[str]) -> str:
+        place, size = arguments
+        if node.name == "wrapped":
+            inside = self.fresh("w")
+            self.put(f"const int64_t {inside} = {place} < 0 ? {place} + {size} : {place};")
+            place = inside
+        self.put(f"bad |= (uint64_t){place} >= (uint64_t){size};")
+        return f"((uint64_t){place} < (uint64_t){size} ? {place} : 0)"
 
     def _symbols(self) -> tuple[str, ...]:
         """The symbols of sizes in what was written."""
@@ -207,6 +237,7 @@ class _Printer:
             if self._parallel():
                 self.put(self._threads())
             self._open_flat(kernel.outer, rows, "o")
+        self._watch()
         for tensor, name in self.scratch.items():
             self._row_of_scratch(_VALUE_TYPES[tensor.dtype], name)
         for section in kernel.sections:
@@ -216,6 +247,7 @@ class _Printer:
                 self._loop(section, kernel.inner, None)
         for name in self.scratch.values() if isinstance(_count(kernel.inner), Size) else ():
             self.put(f"if ({name} != {name}_row) __builtin_free({name});")
+        self._tell()
         if rows != 1:
             self.close()
 
@@ -319,7 +351,7 @@ class _Printer:
             self.locals[reduction] = self.fresh("p")
             self.put(f"float {self.locals[reduction]} = 0;")
         clauses = "".join(self._clause(r, self.locals[r]) for r, _ in section.reductions)
-        self.put("#pragma omp simd" + clauses)
+        self._simd(clauses)
         self.open(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})")
         self._innermost(section)
         self.close()
@@ -364,15 +396,17 @@ class _Printer:
         left = f"{last.size} - base"
         self.put(f"const int64_t n = {left} < {COLUMN_BLOCK} ? {left} : {COLUMN_BLOCK};")
         self.lane = "[l]"
+        self._watch()
         for section in kernel.sections:
             self._row_section(section)
             if section.loops:
                 self._column_loop(section)
+        self._tell()
         self.close()
 
     def _open_lanes(self) -> None:
         last = self.kernel.outer[-1]
-        self.put("#pragma omp simd")
+        self._simd()
         self.open("for (int64_t l = 0; l < n; ++l)")
         self.put(f"const int64_t {last.name} = base + l;")
 
@@ -400,10 +434,12 @@ class _Printer:
         size = _rounded_up(first.size, pieces)
         if isinstance(size, int):
             pieces = -(-first.size // size)
+        self._watch()
         for section in kernel.sections:
             self._row_section(section)
             if section.loops:
                 self._split_loop(section, first, pieces, size)
+        self._tell()
 
     def _split_loop(self, section: Section, first: Axis, pieces: int, size: int | str) -> None:
         parts: dict[Reduction, str] = {}
@@ -415,8 +451,10 @@ class _Printer:
         self.open(f"for (int64_t c = 0; c < {pieces}; ++c)")
         self.put(f"const int64_t low = c * {size};")
         self.put(f"const int64_t high = low + {size} < {first.size} ? low + {size} : {first.size};")
+        self._watch()
         self._accumulators(section)
         self._loop(section, self.kernel.inner, ("low", "high"))
+        self._tell()
         for reduction, part in parts.items():
             self.put(f"{part}[c] = {self.locals[reduction]};")
         self.close()
@@ -459,11 +497,9 @@ class _Printer:
             return f"{self.scratch[node.tensor]}[{self._scratch_index()}]"
         if isinstance(node, Load):
             text = f"{self.arguments[node.tensor]}[{index_text(node.address)}]"
-            if node.dtype is torch.bfloat16:
-                self.helpers["bf16"] = None
-                text = f"load_bf16({text})"
-            elif node.dtype is torch.float16:
-                text = f"(float){text}"
+            text = self._loaded(text, node.dtype)
+        elif isinstance(node, LoadAt):
+            text = self._loaded(f"{self.arguments[node.tensor]}[{self.expression(node.arguments[0], scope)}]", node.dtype)
         elif isinstance(node, Position):
             text = index_text(node.index)
         else:
@@ -475,6 +511,13 @@ class _Printer:
         name = self.fresh("v")
         self.put(f"const {_VALUE_TYPES[node.dtype]} {name} = {text};")
         return name
+
+    def _loaded(self, text: str, dtype: torch.dtype) -> str:
+        """What is read from memory as a value."""
+        if dtype is torch.bfloat16:
+            self.helpers["bf16"] = None
+            return f"load_bf16({text})"
+        return f"(float){text}" if dtype is torch.float16 else text
 
     def _guard(self, node: Op, scope: _Scope) -> str:
         """A branch: the compiler makes masked loads of it where it vectorises."""
@@ -493,6 +536,8 @@ class _Printer:
         dtype = node.arguments[-1].dtype
         if node.name == "convert":
             return self._conversion(node.arguments[0].dtype, node.dtype, arguments[0])
+        if node.name in CHECKS:
+            return self._check(node, arguments)
         operation = OPS[node.name]
         kind = "f64" if dtype is torch.float64 else "f32"
         if operation.helper:

@@ -1,0 +1,217 @@
+"""Lowerings of ops that read where a tensor of indices says: gather, index, index_select, embedding, nll_loss.
+
+In and out: see `registry.py`. An index is checked by the kernel (`inside`, or `wrapped` where it may count from the end);
+where one is outside, the graph runs operator by operator, which raises eager's error. One more op: a function that says
+where in the tensor read the element at the new axes is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir import nodes
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
+from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.index import Atom, Axis, Div, Index, axes_of, constant, substitute
+from dynajit.loopir.nodes import Scalar, Value, axes_for, axis_of, position
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+Place = Index | Scalar
+
+
+def place(build: Builder, index: Value, axes: Sequence[Index], size: Any, check: str) -> Scalar:
+    """The element of `index` at the axes as a place in a dimension of that size."""
+    if index.dtype not in (torch.int64, torch.int32):
+        raise NotLowered
+    return apply(check, convert(build.element(index, axes), torch.int64), number(size, torch.int64))
+
+
+def fetched(x: Value, at: Sequence[Place]) -> Scalar:
+    """The element of `x` at that place of each of its dimensions."""
+    static: dict[Atom, Index] = {}
+    dynamic: dict[Axis, Scalar] = {}
+    for own, where in zip(axes_for(x.shape), at, strict=True):
+        axis = axis_of(own)
+        if axis is None:
+            continue
+        if isinstance(where, Index):
+            static[axis] = where
+        else:
+            dynamic[axis] = where
+    return nodes.fetch(x.root, tuple(_scalar(index, static, dynamic) for index in x.position))
+
+
+def _scalar(index: Index, static: Mapping[Atom, Index], dynamic: Mapping[Axis, Scalar]) -> Scalar:
+    """An index as an expression, with indices and expressions for its axes."""
+    if not axes_of(index) & dynamic.keys():
+        return position(substitute(index, static))
+    total: Scalar | None = None
+    rest = constant(index.constant)
+    for atom, factor in index.terms:
+        if isinstance(atom, Axis) and atom not in dynamic:
+            rest = rest + static[atom] * factor
+            continue
+        term = _atom(atom, static, dynamic)
+        if factor != 1:
+            term = apply("mul", term, number(factor, torch.int64))
+        total = term if total is None else apply("add", total, term)
+    assert total is not None
+    return total if not rest.terms and rest.constant == 0 else apply("add", total, position(rest))
+
+
+def _atom(atom: Atom, static: Mapping[Atom, Index], dynamic: Mapping[Axis, Scalar]) -> Scalar:
+    if isinstance(atom, Axis):
+        return dynamic[atom]
+    inside = _scalar(atom.index, static, dynamic)
+    return apply("intdiv" if isinstance(atom, Div) else "intmod", inside, number(atom.divisor, torch.int64))
+
+
+@lowering(aten.gather.default)
+def _gather(build: Builder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+    if not x.shape or not index.shape:
+        raise NotLowered
+    dim %= len(x.shape)
+    check_dtype(x.dtype)
+
+    def body(axes: Axes) -> Scalar:
+        at: list[Place] = list(axes)
+        at[dim] = place(build, index, axes, x.shape[dim], "inside")
+        return fetched(x, at)
+
+    return build.result(body)
+
+
+@lowering(aten.index_select.default)
+def _index_select(build: Builder, x: Value, dim: int, index: Value) -> Value:
+    if not x.shape or not index.shape:
+        raise NotLowered
+    dim %= len(x.shape)
+
+    def body(axes: Axes) -> Scalar:
+        at: list[Place] = list(axes)
+        at[dim] = place(build, index, (axes[dim],), x.shape[dim], "inside")
+        return fetched(x, at)
+
+    return build.result(body)
+
+
+@lowering(aten.embedding.default)
+def _embedding(
+    build: Builder, weight: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
+) -> Value:
+    def body(axes: Axes) -> Scalar:
+        return fetched(weight, [place(build, index, axes[:-1], weight.shape[0], "inside"), axes[-1]])
+
+    return build.result(body)
+
+
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(build: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+    used = [dim for dim, index in enumerate(indices) if index is not None]
+    if not used or any(index is not None and index.dtype not in (torch.int64, torch.int32) for index in indices):
+        raise NotLowered  # masks: the shape of the result depends on values
+    rank = max(len(index.shape) for index in indices if index is not None)
+    together = used == list(range(used[0], used[-1] + 1))
+    first = used[0] if together else 0
+
+    def body(axes: Axes) -> Scalar:
+        shared = axes[first : first + rank]
+        left = iter((*axes[:first], *axes[first + rank :]))
+        at: list[Place] = []
+        for dim, size in enumerate(x.shape):
+            index = indices[dim] if dim < len(indices) else None
+            at.append(next(left) if index is None else place(build, index, shared, size, "wrapped"))
+        return fetched(x, at)
+
+    return build.result(body)
+
+
+# ---- negative log likelihood: x[n, target[n], ...] weighted; reduction 0 none, 1 mean, 2 sum
+
+
+def _class_of(
+    build: Builder, x: Value, target: Value, axes: Sequence[Index], ignore_index: int
+) -> tuple[Scalar, Scalar]:
+    """The target at the axes, checked, and whether it counts; where it doesn't, the first class stands in."""
+    if target.dtype is not torch.int64:
+        raise NotLowered
+    dim = 1 if len(x.shape) > 1 else 0
+    label = build.element(target, axes)
+    counts = apply("ne", label, number(ignore_index, torch.int64))
+    label = select(counts, label, number(0, torch.int64))
+    return apply("inside", label, number(x.shape[dim], torch.int64)), counts
+
+
+def _weight_of(build: Builder, weight: Value | None, label: Scalar, counts: Scalar, dtype: torch.dtype) -> Scalar:
+    one = number(1, dtype) if weight is None else convert(fetched(weight, [label]), dtype)
+    return select(counts, one, number(0, dtype))
+
+
+def _picked(x: Value, label: Scalar, axes: Axes) -> Scalar:
+    """x[n, label, ...] for axes (n, ...)."""
+    return fetched(x, [label] if len(x.shape) == 1 else [axes[0], label, *axes[1:]])
+
+
+@lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def _nll_loss(
+    build: Builder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> tuple[Value, Value]:
+    dtype = compute_dtype(check_dtype(x.dtype))
+    out, total_out = build.out
+    one_row = len(x.shape) == 1
+
+    def weights(axes: Axes) -> Scalar:
+        label, counts = _class_of(build, x, target, () if one_row else axes, ignore_index)
+        return _weight_of(build, weight, label, counts, dtype)
+
+    def losses(axes: Axes) -> Scalar:
+        label, counts = _class_of(build, x, target, () if one_row else axes, ignore_index)
+        loss = apply("neg", convert(_picked(x, label, () if one_row else axes), dtype))
+        if weight is not None:
+            loss = apply("mul", loss, _weight_of(build, weight, label, counts, dtype))
+        return select(counts, loss, number(0, dtype))
+
+    shape = () if one_row else tuple(target.shape)
+    each = build.pointwise(shape, losses)
+    if reduction == 0:
+        zero = build.pointwise((), lambda axes: number(0, total_out.dtype))
+        return build.as_result(each, out), build.as_result(zero, total_out)
+    total = build.reduce("sum", build.pointwise(shape, weights), list(range(len(shape))), False, dtype)
+    loss = build.reduce("sum", each, list(range(len(shape))), False, dtype)
+    if reduction == 1:
+        loss = build.map(lambda a, b: apply("div", a, b), loss, total, dtype=dtype)
+    return build.as_result(loss, out), build.as_result(total, total_out)
+
+
+@lowering(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def _nll_loss_backward(
+    build: Builder,
+    grad: Value,
+    x: Value,
+    target: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Value,
+) -> Value:
+    dtype = compute_dtype(check_dtype(x.dtype))
+    one_row = len(x.shape) == 1
+
+    def body(axes: Axes) -> Scalar:
+        place_of_target = () if one_row else (axes[0], *axes[2:])
+        label, counts = _class_of(build, x, target, place_of_target, ignore_index)
+        each = convert(build.element(grad, place_of_target if grad.shape else ()), dtype)
+        if reduction == 1:
+            each = apply("div", each, convert(build.element(total_weight, ()), dtype))
+        each = apply("neg", each)
+        if weight is not None:
+            each = apply("mul", each, _weight_of(build, weight, label, counts, dtype))
+        here = apply("and", counts, apply("eq", label, position(axes[0 if one_row else 1])))
+        return select(here, each, like(0, each))
+
+    return build.result(body)
