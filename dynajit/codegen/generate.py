@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from dynajit.codegen.c import mathlib
-from dynajit.codegen.c.printer import NAN_REDUCTIONS, Printed, print_kernel
+from dynajit.codegen.c.printer import Printed, print_kernel
+from dynajit.codegen.c.text import NAN_REDUCTIONS
 from dynajit.codegen.memory import plan_memory
 from dynajit.codegen.plan import (
     AllocStep,

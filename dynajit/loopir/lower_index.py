@@ -1,8 +1,8 @@
 """Lowerings of ops that read where a tensor of indices says: gather, index, index_select, embedding, nll_loss.
 
-In and out: see `registry.py`. An index is checked by the kernel (`inside`, or `wrapped` where it may count from the end);
-where one is outside, the graph runs operator by operator, which raises eager's error. One more op: a function that says
-where in the tensor read the element at the new axes is.
+In and out: see `registry.py`. An index is checked by the kernel (`inside`, or `wrapped` where it may count from the
+end); where one is outside, the graph runs operator by operator, which raises eager's error. One more op: a function
+that says where in the tensor read the element at the new axes is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from dynajit.loopir import nodes
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
-from dynajit.loopir.builder import Builder, Number, check_dtype
+from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Atom, Axis, Div, Index, axes_of, constant, substitute
 from dynajit.loopir.nodes import Scalar, Value, axes_for, axis_of, position
 from dynajit.loopir.registry import NotLowered, lowering

@@ -385,7 +385,9 @@ class _Fusion:
         for tensor, position in self.reads[item]:
             if self.unit_of.get(tensor) is group:
                 is_row = tensor in group.rows or as_row == "members"
-                if position is None or linearise(position, contiguous_strides(tensor.shape)) is not (row if is_row else full):
+                if position is None or linearise(position, contiguous_strides(tensor.shape)) is not (
+                    row if is_row else full
+                ):
                     return False
         return True
 

@@ -42,7 +42,8 @@ from dynajit.schedule.target import CPU, Target
 # short.
 KEEP_COST = 8
 KEEP_ELEMENTS = 8192
-COLUMN_BLOCK = 64
+# Pointwise kernels of fewer points are not tiled.
+TILED_POINTS = 4096
 # How often the axes of a kernel are cut and merged in search of even addresses.
 MAX_ATTEMPTS = 8
 
@@ -118,6 +119,7 @@ class Kernel:
     scratch: list[Tensor]
     cost: int
     fused: list[Tensor]  # all tensors computed, inlined ones too, in graph order
+    across: Axis | None = None  # of the outer axes, the one along which much of what is read lies: worth tiles
 
     def all_stores(self) -> Iterator[Store]:
         """Every store."""
@@ -224,7 +226,9 @@ class _Draft:
         reads = [tensor for tensor in self.loaded if tensor not in self.members]
         fused = sorted({*self.group.members, *self.looked_through}, key=lambda tensor: tensor.order)
         stored, cost = list(self.group.stored), self._cost(sections)
-        return Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
+        kernel = Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
+        kernel.across = _across(kernel) if not self.group.reduces else None
+        return kernel
 
     def _cost(self, sections: list[Section]) -> int:
         cost = 0
@@ -349,8 +353,8 @@ class _Draft:
                 if known is not None:
                     return self._resolve(node.arguments[1 if known else 2], replace, where)
             arguments = tuple(self._resolve(a, replace, where) for a in node.arguments)
-            return self._fetch(node, arguments) if isinstance(node, Fetch) else nodes.op(
-                node.name, arguments, node.dtype
+            return (
+                self._fetch(node, arguments) if isinstance(node, Fetch) else nodes.op(node.name, arguments, node.dtype)
             )
         if isinstance(node, Read):
             position = tuple(substitute(index, replace) for index in node.position)
@@ -472,6 +476,23 @@ class _Draft:
         return found
 
 
+def _across(kernel: Kernel) -> Axis | None:
+    """The axis along which more is read with neighbouring addresses than along the last, if there is one."""
+    if not kernel.inner or hint_of(kernel.group.numel) < TILED_POINTS:
+        return None
+    last = kernel.inner[-1]
+    gain: dict[Axis, int] = {}
+    for value in kernel.expressions():
+        for node in scalars_in(value):
+            if isinstance(node, Load):
+                own = stride_of(node.address, last)
+                for outer in kernel.outer:
+                    if stride_of(node.address, outer) == 1 and own not in (0, 1):
+                        gain[outer] = gain.get(outer, 0) + hint_of(node.tensor.numel)
+    best = max(gain, key=gain.__getitem__, default=None)
+    return best if best is not None and min(hint_of(best.size), hint_of(last.size)) >= 8 else None
+
+
 def decided(condition: Scalar) -> bool | None:
     """Whether the condition of a guard holds at every point, at none (False), or at some (None)."""
     if isinstance(condition, Const):
@@ -559,4 +580,4 @@ def _scratch(tensor: Tensor) -> Scratch:
     return found
 
 
-__all__ = ["COLUMN_BLOCK", "Kernel", "Load", "Local", "Scratch", "Section", "Store", "build_kernel"]
+__all__ = ["Kernel", "Load", "Local", "Scratch", "Section", "Store", "build_kernel"]

@@ -163,6 +163,62 @@ INLINE float erf_f32(float x) {
 }
 """
 
+
+def _turn(bits: int) -> str:
+    """A tile of `across` x `along` elements, of which those across lie together in memory, into rows of those along."""
+    kind = f"uint{bits}_t"
+    text = f"""\
+static void turn_{bits}(const {kind} *restrict a, int64_t step, int64_t along, int64_t across, {kind} *restrict t,
+                    int64_t row) {{
+  int64_t x = 0;
+"""
+    if bits == 32:
+        text += """\
+#if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
+  for (; x + 8 <= along; x += 8) {
+    int64_t y = 0;
+    for (; y + 8 <= across; y += 8) turn_8x8(a + x * step + y, step, t + y * row + x, row);
+    for (; y < across; ++y)
+      for (int64_t i = 0; i < 8; ++i) t[y * row + x + i] = a[(x + i) * step + y];
+  }
+#endif
+"""
+    return (
+        text
+        + """\
+  for (; x < along; ++x)
+    for (int64_t y = 0; y < across; ++y) t[y * row + x] = a[x * step + y];
+}
+"""
+    )
+
+
+_TURN_8X8 = """\
+#if defined(__AVX__) && (defined(__clang__) || __GNUC__ >= 12)
+typedef uint32_t eight __attribute__((vector_size(32)));
+typedef uint32_t eight_anywhere __attribute__((vector_size(32), aligned(4), may_alias));
+#define PICK __builtin_shufflevector
+INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row) {
+  eight r[8], s[8];
+  for (int i = 0; i < 8; ++i) r[i] = *(const eight_anywhere *)(a + i * step);
+  for (int i = 0; i < 8; i += 2) {
+    s[i] = PICK(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    s[i + 1] = PICK(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = PICK(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 1] = PICK(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    r[i + 2] = PICK(s[i + 1], s[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 3] = PICK(s[i + 1], s[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  for (int i = 0; i < 4; ++i) {
+    *(eight_anywhere *)(t + i * row) = PICK(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    *(eight_anywhere *)(t + (i + 4) * row) = PICK(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+#endif
+"""
+
 # name -> text, names it needs
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
@@ -172,6 +228,10 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "log_f32": (_LOG, ()),
     "tanh_f32": (_TANH, ("exp_f32",)),
     "erf_f32": (_ERF, ("exp_f32",)),
+    "turn_8x8": (_TURN_8X8, ()),
+    "turn_16": (_turn(16), ()),
+    "turn_32": (_turn(32), ("turn_8x8",)),
+    "turn_64": (_turn(64), ()),
 }
 
 # C library functions: number of arguments, and whether glibc has vector variants.

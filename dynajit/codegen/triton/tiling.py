@@ -14,9 +14,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dynajit.loopir.index import Axis, stride_of
-from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import Kernel, Load
+from dynajit.loopir.index import Axis
+from dynajit.schedule.loops import Kernel
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
 MULTIPROCESSORS = 132
@@ -100,7 +99,7 @@ def _variants(kernel: Kernel, first: Tile) -> Iterator[Tile]:
 def _pointwise(kernel: Kernel) -> Tile:
     axes = (*kernel.outer, *kernel.inner)
     points = count(axes)
-    across = _across(kernel) if points >= 4096 else None
+    across = kernel.across
     if across is not None:
         x = min(power_of_two(axes[-1].size), 64)
         y = min(power_of_two(across.size), 64 if x >= 32 else 4096 // max(x, 1))
@@ -111,23 +110,6 @@ def _pointwise(kernel: Kernel) -> Tile:
     if points >= 256 * MULTIPROCESSORS:
         return Tile(256, warps=4 if kernel.cost > 40 else 2)
     return Tile(min(128, max(32, power_of_two(points))), warps=4 if points > 64 and kernel.cost > 40 else 1)
-
-
-def _across(kernel: Kernel) -> Axis | None:
-    """The axis along which more is read with neighbouring addresses than along the last, if there is one."""
-    if not kernel.inner:
-        return None
-    last = kernel.inner[-1]
-    gain: dict[Axis, int] = {}
-    for value in kernel.expressions():
-        for node in scalars_in(value):
-            if isinstance(node, Load):
-                own = stride_of(node.address, last)
-                for axis in kernel.outer:
-                    if stride_of(node.address, axis) == 1 and own not in (0, 1):
-                        gain[axis] = gain.get(axis, 0) + node.tensor.numel
-    best = max(gain, key=gain.__getitem__, default=None)
-    return best if best is not None and min(best.size, last.size) >= 8 else None
 
 
 # ---- reductions
