@@ -261,10 +261,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def add_input(self, name: str, value: Any) -> None:
         node = self.graph.placeholder(name)
         node.meta["val"] = value
-        if isinstance(value, torch.Tensor):
-            self._bind(value, node)
-        elif is_symbolic(value):
+        if is_symbolic(value):
             self._numbers[tree_of(value.node.expr)] = node
+        elif isinstance(value, torch.Tensor):
+            self._bind(value, node)
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
         """The fake of a real tensor that the graph holds, which becomes an attribute of the graph's module."""
@@ -312,7 +312,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = node.meta["val"]
             if not isinstance(value, torch.Tensor):
                 continue
-            for read, numbers in ((aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())):
+            reads: list[tuple[Any, Sequence[Any]]]
+            reads = [(aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())]
+            for read, numbers in reads:
                 for at, number in enumerate(numbers):
                     if is_symbolic(number) and str(number.node.expr) == name:
                         made = self._numbers[name] = self.graph.call_function(read, (node, at))
