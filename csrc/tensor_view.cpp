@@ -4,13 +4,11 @@
  * dispatch keys, dtype, device, requires_grad, sizes and strides. About 10 ns; no Python runs. */
 #include "dynajit.h"
 
-#include <cstring>
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <new>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -20,30 +18,25 @@ namespace {
 
 constexpr int64_t kDynamic = INT64_MIN;
 
-struct Spec {
+/* All that a check compares lies in one piece: of a hundred parameters' specs, each would be several cache misses. */
+struct TensorSpec {
+    PyObject_HEAD
+    PyTypeObject *type; /* owned */
     uint64_t key_set;
     at::ScalarType dtype;
     c10::Device device;
     bool requires_grad;
     bool strided; /* strides exist and are guarded where not dynamic */
-    std::vector<int64_t> sizes;
-    std::vector<int64_t> strides;
-};
-
-struct TensorSpec {
-    PyObject_HEAD
-    PyTypeObject *type; /* owned */
-    Spec *spec;
+    int32_t dim;
+    int64_t *numbers; /* sizes, then strides: `few`, or owned */
+    int64_t few[8];
 };
 
 PyTypeObject *spec_type;
 
-bool matches(const std::vector<int64_t> &expected, c10::IntArrayRef actual)
+bool matches(const int64_t *expected, const int64_t *actual, int32_t dim)
 {
-    if (expected.size() != actual.size()) {
-        return false;
-    }
-    for (size_t i = 0; i < actual.size(); i++) {
+    for (int32_t i = 0; i < dim; i++) {
         if (expected[i] != actual[i] && expected[i] != kDynamic) {
             return false;
         }
@@ -56,26 +49,27 @@ bool has_plain_sizes(const c10::TensorImpl *impl)
     return !impl->has_symbolic_sizes_strides();
 }
 
-bool check(const TensorSpec *self, PyObject *value)
+bool check(const TensorSpec *spec, PyObject *value)
 {
-    if (Py_TYPE(value) != self->type) {
+    if (Py_TYPE(value) != spec->type) {
         return false;
     }
-    const Spec &spec = *self->spec;
     const c10::TensorImpl *impl = THPVariable_Unpack(value).unsafeGetTensorImpl();
-    if (impl->key_set().raw_repr() != spec.key_set || impl->dtype() != spec.dtype || impl->device() != spec.device
-        || impl->requires_grad() != spec.requires_grad || !has_plain_sizes(impl)) {
+    if (impl->key_set().raw_repr() != spec->key_set || impl->dtype() != spec->dtype || impl->device() != spec->device
+        || impl->requires_grad() != spec->requires_grad || !has_plain_sizes(impl)) {
         return false;
     }
-    return matches(spec.sizes, impl->sizes()) && (!spec.strided || matches(spec.strides, impl->strides()));
+    c10::IntArrayRef sizes = impl->sizes();
+    return sizes.size() == static_cast<size_t>(spec->dim) && matches(spec->numbers, sizes.data(), spec->dim)
+        && (!spec->strided || matches(spec->numbers + spec->dim, impl->strides().data(), spec->dim));
 }
 
 /* ---- building ---- */
 
 /* None keeps the example's; a sequence gives each, None where it may vary. */
-bool parse_dimensions(PyObject *given, c10::IntArrayRef actual, const char *what, std::vector<int64_t> &result)
+bool parse_dimensions(PyObject *given, c10::IntArrayRef actual, const char *what, int64_t *result)
 {
-    result.assign(actual.begin(), actual.end());
+    std::copy(actual.begin(), actual.end(), result);
     if (given == Py_None) {
         return true;
     }
@@ -104,14 +98,18 @@ bool fill(TensorSpec *self, PyObject *example, PyObject *sizes, PyObject *stride
         PyErr_SetString(PyExc_ValueError, "a tensor with symbolic sizes cannot be guarded natively");
         return false;
     }
-    self->spec = new Spec{
-        impl->key_set().raw_repr(), c10::typeMetaToScalarType(impl->dtype()), impl->device(), impl->requires_grad(),
-        impl->layout() == c10::kStrided, {}, {},
-    };
-    if (!parse_dimensions(sizes, impl->sizes(), "sizes", self->spec->sizes)) {
+    self->key_set = impl->key_set().raw_repr();
+    self->dtype = c10::typeMetaToScalarType(impl->dtype());
+    self->device = impl->device();
+    self->requires_grad = impl->requires_grad();
+    self->strided = impl->layout() == c10::kStrided;
+    const size_t dim = impl->sizes().size();
+    self->dim = static_cast<int32_t>(dim);
+    self->numbers = 2 * dim <= std::size(self->few) ? self->few : new int64_t[2 * dim];
+    if (!parse_dimensions(sizes, impl->sizes(), "sizes", self->numbers)) {
         return false;
     }
-    return !self->spec->strided || parse_dimensions(strides, impl->strides(), "strides", self->spec->strides);
+    return !self->strided || parse_dimensions(strides, impl->strides(), "strides", self->numbers + dim);
 }
 
 PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -161,30 +159,33 @@ void spec_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     spec_clear(object);
-    delete reinterpret_cast<TensorSpec *>(object)->spec;
+    TensorSpec *self = reinterpret_cast<TensorSpec *>(object);
+    if (self->numbers != self->few) {
+        delete[] self->numbers;
+    }
     type->tp_free(object);
     Py_DECREF(type);
 }
 
 /* ---- reading back ---- */
 
-PyObject *dimensions_as_tuple(const std::vector<int64_t> &dimensions)
+PyObject *dimensions_as_tuple(const int64_t *dimensions, int32_t dim)
 {
-    PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(dimensions.size()));
-    for (size_t i = 0; tuple != nullptr && i < dimensions.size(); i++) {
+    PyObject *tuple = PyTuple_New(dim);
+    for (int32_t i = 0; tuple != nullptr && i < dim; i++) {
         PyObject *item = dimensions[i] == kDynamic ? Py_NewRef(Py_None) : PyLong_FromLongLong(dimensions[i]);
         if (item == nullptr) {
             Py_CLEAR(tuple);
             break;
         }
-        PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), item);
+        PyTuple_SET_ITEM(tuple, i, item);
     }
     return tuple;
 }
 
-const Spec &spec_of(PyObject *object)
+const TensorSpec &spec_of(PyObject *object)
 {
-    return *reinterpret_cast<TensorSpec *>(object)->spec;
+    return *reinterpret_cast<TensorSpec *>(object);
 }
 
 PyObject *get_type(PyObject *self, void *)
@@ -214,12 +215,13 @@ PyObject *get_requires_grad(PyObject *self, void *)
 
 PyObject *get_sizes(PyObject *self, void *)
 {
-    return dimensions_as_tuple(spec_of(self).sizes);
+    return dimensions_as_tuple(spec_of(self).numbers, spec_of(self).dim);
 }
 
 PyObject *get_strides(PyObject *self, void *)
 {
-    return spec_of(self).strided ? dimensions_as_tuple(spec_of(self).strides) : Py_NewRef(Py_None);
+    const TensorSpec &spec = spec_of(self);
+    return spec.strided ? dimensions_as_tuple(spec.numbers + spec.dim, spec.dim) : Py_NewRef(Py_None);
 }
 
 PyObject *spec_check(PyObject *self, PyObject *value)

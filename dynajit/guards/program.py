@@ -7,7 +7,7 @@ whatever the order in the program. To change the order in the program: `_ordered
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from dynajit import _C
@@ -124,6 +124,7 @@ class _Builder:
         self._n_locals = n_locals
         self._n_slots = n_locals
         self._slots: dict[Source, int] = {}
+        self._specs: dict[Hashable, object] = {}
 
     def add(self, index: int, guard: Guard) -> None:
         slots = [self.slot(source, index) for source in guard.sources()]
@@ -131,6 +132,9 @@ class _Builder:
         first = slots[0] if slots else -1
         if name == "NOT_ALIASED":
             payload = tuple(slots)
+        elif name == "TENSOR":
+            # equal ones are one object, which stays in the cache
+            payload = self._specs.setdefault(kinds[guard.kind].key(guard.params), payload)
         elif name in ("RELATION", "PREDICATE_OF_MANY"):
             payload = (payload, tuple(slots))
         self.instructions.append((name, index, first, slots[1] if name == "SAME_OBJECT" else -1, payload))

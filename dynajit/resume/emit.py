@@ -56,8 +56,8 @@ _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 # which run in the outermost frame's code even if they are an inlined frame's: they jump and push
 _INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
 _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
-# The parameter that holds those of the graph's inputs that are no parameters, which the guards have read; and how many
-# there must be.
+# The parameter that holds the graph's inputs in a tuple, all of which the guards have read; and how many of them must be
+# no parameters for that to pay.
 HANDED = ".inputs"
 FEWEST_HANDED = 4
 
@@ -170,28 +170,27 @@ class Emission:
     ) -> None:
         """Call the compiled graph and keep its outputs in variables; if it raises, `failing` takes over."""
 
-        handed = [entry.source for entry in inputs if not isinstance(entry.source, LocalSource)]
-        if len(handed) >= FEWEST_HANDED:
-            self.handed = handed
-        places = {source: place for place, source in enumerate(self.handed)}
-
-        def push_inputs() -> None:
-            for entry in inputs:
-                if entry.source in places:
-                    self.emit.load_fast(HANDED)
-                    self.emit.load_const(places[entry.source])
-                    self.emit.binary_subscr()
-                else:
-                    self.out.load(entry.source)
-
-        for entry in inputs:
-            if entry.source not in places:
-                self.out.ensure_source(entry.source)
+        read = [entry.source for entry in inputs if not isinstance(entry.source, LocalSource)]
+        if len(read) >= FEWEST_HANDED:
+            self.handed = [entry.source for entry in inputs]
+        for entry in inputs if not self.handed else ():
+            self.out.ensure_source(entry.source)
         if failing is not None:
             self._failing = failing, self.emit.label()
             self.emit.set_handler(Handler(self._failing[1]))
-        self.emit.call_function(lambda: self.emit.load_const(graph), push_inputs, len(inputs))
+        self.emit.begin_call(lambda: self.emit.load_const(graph))
+        if self.handed:
+            self.emit.load_fast(HANDED)
+            self.emit.call_function_ex()
+        else:
+            for entry in inputs:
+                self.out.load(entry.source)
+            self.emit.end_call(len(inputs))
         self.emit.set_handler(None)
+        if self.handed:
+            # what the code lets go of may die
+            self.emit.load_const(None)
+            self.emit.store_fast(HANDED)
         if len(outputs) == 0:
             self.emit.pop_top()
             return
