@@ -61,6 +61,7 @@ PyObject *dj_type_lookup(PyTypeObject *type, PyObject *name);                   
 PyObject *dj_generic_getattr(PyObject *object, PyObject *name);                  /* new or NULL, no error set */
 PyObject *dj_raw_item(PyObject *container, PyObject *key, Py_hash_t hash);       /* new or NULL, no error set */
 PyObject *dj_sequence_item(PyObject *container, Py_ssize_t index);               /* new or NULL, no error set */
+PyAPI_FUNC(int) _PyDict_SetItem_KnownHash(PyObject *dict, PyObject *key, PyObject *item, Py_hash_t hash); /* CPython's */
 PyObject *dj_dict_key(PyObject *dict, Py_ssize_t index);                         /* new or NULL, no error set */
 int dj_object_access_init(PyObject *module);
 

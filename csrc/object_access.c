@@ -216,6 +216,24 @@ static PyObject *dict_key(PyObject *module, PyObject *args)
     return key;
 }
 
+static PyObject *dict_with_hashes(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs < 1 || !PyTuple_Check(args[0]) || nargs != 1 + 2 * PyTuple_GET_SIZE(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "dict_with_hashes() takes a tuple of hashes, and a key and a value for each");
+        return NULL;
+    }
+    PyObject *made = PyDict_New();
+    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *given = PyTuple_GET_ITEM(args[0], i), *key = args[1 + 2 * i];
+        Py_hash_t hash = given == Py_None ? PyObject_Hash(key) : PyLong_AsSsize_t(given);
+        if ((hash == -1 && PyErr_Occurred()) || _PyDict_SetItem_KnownHash(made, key, args[2 + 2 * i], hash) < 0) {
+            Py_CLEAR(made);
+        }
+    }
+    return made;
+}
+
 static PyMethodDef methods[] = {
     {"type_lookup", type_lookup, METH_VARARGS,
      "type_lookup(type, name)\n--\n\nThe attribute in the type's MRO, no descriptor run. KeyError if there is none."},
@@ -228,6 +246,9 @@ static PyMethodDef methods[] = {
     {"raw_item", raw_item, METH_VARARGS,
      "raw_item(container, key)\n--\n\nItem of a dict, list or tuple past any __getitem__ of a subclass. KeyError."},
     {"dict_key", dict_key, METH_VARARGS, "dict_key(dict, index)\n--\n\nThe index-th key in iteration order."},
+    {"dict_with_hashes", (PyCFunction)(void (*)(void))dict_with_hashes, METH_FASTCALL,
+     "dict_with_hashes(hashes, *keys_and_values)\n--\n\n"
+     "A dict whose keys are taken to have these hashes; None: ask the key."},
     {NULL, NULL, 0, NULL},
 };
 

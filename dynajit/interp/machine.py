@@ -28,6 +28,7 @@ from dynajit.values import overrides
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
+from dynajit.values.dropping import dropped, has_finaliser
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
@@ -73,6 +74,8 @@ class Interpreter(Calls):
         self._objects: dict[int, tuple[Any, Value]] = {}
         self._keep: list[Any] = []
         self._stacks: dict[tuple[Any, ...], str] = {}
+        #: the class of an object that the outermost frame let go of, and that runs code when it dies
+        self.dropped: type | None = None
         self._steps = 0
         self._idle_end = IDLE_START
         self._work_seen = 0
@@ -124,6 +127,8 @@ class Interpreter(Calls):
                 frame.checkpoint = self._checkpoint(frame, instr)
                 if self._steps > self._idle_end:
                     self._check_idle()
+                if self.dropped is not None:
+                    raise dropped(self.dropped)
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
             except Raised as error:
@@ -324,7 +329,7 @@ class Interpreter(Calls):
                 frame.cells[name] = self.wrap_cell(value, CellSource(index, name))
             else:
                 boxes[name] = LocalBox(self, LocalSource(index, name), value)
-        frame.locals = LazyLocals(boxes)
+        frame.locals = LazyLocals(self, boxes)
         for offset, (name, cell) in enumerate(cells):
             source = CellSource(len(names) + offset, name)
             frame.cells[name] = self.wrap_cell(cell, source)
@@ -421,8 +426,9 @@ class LocalBox:
 class LazyLocals(dict[str, Any]):
     """Locals of the outermost frame; a parameter becomes a model, and is guarded, at its first read."""
 
-    def __init__(self, boxes: dict[str, LocalBox]) -> None:
+    def __init__(self, tx: Interpreter, boxes: dict[str, LocalBox]) -> None:
         super().__init__()
+        self.tx = tx
         self.boxes = boxes
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -441,19 +447,30 @@ class LazyLocals(dict[str, Any]):
         return dict.__contains__(self, name) or name in self.boxes
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.boxes.pop(name, None)
+        self._let_go(name)
         dict.__setitem__(self, name, value)
 
     def copy(self) -> LazyLocals:
-        made = LazyLocals(self.boxes.copy())
+        made = LazyLocals(self.tx, self.boxes.copy())
         dict.update(made, self)
         return made
 
     def pop(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         found = self.get(name, default)
-        self.boxes.pop(name, None)
+        self._let_go(name)
         dict.pop(self, name, None)
         return found
+
+    def _let_go(self, name: str) -> None:
+        """A parameter's object may die where the name is bound to another: its finaliser runs before what follows."""
+        box = self.boxes.pop(name, None)
+        old = dict.get(self, name)
+        real = box.real if box is not None else getattr(old, "real_object", None)
+        if real is None or not has_finaliser(type(real)) or (old is not None and old.source is None):
+            return
+        others = (dict.get(self, other) for other in self if other != name)
+        if not any(getattr(value, "real_object", None) is real for value in (*self.tx.frames[0].stack, *others)):
+            self.tx.journal.set_attr(self.tx, "dropped", type(real))
 
 
 __all__ = ["Exhausted", "Interpreter"]

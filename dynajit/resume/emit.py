@@ -280,7 +280,7 @@ class Emission:
             self.emit.set_location(instr.positions)
             for value in self.operands:
                 self.out.push(value)
-            if instr.op in _UNBOUND:
+            if instr.op in _UNBOUND and self._is_unbound(plan.frames[-1], instr):
                 self._unbound(instr)
             else:
                 self._let_go()
@@ -376,6 +376,10 @@ class Emission:
         for name in [*params, *self.out.stored, *self.shared.values()]:
             if name not in self.gone:
                 self.emit.delete_fast(name)
+
+    def _is_unbound(self, frame: SymFrame, instr: Instr) -> bool:
+        cell = frame.cells.get(instr.arg)
+        return instr.arg not in frame.locals if cell is None else cell.get(self.tx) is None
 
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""

@@ -16,8 +16,9 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
+from dynajit.values.filling import replace_entries
 from dynajit.values.keys import has_user_key
-from dynajit.values.mapping import DictVal, SetVal, replace_entries
+from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import payload_of
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal

@@ -12,6 +12,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource, ItemSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.dropping import check_dropped
 from dynajit.values.mapping import DictVal
 
 
@@ -84,6 +85,9 @@ class AttributeDict(DictVal):
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         hashed = key.hash_key(tx)
+        old = self.entries.get(hashed)
+        if old is not None:
+            check_dropped(old[1])
         self._set_entry(tx, hashed, (key, value))
         self._note(tx, hashed)
 
@@ -91,11 +95,12 @@ class AttributeDict(DictVal):
         found = self.getitem(tx, key)
         hashed = key.hash_key(tx)
         rest = {name: entry for name, entry in self.entries.items() if name != hashed}
-        tx.journal.replace_all(self.entries, rest)
+        self.remove(tx, rest)
         self._note(tx, hashed)
         return found
 
     def _note(self, tx: Tracer, hashed: Any) -> None:
+        tx.journal.changes += 1
         if self.source is not None:
             tx.journal.set_item(self.changed_names, hashed, None)
             tx.journal.touch(self)

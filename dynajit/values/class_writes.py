@@ -69,6 +69,11 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     tx.journal.touch(ClassWrite(cls, name, value))
 
 
+def is_written(tx: Tracer, cls: type) -> bool:
+    """Whether the traced program changed an attribute of the class itself."""
+    return any(changed is cls for changed, _ in tx.class_writes)
+
+
 def _is_plain(value: Value) -> bool:
     """Whether an attribute of this value is read as it is, by instances too."""
     return issubclass(value.py_type(), _PLAIN_BUILTINS) or not hasattr(value.py_type(), "__get__")

@@ -17,6 +17,9 @@ class Journal:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self.dirty: dict[int, Any] = {}
+        #: counts what the program changed, in objects made while tracing too; never goes back
+        self.changes = 0
+        #: keys of tables are compared by identity alone
         self.rolling_back = False
 
     def mark(self) -> int:
@@ -34,6 +37,7 @@ class Journal:
 
     def touch(self, value: Any) -> None:
         """Remember that `value` (a model with `emit_effect`) differs from the object it stands for."""
+        self.changes += 1
         key = id(value)
         if key not in self.dirty:
             self.dirty[key] = value
@@ -63,9 +67,11 @@ class Journal:
             container.clear()
             (container.update if isinstance(container, dict) else container.extend)(old)
 
+        self._undo.append(restore)
+        outer, self.rolling_back = self.rolling_back, True
         container.clear()
         (container.update if isinstance(container, dict) else container.extend)(items)
-        self._undo.append(restore)
+        self.rolling_back = outer
 
     def set_attr(self, obj: Any, name: str, value: Any) -> None:
         """Set a Python attribute of a model, undoable."""

@@ -7,8 +7,9 @@ in CPython. `hash_of` is the built-in function `hash`.
 
 from __future__ import annotations
 
+import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dynajit.report import breaks
@@ -36,14 +37,22 @@ class UserKey:
         if self.tx.journal.rolling_back:
             return any(other is known for known in self.same)
         if isinstance(other, UserKey):
-            equal = self.value is other.value or self.tx.equal(self.value, other.value)
+            equal = self.value is other.value or self._compare(other.value)
             if equal:
                 self.same.append(other)
                 other.same.append(self)
             return equal
         if isinstance(other, (Value, tuple)):
             return False
-        return self.tx.equal(self.value, self.tx.from_real(other))
+        return self._compare(self.tx.from_real(other))
+
+    def _compare(self, other: Value) -> bool:
+        """How often the tables here compare is not how often real ones do."""
+        changes = self.tx.journal.changes
+        equal = self.tx.equal(self.value, other)
+        if self.tx.journal.changes != changes:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"an __eq__ with side effects, of {self.value.describe()}")
+        return equal
 
 
 def has_user_key(key: object) -> bool:
@@ -107,13 +116,20 @@ class _Hashed:
 
 def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
     """The key of an object whose class defines `__hash__`."""
-    changed = len(tx.journal.dirty)
+    changes = tx.journal.changes
     found = tx.call(method, [], {})
-    if len(tx.journal.dirty) != changed:
+    if tx.journal.changes != changes:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
     if not (found.is_const() and isinstance(found.const(), int)):
         raise tx.raised(TypeError, "__hash__ method should return an integer")
-    return UserKey(tx, value, hash(found.const()))
+    return UserKey(tx, value, _as_hash(found.const()))
+
+
+def _as_hash(number: int) -> int:
+    """What `hash()` makes of a number that `__hash__` returned: not the number's own hash, unless it is too large."""
+    if not -sys.maxsize - 1 <= number <= sys.maxsize:
+        return hash(number)
+    return -2 if number == -1 else int(number)
 
 
 def hash_of(tx: Tracer, value: Value) -> Value:
@@ -139,4 +155,10 @@ def _hashable(tx: Tracer, value: Value) -> object:
     return value.real()
 
 
-__all__ = ["IdVal", "UserKey", "has_user_key", "hash_of", "user_key"]
+def collide(keys: Iterable[object]) -> bool:
+    """Whether two keys have one hash, though they differ as the program's code says, which a real table asks again."""
+    hashes = [hash(key) for key in keys if has_user_key(key)]
+    return len(set(hashes)) < len(hashes)
+
+
+__all__ = ["IdVal", "UserKey", "collide", "has_user_key", "hash_of", "user_key"]

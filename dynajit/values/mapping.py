@@ -6,7 +6,7 @@ In: keys and values, or a real `dict` with its source, read key by key until som
 
 from __future__ import annotations
 
-import collections
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +14,10 @@ from dynajit.guards.source import DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical, is_literal
+from dynajit.values.dropping import check_dropped
+from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members
 from dynajit.values.iterators import IteratorVal
-from dynajit.values.keys import UserKey
+from dynajit.values.keys import UserKey, collide, has_user_key
 from dynajit.values.sequence import Lazy
 
 
@@ -39,7 +41,11 @@ class DictVal(Value):
         self.real_dict = real_dict
         self.entries: dict[Any, tuple[Value, Any]] = {}
         self.complete = real_dict is None
-        self.changed = False
+        # how often keys were taken away: where the rest stands in the real table is not known from then on
+        self.removals = 0
+        # names and numbers among those keys, maybe there again
+        self.removed: dict[Any, None] = {}
+        self._runs_code: bool | None = None
 
     def py_type(self) -> type:
         return self.kind
@@ -68,9 +74,13 @@ class DictVal(Value):
         self._set_entry(tx, hashed, (key, value))
         return value
 
-    @staticmethod
-    def _real_key(hashed: Any) -> tuple[Any] | None:
-        """The real key of a hash key, if it is one that a guard can hold."""
+    def _real_key(self, hashed: Any) -> tuple[Any] | None:
+        """The real key of a hash key, if it is one that a guard can hold, and looking for it runs nobody's code."""
+        if self._runs_code is None:
+            assert self.real_dict is not None
+            self._runs_code = any(map(_compares_itself, set(map(type, dict.keys(self.real_dict)))))
+        if self._runs_code:
+            return None
         if is_literal(hashed) or isinstance(hashed, type) or (callable(hashed) and not isinstance(hashed, Value)):
             return (hashed,)
         if isinstance(hashed, tuple) and all(is_literal(part) for part in hashed):
@@ -164,6 +174,7 @@ class DictVal(Value):
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change."""
+        tx.journal.changes += 1
         if self.source is not None:
             self.materialise(tx)
             tx.journal.touch(self)
@@ -171,7 +182,14 @@ class DictVal(Value):
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         self.mutate(tx)
         hashed = key.hash_key(tx)
+        if self.kind is not dict and has_user_key(hashed):
+            # generated code can't give a real one the hash that was computed here
+            self.unsupported("a key with a hash of its own")
         old = self.entries.get(hashed)
+        if old is not None:
+            check_dropped(old[1])
+        elif self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
+            self.unsupported("two keys of one hash")
         self._set_entry(tx, hashed, (old[0] if old else key, value))
 
     def delitem(self, tx: Tracer, key: Value) -> None:
@@ -183,8 +201,16 @@ class DictVal(Value):
         self.mutate(tx)
         rest = dict(self.entries)
         del rest[key.hash_key(tx)]
-        tx.journal.replace_all(self.entries, rest)
+        self.remove(tx, rest)
         return found
+
+    def remove(self, tx: Tracer, rest: dict[Any, tuple[Value, Any]]) -> None:
+        """Keep only these entries."""
+        tx.journal.set_attr(self, "removals", self.removals + 1)
+        if self.source is not None:
+            gone = {hashed: None for hashed in self.entries if hashed not in rest and is_literal(hashed)}
+            tx.journal.set_attr(self, "removed", {**self.removed, **gone})
+        tx.journal.replace_all(self.entries, rest)
 
     def copy_as(self, tx: Tracer, kind: type) -> DictVal:
         copied = DictVal(kind)
@@ -207,13 +233,10 @@ class DictVal(Value):
 
     def push_entries(self, out: Any) -> None:
         """Push a plain dict of the entries."""
-        for key, value in self.entries.values():
-            out.push(key)
-            if isinstance(value, Lazy):
-                out.load(value.source)
-            else:
-                out.push(value)
-        out.emit.build_map(len(self.entries))
+        push_dict(out, self.entries)
+
+    def rebuildable(self) -> bool:
+        return self.source is not None or not collide(self.entries)
 
     def rebuild(self, out: Any) -> None:
         if self.kind is dict:
@@ -227,21 +250,14 @@ class DictVal(Value):
         def push() -> None:
             out.load(self.source)
             self.push_entries(out)
+            out.consts(*self.removed)
 
-        out.call_const(replace_entries, push, 2)
+        out.call_const(replace_entries, push, 2 + len(self.removed))
         out.emit.pop_top()
 
 
-def replace_entries(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
-    """Give `real` exactly these entries in this order, without running code of a subclass."""
-    if list(dict.keys(real)) != list(entries)[: dict.__len__(real)]:
-        if isinstance(real, collections.OrderedDict):
-            collections.OrderedDict.clear(real)
-        else:
-            dict.clear(real)
-    store = collections.OrderedDict.__setitem__ if isinstance(real, collections.OrderedDict) else dict.__setitem__
-    for key, value in entries.items():
-        store(real, key, value)  # type: ignore[arg-type]
+def _compares_itself(cls: type) -> bool:
+    return isinstance(cls.__eq__, types.FunctionType) or isinstance(cls.__hash__, types.FunctionType)
 
 
 class DictIterator(IteratorVal):
@@ -253,6 +269,7 @@ class DictIterator(IteratorVal):
         self.index = 0
         self.backwards = backwards
         self.size: int | None = None
+        self.removals = mapping.removals
         self.kind = type(iter(getattr({}, what)()))
 
     def next(self, tx: Tracer) -> Value:
@@ -262,6 +279,8 @@ class DictIterator(IteratorVal):
             tx.journal.set_attr(self, "size", len(hashes))
         if self.size != len(hashes):
             raise tx.raised(RuntimeError, "dictionary changed size during iteration")
+        if self.removals != self.mapping.removals:
+            self.unsupported("going on after keys were exchanged")
         if self.index >= len(hashes):
             raise Exhausted()
         hashed = hashes[-1 - self.index if self.backwards else self.index]
@@ -274,6 +293,9 @@ class DictIterator(IteratorVal):
 
     def children(self) -> Sequence[Value]:
         return (self.mapping,)
+
+    def rebuildable(self) -> bool:
+        return self.removals == self.mapping.removals
 
     def rebuild(self, out: Any) -> None:
         if self.mapping.source is not None and self.mapping.complete:
@@ -345,6 +367,7 @@ class SetVal(Value):
         self.kind = kind
         self.source = source
         self.entries: dict[Any, Value] = {}
+        self.removals = 0
 
     @staticmethod
     def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
@@ -385,6 +408,8 @@ class SetVal(Value):
         return tx.class_attribute(self, self.kind, name)
 
     def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
+        tx.journal.changes += 1
+        tx.journal.set_attr(self, "removals", self.removals + 1)
         if self.source is not None:
             tx.journal.touch(self)
         tx.journal.replace_all(self.entries, entries)
@@ -397,23 +422,19 @@ class SetVal(Value):
     def children(self) -> Sequence[Value]:
         return list(self.entries.values())
 
-    def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for item in self.entries.values():
-                out.push(item)
-            out.emit.build_set(len(self.entries))
+    def rebuildable(self) -> bool:
+        return self.source is not None or not collide(self.entries)
 
+    def rebuild(self, out: Any) -> None:
         if self.kind is set:
-            push()
+            push_members(out, self.entries)
         else:
-            out.call_const(self.kind, push, 1)
+            out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
 
     def emit_effect(self, out: Any) -> None:
         def push() -> None:
             out.load(self.source)
-            for item in self.entries.values():
-                out.push(item)
-            out.emit.build_set(len(self.entries))
+            push_members(out, self.entries)
 
         out.call_const(replace_members, push, 2)
         out.emit.pop_top()
@@ -427,6 +448,7 @@ class SetIterator(IteratorVal):
     def __init__(self, members: SetVal) -> None:
         self.members = members
         self.order = members.ordered()
+        self.removals = members.removals
         self.index = 0
 
     def next(self, tx: Tracer) -> Value:
@@ -435,6 +457,8 @@ class SetIterator(IteratorVal):
         if len(self.members.entries) != len(self.order):
             tx.journal.set_attr(self, "index", len(self.order) + 1)
             raise tx.raised(RuntimeError, "Set changed size during iteration")
+        if self.removals != self.members.removals:
+            self.unsupported("going on after members were exchanged")
         if self.index == len(self.order):
             tx.journal.set_attr(self, "index", self.index + 1)
             raise Exhausted()
@@ -443,6 +467,9 @@ class SetIterator(IteratorVal):
 
     def children(self) -> Sequence[Value]:
         return (self.members,)
+
+    def rebuildable(self) -> bool:
+        return self.removals == self.members.removals
 
     def rebuild(self, out: Any) -> None:
         if self.members.source is not None:
@@ -463,12 +490,6 @@ def _set_iterator_at(members: set[Any], index: int) -> Any:
     for _ in range(index):
         next(iterator)
     return iterator
-
-
-def replace_members(real: set[Any], members: set[Any]) -> None:
-    """Give `real` exactly these members."""
-    set.intersection_update(real, members)
-    set.update(real, members)
 
 
 Method = Callable[..., Value]
@@ -547,7 +568,7 @@ def update(tx: Tracer, self: DictVal, other: Value | None = None, **kwargs: Valu
 @dict_method
 def clear(tx: Tracer, self: DictVal) -> Value:
     self.mutate(tx)
-    tx.journal.replace_all(self.entries, {})
+    self.remove(tx, {})
     return ConstVal(None)
 
 
@@ -562,7 +583,7 @@ def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None
     if last is None or last.truth(tx):
         self.setitem(tx, key, value)
     else:
-        tx.journal.replace_all(self.entries, {key.hash_key(tx): (key, value), **self.entries})
+        self.remove(tx, {key.hash_key(tx): (key, value), **self.entries})
     return ConstVal(None)
 
 
@@ -570,7 +591,9 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
     """Keys and values of a mapping, or of an iterable of pairs."""
     payload = getattr(value, "payload", None)
     mapping = value if isinstance(value, DictVal) else payload
-    if isinstance(mapping, DictVal):
+    # as CPython does, a subclass is asked if it has an __iter__ of its own
+    own = next((base for base in value.py_type().__mro__ if "__iter__" in base.__dict__), object)
+    if isinstance(mapping, DictVal) and own in (dict, mapping.kind):
         return mapping.items(tx)
     if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
         with tx.indirect():
@@ -590,6 +613,9 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
 def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
     hashed = item.hash_key(tx)
     if hashed not in self.entries:
+        if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
+            self.unsupported("two members of one hash")
+        tx.journal.changes += 1
         if self.source is not None:
             tx.journal.touch(self)
         tx.journal.set_item(self.entries, hashed, item)

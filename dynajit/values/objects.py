@@ -21,8 +21,9 @@ from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, I
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.class_writes import write_class, written
+from dynajit.values.class_writes import is_written, write_class, written
 from dynajit.values.constant import ConstVal, identical
+from dynajit.values.filling import fill_mapping, push_members
 from dynajit.values.functions import SuperVal
 from dynajit.values.keys import user_key
 from dynajit.values.lookup import (
@@ -278,6 +279,7 @@ class ObjVal(Value):
         if isinstance(found, types.MemberDescriptorType):
             if value is None and not self._slot_is_full(name, found):
                 raise tx.raised(AttributeError, name)
+            tx.journal.changes += 1
             tx.journal.set_item(self.slots, name, value)
             if self.source is not None:
                 tx.journal.touch(self)
@@ -415,13 +417,11 @@ class ObjVal(Value):
             out.emit.pop_top()
         elif isinstance(self.payload, SetVal) and self.payload.kind is set:
 
-            def push_members() -> None:
+            def push_payload() -> None:
                 out.push(self)
-                for member in self.payload.entries.values():  # type: ignore[union-attr]
-                    out.push(member)
-                out.emit.build_set(len(self.payload.entries))  # type: ignore[union-attr]
+                push_members(out, self.payload.entries)  # type: ignore[union-attr]
 
-            out.call_const(set.update, push_members, 2)
+            out.call_const(set.update, push_payload, 2)
             out.emit.pop_top()
         elif isinstance(self.payload, ListVal):
 
@@ -485,17 +485,6 @@ def maker(cls: type) -> Callable[..., Any]:
         if isinstance(new, types.BuiltinMethodType):  # a function stands there too, where somebody assigned it
             return new
     return object.__new__
-
-
-def fill_mapping(made: Any, entries: dict[Any, Any]) -> None:
-    """Put entries into an instance of a dict subclass without running the subclass's code; in generated code."""
-    store: Any = dict.__setitem__
-    for base in type(made).__mro__:
-        if "__setitem__" in base.__dict__ and not isinstance(base.__dict__["__setitem__"], types.FunctionType):
-            store = base.__dict__["__setitem__"]
-            break
-    for key, value in entries.items():
-        store(made, key, value)
 
 
 class RealVal(Value):
@@ -570,7 +559,9 @@ class ClassVal(RealVal):
         ):
             return tx.from_real(getattr(cls, name))
         if name == "__dict__":
-            return tx.wrap(dict(cls.__dict__), ConstSource(dict(cls.__dict__), f"{cls.__qualname__}.__dict__"))
+            if is_written(tx, cls):
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"__dict__ of the changed class {cls.__qualname__}")
+            return tx.wrap(cls.__dict__, ConstSource(cls.__dict__, f"{cls.__qualname__}.__dict__"))
         if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
             return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
         if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:

@@ -16,6 +16,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
+from dynajit.values.dropping import check_dropped
 from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
 
 
@@ -303,7 +304,8 @@ class ListVal(SequenceVal):
         self.mutated = False
 
     def mutate(self, tx: Tracer) -> None:
-        """To be called before each change; the change itself goes through `journal.replace_all`."""
+        """To be called before each change, which is recorded in the journal."""
+        tx.journal.changes += 1
         if self.source is not None:
             self.values(tx)
             tx.journal.touch(self)
@@ -329,7 +331,9 @@ class ListVal(SequenceVal):
             self.replace(tx, new)
             return
         index = self._index(tx, key, "assignment index")
-        self.replace(tx, [*items[:index], value, *items[index + 1 :]])
+        check_dropped(items[index])
+        self.mutate(tx)
+        self._fill(tx, index, value)
 
     def delitem(self, tx: Tracer, key: Value) -> None:
         new = self.values(tx)

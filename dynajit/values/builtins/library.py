@@ -139,25 +139,32 @@ def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
 # ---------------------------------------------------------------------------------------------------------- itertools
 
 
-def _polyfill(real: Any, traced: Any) -> None:
+def _polyfill(real: Any, traced: Any, iterables: slice) -> None:
+    """`iterables`: which of the arguments `iter` is called with at once, as the real class does."""
+
     @constructor(real)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return stands_for(tx.run_python(traced, list(args), kwargs), real, args, kwargs)
+        given = list(args)
+        given[iterables] = [part.iterate(tx) for part in given[iterables]]
+        return stands_for(tx.run_python(traced, given, kwargs), real, given, kwargs)
 
 
-for _real, _traced in (
-    (itertools.chain, polyfills.chain),
-    (itertools.starmap, polyfills.starmap),
-    (itertools.takewhile, polyfills.takewhile),
-    (itertools.dropwhile, polyfills.dropwhile),
-    (itertools.cycle, polyfills.cycle),
-    (itertools.compress, polyfills.compress),
-    (itertools.pairwise, polyfills.pairwise),
-    (itertools.zip_longest, polyfills.zip_longest),
-    (itertools.groupby, polyfills.groupby),
-    (itertools.filterfalse, polyfills.filterfalse),
+_FIRST, _SECOND, _ALL = slice(0, 1), slice(1, 2), slice(None)
+for _real, _traced, _iterables in (
+    (itertools.chain, polyfills.chain, slice(0, 0)),
+    (itertools.starmap, polyfills.starmap, _SECOND),
+    (itertools.takewhile, polyfills.takewhile, _SECOND),
+    (itertools.dropwhile, polyfills.dropwhile, _SECOND),
+    (itertools.cycle, polyfills.cycle, _FIRST),
+    (itertools.compress, polyfills.compress, _ALL),
+    (itertools.pairwise, polyfills.pairwise, _FIRST),
+    (itertools.zip_longest, polyfills.zip_longest, _ALL),
+    (itertools.groupby, polyfills.groupby, _FIRST),
+    (itertools.filterfalse, polyfills.filterfalse, _SECOND),
+    (map, polyfills.map_, slice(1, None)),
+    (filter, polyfills.filter_, _SECOND),
 ):
-    _polyfill(_real, _traced)
+    _polyfill(_real, _traced, _iterables)
 
 
 @builtin(itertools.tee)
@@ -166,7 +173,7 @@ def tee(tx: Tracer, iterable: Value, n: Value | None = None) -> Value:
 
 
 if hasattr(itertools, "batched"):  # since 3.12
-    _polyfill(itertools.batched, polyfills.batched)
+    _polyfill(itertools.batched, polyfills.batched, _FIRST)
 
 
 @builtin(itertools.chain.from_iterable)
@@ -183,6 +190,7 @@ def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Va
 
 @constructor(itertools.accumulate)
 def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
+    iterable = iterable.iterate(tx)
     made = tx.run_python(
         polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)}
     )
@@ -192,6 +200,7 @@ def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initia
 
 @constructor(itertools.islice)
 def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
+    iterable = iterable.iterate(tx)
     found = [part.const() for part in parts]
     limits = slice(*found)
     wrapped = [ConstVal(limits.start or 0), ConstVal(limits.stop), ConstVal(limits.step or 1)]

@@ -21,7 +21,6 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, 
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
-from dynajit.values.generators import stands_for
 from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
@@ -355,16 +354,6 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
     if isinstance(payload_of(sequence), ListVal):
         return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
     return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
-
-
-@constructor(map)
-def map_(tx: Tracer, fn: Value, *iterables: Value) -> Value:
-    return stands_for(tx.run_python(polyfills.map_, [fn, *iterables]), map, [fn, *iterables])
-
-
-@constructor(filter)
-def filter_(tx: Tracer, fn: Value, iterable: Value) -> Value:
-    return stands_for(tx.run_python(polyfills.filter_, [fn, iterable]), filter, [fn, iterable])
 
 
 @builtin(all)

@@ -1,0 +1,248 @@
+"""Dictionaries and sets: keys with a `__hash__` of their own, keys exchanged meanwhile, mappings in their own order.
+
+Each program is compared with eager: what it returns or raises, and how often the keys' methods ran where that shows.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import compare
+
+x = torch.arange(3.0)
+Program = Callable[..., Any]
+
+
+def check(program: Program, make: Callable[[], tuple[Any, ...]] = tuple) -> None:
+    """Eager and compiled give the same, twice."""
+    compiled = dynajit.compile(program, backend="eager")
+    for _ in range(2):
+        args, others = make(), make()
+        compare((_outcome(compiled, x, *args), args), (_outcome(program, x, *others), others))
+
+
+def _outcome(fn: Program, *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+class Fickle:
+    """A key that is hashed as long as it does not fail."""
+
+    fails = False
+
+    def __hash__(self) -> int:
+        if self.fails:
+            raise ValueError("no hash any more")
+        return 42
+
+
+class Counting:
+    """Counts the calls of its methods."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.hashed = self.compared = 0
+
+    def __hash__(self) -> int:
+        self.hashed += 1
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        self.compared += 1
+        return isinstance(other, Counting) and self.number == other.number
+
+
+def hash_that_fails_later(x: torch.Tensor) -> Any:
+    key = Fickle()
+    table, members = {key: 1}, {key}
+    key.fails = True
+    dynajit.graph_break()
+    return len(table), len(members), table[key]
+
+
+def methods_with_side_effects(x: torch.Tensor) -> Any:
+    one, two = Counting(1), Counting(2)
+    table = {one: x + 1}
+    table.setdefault(two, x + 2)
+    dynajit.graph_break()
+    return one.hashed, two.hashed, one.compared + two.compared, list(table.values())
+
+
+class Large:
+    """Its hash is larger than the modulus of numbers' hashes."""
+
+    def __hash__(self) -> int:
+        return 2**61 + 5
+
+
+def large_hash(x: torch.Tensor) -> Any:
+    return hash(Large()), hash((Large(), 1)), x + 1
+
+
+def same_hash_before_a_break(x: torch.Tensor) -> Any:
+    class Key:
+        def __hash__(self) -> int:
+            return 3
+
+        def __eq__(self, other: object) -> bool:
+            return len(table) > 5
+
+    table: dict[Any, int] = {}
+    table[Key()] = 1
+    table[Key()] = 2
+    dynajit.graph_break()
+    return len(table), x + len(table)
+
+
+@pytest.mark.parametrize(
+    "program", [hash_that_fails_later, methods_with_side_effects, large_hash, same_hash_before_a_break]
+)
+def test_keys_with_methods_of_their_own(program: Program) -> None:
+    check(program)
+
+
+class Sly:
+    """Equal to a string."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __hash__(self) -> int:
+        return hash("name")
+
+    def __eq__(self, other: object) -> bool:
+        self.asked += 1
+        return other == "name"
+
+
+def test_looking_for_a_string_asks_the_keys() -> None:
+    def program(x: torch.Tensor, table: dict[Any, int]) -> Any:
+        found = table.get("name"), "name" in table
+        return found, x + 1, [key.asked for key in table if isinstance(key, Sly)]
+
+    compiled = dynajit.compile(program, backend="eager")
+    compare(compiled(x, {"other": 1, Sly(): 2}), program(x, {"other": 1, Sly(): 2}))
+
+
+def taken_and_put_back(x: torch.Tensor, table: dict[Any, Any]) -> Any:
+    for key in table:
+        del table[key]
+        table[key] = x + 1
+    return table
+
+
+def exchanged(x: torch.Tensor, table: dict[Any, Any]) -> Any:
+    seen = []
+    for key in table.items():
+        seen.append(key)
+        table.pop("a", None)
+        table["b"] = 2
+    return seen, x + 1
+
+
+def exchanged_members(x: torch.Tensor, table: dict[Any, Any]) -> Any:
+    seen, members = 0, {1}
+    for member in members:
+        members.remove(member)
+        members.add(100 + seen)
+        seen += 1
+        if seen > 3:
+            break
+    return seen, sorted(members)[0] > 0, x + 1
+
+
+@pytest.mark.parametrize("program", [taken_and_put_back, exchanged, exchanged_members])
+def test_keys_exchanged_during_iteration(program: Program) -> None:
+    check(program, lambda: ({"a": 1},))
+
+
+class Reversed(dict[str, int]):
+    """Iterates backwards."""
+
+    def keys(self) -> Any:
+        return reversed(list(dict.keys(self)))
+
+    def __iter__(self) -> Iterator[str]:
+        return reversed(list(dict.keys(self)))
+
+
+def test_a_subclass_that_iterates_in_its_own_way_is_asked() -> None:
+    check(lambda x, table: (list(dict(table).items()), x + 1), lambda: (Reversed(a=1, b=2),))
+
+
+class Sequence:
+    """Its iterator is made of its attributes."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+
+def test_lazy_iterators_ask_for_the_iterator_at_once() -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = Sequence(1, 2, 3)
+        found = filter(lambda item: item > 1, made), map(str, made)
+        made.items = (7,)
+        dynajit.graph_break()
+        return [list(part) for part in found]
+
+    check(program)
+    check(lambda x: map(str, 5))
+
+
+class Dying:
+    """Writes down its death."""
+
+    dead: list[str] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __del__(self) -> None:
+        Dying.dead.append(self.name)
+
+
+def test_finalisers_run_where_the_last_reference_goes() -> None:
+    def program(x: torch.Tensor, holder: dict[str, Any]) -> Any:
+        Dying.dead.clear()
+        thing = Dying("local")
+        y = x + 1
+        del thing
+        after_local = list(Dying.dead)
+        holder["thing"] = None
+        return after_local, list(Dying.dead), y
+
+    check(program, lambda: ({"thing": Dying("held")},))
+
+
+def test_a_class_s_dict_is_a_view() -> None:
+    class Local:
+        number = 1
+
+    def program(x: torch.Tensor) -> Any:
+        return type(Local.__dict__).__name__, Local.__dict__["number"], "other" in vars(Local), x + 1
+
+    check(program)
+    check(lambda x: isinstance(type.__dict__, dict))
+
+
+def test_ordered_dictionaries_with_own_keys() -> None:
+    def program(x: torch.Tensor) -> Any:
+        key = Fickle()
+        table = collections.OrderedDict([(key, x + 1)])
+        key.fails = True
+        dynajit.graph_break()
+        return len(table)
+
+    check(program)
