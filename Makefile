@@ -4,6 +4,7 @@
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
+# make docs    the documentation as HTML, in build/docs (installs Sphinx the first time)
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
 #
@@ -27,7 +28,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz operators bench build setup clean distclean
+.PHONY: demo test lint fuzz operators cpython docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -48,6 +49,11 @@ operators: build
 
 cpython: build
 	$(BIN)/python tests/cpython/cpython_run.py $(CPYTHON)
+
+docs: build
+	@$(BIN)/python -c "import sphinx, myst_parser" 2>/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --quiet sphinx myst-parser
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs
+	@echo "build/docs/index.html"
 
 bench: build
 	-$(BIN)/python benchmarks/overhead.py --save

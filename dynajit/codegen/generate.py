@@ -187,7 +187,7 @@ class _Planner:
         info = KernelInfo(name, arity, ops, lines, checked=printed.checked, sizes=printed.sizes)
         self.kernels[printed.text] = info
         self.helpers.update(dict.fromkeys(printed.helpers))
-        comment = "".join(f"// {line}\n" for line in lines[:6])
+        comment = "".join(map(_comment, lines[:6]))
         self.texts.append(comment + printed.text.replace("NAME", info.name, 1))
         return info.name
 
@@ -258,6 +258,12 @@ def _short_name(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], str]:
     ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
     lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
     return ops, lines, "_".join(op.split(".")[0].strip("_") for op in ops[:4])
+
+
+def _comment(line: str) -> str:
+    """A C comment holding the user's line and nothing after it: a backslash at its end would go on to the next line."""
+    text = "".join(char if char.isprintable() else " " for char in line)
+    return "// " + text.rstrip("\\/? ") + "\n"
 
 
 def _mentions(member: Tensor, what: str) -> bool:

@@ -39,12 +39,12 @@ TENSOR_BRANCH = _kind(
 DATA_DEPENDENT = _kind(
     "data-dependent",
     "an operation needs a tensor's values while tracing",
-    "keep the value in a tensor, or move the call out of the compiled function",
+    "keep the value in a tensor, or set dynajit.config.capture_scalar_outputs",
 )
 DYNAMIC_OUTPUT = _kind(
     "dynamic-output-shape",
     "the shape of a result depends on a tensor's values",
-    "use a masked form with a static shape, or move the call out of the compiled function",
+    "compute on all elements and let a mask choose, or set dynajit.config.capture_dynamic_output_shape_ops",
 )
 OP_RAISES = _kind(
     "operation-raises",
@@ -57,15 +57,17 @@ RAISES = _kind(
     "nothing to change if the exception is wanted: it is raised by running the line itself",
 )
 SKIPPED_CALL = _kind(
-    "skipped-call", "the called function is never traced", "move the call out of the compiled function"
+    "skipped-call", "the called function is never traced", "call it before or after, or allow it: dynajit.module_policy"
 )
 OUTPUT_CALL = _kind(
     "input-output",
     "the call reads or writes outside of the program",
-    "move printing and file access out of the compiled function, or accept the break",
+    "move it behind the call, use a logger, or accept the break",
 )
 UNKNOWN_CALL = _kind(
-    "unknown-callable", "nothing is known about the called object", "call it outside of the compiled function"
+    "unknown-callable",
+    "nothing is known about the called object",
+    "call it outside of the compiled function, or make it an operator: torch.library.custom_op",
 )
 UNKNOWN_OPCODE = _kind(
     "unknown-opcode", "this bytecode has no meaning here yet", "rewrite the statement in simpler Python"

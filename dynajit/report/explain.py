@@ -19,10 +19,14 @@ from dynajit.report.records import BreakRecord, CodeRecord, CompileRecord, Graph
 class ExplainReport:
     """What a run compiled.
 
-    graph_count, graph_break_count, op_count, guard_count: totals. break_reasons: the `BreakRecord`s (`.reason`,
-    `.kind`, `.user_stack`, `.hint`, `.text`, `.cost`). graphs: the fx GraphModules. frames: the `CompileRecord`s.
-    phases: seconds by compile phase, all frames together. result: what the call returned. error: the exception that
-    it raised, or None; the report then holds what was compiled up to there.
+    Attributes:
+        graph_count, graph_break_count, op_count, guard_count: totals.
+        break_reasons: the `BreakRecord` objects, with reason, kind, user_stack, hint, text and cost.
+        graphs: the fx GraphModules.
+        frames: the `CompileRecord` objects.
+        phases: seconds by compile phase, all frames together.
+        result: what the call returned.
+        error: the exception that it raised, or None; the report then holds what was compiled up to there.
     """
 
     def __init__(
