@@ -31,7 +31,7 @@ from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
 from dynajit.values.mapping import DictVal, DictViewVal
-from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent
 from dynajit.values.tensor import TensorVal, is_constant_result
 
@@ -124,6 +124,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     versions = _versions(fakes)
     result = run_fake(tx.graph, op, target, *fakes)
+    if _writes_lists(target):
+        _count_writes(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if tx.graph.shapes.active:
         tx.graph.assert_promises()
         if is_symbolic(result) and tx.graph.knows(result):
@@ -168,6 +170,29 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
     tx.graph.bind_data(node, result)
 
 
+@functools.lru_cache(maxsize=4096)
+def _writes_lists(target: Any) -> tuple[tuple[int, str], ...]:
+    """Position and name of each list of tensors that an operation writes in place."""
+    packet = target if isinstance(target, torch._ops.OpOverload) else getattr(torch.ops.aten, _name_of(target), None)
+    if isinstance(packet, torch._ops.OpOverloadPacket):
+        names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+        packet = getattr(packet, names[0])
+    if not isinstance(packet, torch._ops.OpOverload):
+        return ()
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(packet._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.type.kind() == "ListType"
+    )
+
+
+def _count_writes(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise the versions of the fakes that were written as members of lists: fake kernels leave them as they are."""
+    for position, name in _writes_lists(target):
+        for fake in kwargs.get(name, args[position] if position < len(args) else ()):
+            torch.autograd.graph.increment_version(fake)
+
+
 def _default_device(tx: Tracer) -> Value | None:
     """The device that the innermost mode is, if it is one; a mode of the user's is asked before those around it."""
     innermost = tx.function_modes[-1]
@@ -190,6 +215,8 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
 
     torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler.
     """
+    if name in _FOREACH_FACTORED:
+        return _foreach_with_tensors_as_scalars(tx, _FOREACH_FACTORED[name], args, kwargs)
     factor = kwargs.get("value", kwargs.get("alpha"))
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
         return None
@@ -199,6 +226,31 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     part = args[1] if combine is None else torch_op(tx, "call_function", combine, args[1:], {})
     scaled = torch_op(tx, "call_function", torch.mul, [part, factor], {})
     return torch_op(tx, "call_method", add, [args[0], scaled], {})
+
+
+def _foreach_with_tensors_as_scalars(
+    tx: Tracer, method: str, args: Sequence[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """`_foreach_addcdiv_` and its like with tensors for factors, one by one; the same optimizers call them so."""
+    factors = args[3] if len(args) == 4 and not kwargs else kwargs.get("value", kwargs.get("scalars"))
+    if len(args) + len(kwargs) != 4 or len(args) < 3:
+        return None
+    if isinstance(factors, SequenceVal) and any(isinstance(item, TensorVal) for item in factors.values(tx)):
+        each = factors.values(tx)
+    elif isinstance(factors, TensorVal):
+        each = tx.unpack(factors) if factors.fake.dim() else []
+    else:
+        return None
+    columns = [tx.unpack(arg) for arg in args[:3]]
+    each = each or [factors] * len(columns[0])
+    made = [
+        torch_op(tx, "call_method", method, list(row), {"value": factor})
+        for *row, factor in zip(*columns, each, strict=True)
+    ]
+    return ListVal(made)
+
+
+_FOREACH_FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")}
 
 
 # name → method that adds, how the arguments after the first are combined

@@ -1,0 +1,108 @@
+"""Every optimizer in its forms: steps, closures, schedules and states as eager's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynajit
+from dynajit.testing import compare
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    "Adam": {},
+    "AdamW": {"amsgrad": True},
+    "Adamax": {},
+    "NAdam": {},
+    "RAdam": {},
+    "Adagrad": {},
+    "Adadelta": {},
+    "RMSprop": {"lr": 0.01, "momentum": 0.9, "centered": True},
+    "Rprop": {},
+    "ASGD": {"weight_decay": 0.1},
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "foreach": {"foreach": True, "maximize": True},
+    "single": {"foreach": False},
+    "tensor_lr": {"foreach": False, "lr": torch.tensor(0.01)},
+}
+
+
+def x() -> torch.Tensor:
+    return torch.arange(15.0).reshape(5, 3) / 10
+
+
+def train(wrap: Callable[..., Any], name: str, form: str, closure: bool) -> Any:
+    """Parameters and state after four steps, with a schedule, and a round trip of the state in between."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    options = {**OPTIMIZERS[name], **copy.deepcopy(FORMS[form])}
+    optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = (model(x()) ** 2).mean()
+        value.backward()
+        return value
+
+    def step() -> Any:
+        return optimizer.step(loss) if closure else optimizer.step()
+
+    step = wrap(step)
+    losses = []
+    for number in range(4):
+        if not closure:
+            loss()
+        losses.append(step())
+        schedule.step()
+        if number == 1:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    return losses, list(model.parameters()), optimizer.state_dict()
+
+
+@pytest.mark.parametrize(("form", "closure"), [*((form, False) for form in FORMS), ("plain", True)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_as_eager(name: str, form: str, closure: bool) -> None:
+    try:
+        expected = train(lambda fn: fn, name, form, closure)
+    except (TypeError, RuntimeError, ValueError) as error:
+        pytest.skip(f"eager refuses: {error}")
+    dynajit.reset()
+    compare(train(dynajit.compile(backend="eager"), name, form, closure), expected, exact=False, rtol=1e-4, atol=1e-6)
+    assert not dynajit.counters["internal_errors"]
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adamax", "NAdam", "Rprop"])
+def test_foreach_is_one_graph(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, foreach=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x()).sum().backward()
+        report = dynajit.explain(lambda: optimizer.step(), backend="eager")()
+        assert report.error is None and report.graph_break_count == 0 and report.graph_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_lists_written_in_place_alone(backend: str) -> None:
+    """Nothing is returned: the writes are all that the graph is for."""
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> None:
+        torch._foreach_mul_([a, b], 0.5)
+        torch._foreach_add_([b], [a], alpha=2)
+        torch._foreach_addcdiv_([a, b], [a * 2, b - 1], [a + 1, b + 1], [0.5, 0.25])
+
+    compiled = dynajit.compile(f, backend=backend)
+    for size in (2, 2, 3):
+        expected, actual = ([torch.ones(size), torch.full((size,), 3.0)] for _ in range(2))
+        f(*expected)
+        compiled(*actual)
+        compare(actual, expected, exact=False)
