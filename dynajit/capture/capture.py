@@ -28,6 +28,7 @@ from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.program import GuardSet
+from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.recursion import with_deep_recursion
@@ -96,6 +97,8 @@ def _capture(
             touched.add(code)
         return None
     if not session.is_root(code) and rules.runs_for_another() is not None:
+        return None
+    if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
     why = _recompile_reason(own, reasons, values, function.__globals__)
@@ -210,7 +213,11 @@ class FrameCapture:
             self.record.skipped = decoded.refusal
             _C.mark_skip(self.code)
             return None
-        tx = Interpreter(self.record.compile_id, self.session.seen(self.code))
+        if policy.sets_trace_function(self.code) and not self.session.fullgraph:
+            self.record.skipped = "it sets a trace function"
+            _C.mark_skip(self.code)
+            return None
+        tx = Interpreter(self.record.compile_id, self.session.seen(self.code), self.session.idle.budget(self.code))
         with overrides.stack_put_away():
             return self._run(tx, decoded)
 
@@ -242,6 +249,7 @@ class FrameCapture:
             self._internal_error(error)
             return self._eager(GuardSet())
         finally:
+            self.session.idle.note(self.code, bool(tx.tensors or tx.graph.op_count))
             tx.finish()
             tx.forget()
 
@@ -350,7 +358,10 @@ class FrameCapture:
             _C.mark_skip(self.code)
             return None
         if any(isinstance(value, types.CellType) and value == types.CellType() for value in self.values):
-            return None  # reading an empty cell raises an error that only the original words right
+            # reading an empty cell raises an error that only the original words right
+            if not self.is_root and self.session.idle.given_up(self.code):
+                _C.mark_skip(self.code)
+            return None
         code = build_copy(decode(self.code))
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
@@ -490,19 +501,29 @@ def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[Plan]:
         yield from plan_breaks(opened.frames)
 
 
+def _is_idle(session: Session, code: types.CodeType, function: types.FunctionType) -> bool:
+    """Whether this is the rest of a function in which nothing was found to compile so far."""
+    return not session.fullgraph and "_continues" in function.__dict__ and session.idle.given_up(code)
+
+
 def _is_eager(variant: _C.Variant) -> bool:
     return isinstance(variant.data, VariantData) and variant.data.eager
 
 
 def _holds_tensors(value: Any, depth: int = 2) -> bool:
-    """Whether a parameter is a tensor or a module, or a small container or object that holds one."""
-    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+    """Whether a parameter is a tensor or a module, or a small container or object that holds one; asked without running
+    code of the value's class."""
+    kind = type(value)
+    if issubclass(kind, (torch.Tensor, torch.nn.Module)):
         return True
-    if depth == 0 or isinstance(value, (type, types.ModuleType, str)):
+    if depth == 0 or issubclass(kind, (type, types.ModuleType, str)):
         return False
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensors(item, depth - 1) for item in value[:16])
-    found = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    if issubclass(kind, (list, tuple)):
+        return any(
+            _holds_tensors(item, depth - 1)
+            for item in (list if issubclass(kind, list) else tuple).__getitem__(value, slice(16))
+        )
+    found = value if kind is dict else _C.generic_getattr(value, "__dict__", None)
     return type(found) is dict and any(_holds_tensors(item, depth - 1) for item in [*found.values()][:32])
 
 

@@ -86,6 +86,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return "it hands a tensor subclass's operation on to torch, which is not traced"
     if not code.co_flags & 0x01:
         return "a class body"
+    if policy.sets_trace_function(code):
+        return "it sets a trace function"
     return None
 
 

@@ -24,6 +24,7 @@ from dynajit.bytecode import (
     build_shell,
     segments,
 )
+from dynajit.capture.idle import Idle
 from dynajit.graph.seen import Seen
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.drive import generator_maker
@@ -137,6 +138,7 @@ class Session:
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots = CodeSet()
         self._seen: dict[int, tuple[weakref.ref[types.CodeType], Seen]] = {}
+        self.idle = Idle()
         sessions.add(self)
 
     def owner(self) -> Owner:
@@ -150,6 +152,7 @@ class Session:
     def forget(self) -> None:
         """Nothing has been seen: sizes are static again until they are found to change."""
         self._seen.clear()
+        self.idle.clear()
 
     def touch(self, code: types.CodeType) -> None:
         """Remember a code object that has variants of this session."""

@@ -50,7 +50,7 @@ MOST_GUARDS = 200_000
 class Interpreter(Calls):
     """Interprets one outermost frame and all that is inlined into it."""
 
-    def __init__(self, compile_id: str, seen: Seen | None = None) -> None:
+    def __init__(self, compile_id: str, seen: Seen | None = None, idle_budget: int = IDLE_START) -> None:
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
@@ -77,7 +77,7 @@ class Interpreter(Calls):
         #: the class of an object that the outermost frame let go of, and that runs code when it dies
         self.dropped: type | None = None
         self._steps = 0
-        self._idle_end = IDLE_START
+        self._idle_end = idle_budget
         self._work_seen = 0
         self.entry_state = EntryState()
         self.guard(None, "GLOBAL_STATE")

@@ -182,6 +182,15 @@ def treatment_of(module: str) -> tuple[str, str]:
     return "trace", ""
 
 
+_SETS_TRACE = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
+
+
+def sets_trace_function(code: types.CodeType) -> bool:
+    """Whether the function turns a debugger or profiler on or off: what that is told of has to be the function itself,
+    not code that was made of it."""
+    return not _SETS_TRACE.isdisjoint(code.co_names)
+
+
 _OUTPUT = frozenset({"print", "input", "open", "breakpoint", "write", "flush"})
 _FRAMES = frozenset(
     {"locals", "globals", "vars", "dir", "exec", "eval", "_getframe", "compile", "__import__", "exc_info"}
@@ -242,6 +251,8 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return breaks.DISABLED, function.__qualname__
     if hasattr(function, "_torchdynamo_orig_callable"):
         return breaks.COMPILED_CALL, function.__qualname__
+    if sets_trace_function(function.__code__):
+        return breaks.FRAME_INTROSPECTION, f"{function.__qualname__} sets a trace function"
     module = function.__globals__.get("__name__") or function.__module__ or ""
     treatment, reason = treatment_of(module)
     if treatment == "trace":

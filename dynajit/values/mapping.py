@@ -472,7 +472,7 @@ class SetIterator(IteratorVal):
         return self.removals == self.members.removals
 
     def rebuild(self, out: Any) -> None:
-        if self.members.source is not None:
+        if self.members.source is not None and self.members.kind is set:
             self.members.emit_effect(out)  # an iterator made before the change would notice it
 
         def push() -> None:

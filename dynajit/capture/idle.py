@@ -1,0 +1,52 @@
+"""Functions that break again and again, and never meet a tensor: their rest runs eagerly.
+
+In: for each capture whose it was and whether it met a tensor. Out: `given_up`, which the capture of a part (what goes
+on behind a break, the body of a loop) asks first, and `budget`, how many instructions without a tensor are traced. What
+a part calls is captured all the same, and so is the part itself if it is given a tensor.
+"""
+
+from __future__ import annotations
+
+import types
+
+from dynajit.interp.machine import IDLE_START
+
+# Captures of one function and its parts without a tensor, until it is given up.
+MOST_IDLE = 16
+# For each of them fewer instructions are traced, down to this part of what the first may take.
+_LEAST_SHARE = 16
+
+Key = tuple[str, int, str]
+
+
+class Idle:
+    """One session's functions."""
+
+    def __init__(self) -> None:
+        # captures without a tensor; -1: there was one with
+        self._counts: dict[Key, int] = {}
+
+    @staticmethod
+    def _key(code: types.CodeType) -> Key:
+        """A function and its parts, which are other code objects at the same place."""
+        return code.co_filename, code.co_firstlineno, code.co_qualname
+
+    def note(self, code: types.CodeType, met_tensors: bool) -> None:
+        """A capture of the function, or of a part, has ended."""
+        key = self._key(code)
+        before = self._counts.get(key, 0)
+        self._counts[key] = -1 if met_tensors or before < 0 else before + 1
+
+    def given_up(self, code: types.CodeType) -> bool:
+        """Whether it is not worth it."""
+        return self._counts.get(self._key(code), 0) >= MOST_IDLE
+
+    def budget(self, code: types.CodeType) -> int:
+        """Instructions to trace without a tensor."""
+        return IDLE_START // min(max(1, 1 + self._counts.get(self._key(code), 0)), _LEAST_SHARE)
+
+    def clear(self) -> None:
+        self._counts.clear()
+
+
+__all__ = ["MOST_IDLE", "Idle"]
