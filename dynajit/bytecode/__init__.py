@@ -19,6 +19,7 @@ from dynajit.bytecode.continuation import InnerCall, build_continuation, build_c
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
 from dynajit.bytecode.outline import Leave, Outline, build_body, build_shell, outline  # noqa: E402
+from dynajit.bytecode.part import Part, copy_of, part_of  # noqa: E402
 from dynajit.bytecode.segments import Segments, build_segment, segments  # noqa: E402
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Leave",
     "Loop",
     "Outline",
+    "Part",
     "Positions",
     "RawInstr",
     "Region",
@@ -44,10 +46,12 @@ __all__ = [
     "build_segment",
     "build_shell",
     "cells_live",
+    "copy_of",
     "decode",
     "live_before",
     "loops",
     "outline",
+    "part_of",
     "pretty",
     "pushed_kinds",
     "reachable_from",

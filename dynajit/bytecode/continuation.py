@@ -61,11 +61,7 @@ def build_continuation(
     original = code.code
     if code.refusal is not None:
         raise ValueError(f"no continuation: {code.refusal}")
-    starts = [index]
-    if inner is not None:
-        starts.extend(handlers_of(code, index - 1))
-    for start in starts:
-        _check_cells(code, start, cells)
+    starts = check_cells(code, index, cells, inner is not None)
     reachable = sorted({i for start in starts for i in reachable_from(code, start)})
     taken = {*original.co_varnames, *code.cellvars, *code.freevars}
     slots = new_names("stack", stack.count("value"), taken)
@@ -101,14 +97,18 @@ def build_copy(code: Code) -> CodeType:
     return emitter.assemble(code.name, [*code.params, *code.freevars], cells, code.code, code.code.co_qualname)
 
 
-def _check_cells(code: Code, index: int, cells: Sequence[str]) -> None:
+def check_cells(code: Code, index: int, cells: Sequence[str], calls: bool) -> list[int]:
+    """Where the rest from `index` on may begin: in the handler too of the instruction before it, if a callee goes on
+    there first (`calls`). ValueError if that needs other cells."""
+    starts = [index, *(handlers_of(code, index - 1) if calls else ())]
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]
     if unknown:
         raise ValueError(f"{code.name!r} has no cell or free variable {', '.join(unknown)}")
-    missing = cells_live(code, index).difference(cells)
+    missing = frozenset().union(*(cells_live(code, start) for start in starts)).difference(cells)
     if missing:
         raise ValueError(f"the rest of {code.name!r} needs the cells {', '.join(sorted(missing))}")
+    return starts
 
 
 def new_names(stem: str, count: int, taken: set[str]) -> list[str]:

@@ -21,7 +21,7 @@ from torch import fx
 
 from dynajit import _C
 from dynajit.backends.registry import list_backends
-from dynajit.bytecode import Code, Emitter, build_copy, decode, pretty
+from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import collector, rules, stance
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
@@ -31,6 +31,7 @@ from dynajit.guards.program import GuardSet
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
+from dynajit.interp.parts import outermost_part
 from dynajit.interp.recursion import with_deep_recursion
 from dynajit.report import breaks, debug, logs, progress, records, runnable
 from dynajit.report.breaks import BreakKind
@@ -205,31 +206,17 @@ class FrameCapture:
         self.values = values
         self.record = record
         self.is_root = session.is_root(code)
+        self.part = part_of(function)
 
     def run(self) -> _C.Variant | None:
-        with timer("bytecode"):
-            decoded = decode(self.code)
-        if decoded.refusal is not None:
-            self.record.skipped = decoded.refusal
-            _C.mark_skip(self.code)
-            return None
-        if policy.sets_trace_function(self.code) and not self.session.fullgraph:
-            self.record.skipped = "it sets a trace function"
-            _C.mark_skip(self.code)
-            return None
         tx = Interpreter(self.record.compile_id, self.session.seen(self.code), self.session.idle.budget(self.code))
         with overrides.stack_put_away():
-            return self._run(tx, decoded)
+            return self._run(tx)
 
-    def _run(self, tx: Interpreter, decoded: Code) -> _C.Variant | None:
-        frame = SymFrame(decoded, self.code, self.function.__globals__, {}, {}, False)
-        count = len(decoded.params)
-        tx.start_root(
-            decoded.params,
-            self.values[:count],
-            frame,
-            list(zip(self.code.co_freevars, self.values[count:], strict=True)),
-        )
+    def _run(self, tx: Interpreter) -> _C.Variant | None:
+        frame = self._frame(tx)
+        if frame is None:
+            return None
         try:
             emission = self._interpret(tx, frame)
             return self._compile(tx, emission) if emission is not None else self._left_eager(tx)
@@ -252,6 +239,27 @@ class FrameCapture:
             self.session.idle.note(self.code, bool(tx.tensors or tx.graph.op_count))
             tx.finish()
             tx.forget()
+
+    def _frame(self, tx: Interpreter) -> SymFrame | None:
+        """The frame as it begins; None if no code can be made of it."""
+        globals_ = self.function.__globals__
+        if self.part is not None:
+            return outermost_part(tx, self.part, globals_, self.values)
+        with timer("bytecode"):
+            decoded = decode(self.code)
+        if decoded.refusal is not None:
+            self.record.skipped = decoded.refusal
+            _C.mark_skip(self.code)
+            return None
+        if policy.sets_trace_function(self.code) and not self.session.fullgraph:
+            self.record.skipped = "it sets a trace function"
+            _C.mark_skip(self.code)
+            return None
+        frame = SymFrame(decoded, self.code, globals_, {}, {}, False)
+        count = len(decoded.params)
+        cells = list(zip(self.code.co_freevars, self.values[count:], strict=True))
+        tx.start_root(decoded.params, self.values[:count], frame, cells)
+        return frame
 
     # -- interpretation
 
@@ -362,7 +370,7 @@ class FrameCapture:
             if not self.is_root and self.session.idle.given_up(self.code):
                 _C.mark_skip(self.code)
             return None
-        code = build_copy(decode(self.code))
+        code = copy_of(self.code, self.part)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         program = guards.build(len(self.values), self.function.__globals__)
@@ -393,7 +401,8 @@ class FrameCapture:
             pure = not (_mutates(tx) or (tx.graph.impure and not draws))
             if draws and pure:
                 graph = _C.GraphCall(drawing_again(graph))
-            rerun = Rerun(self.code, self.function.__globals__, module, pure, self._own_backend())
+            globals_ = self.function.__globals__
+            rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
             emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
         with timer("bytecode"):
             code = emission.finish()
@@ -483,7 +492,8 @@ class FrameCapture:
             logs.emit("guards", "\n".join(lines), self.record.compile_id, place)
             debug.write("guards.txt", "\n".join(lines) + "\n")
         if logs.enabled("bytecode") or debug.enabled():
-            text = f"{pretty(self.code)}\nbecomes\n{pretty(code)}"
+            shown = self.part.whole if self.part is not None else self.code
+            text = f"{pretty(shown)}\nbecomes\n{pretty(code)}"
             logs.emit("bytecode", text, self.record.compile_id, place)
             debug.write("bytecode.txt", text)
         if logs.enabled("perf"):

@@ -49,6 +49,8 @@ _BUILTINS = {
     )
 }
 
+_MISSING: Any = object()
+
 # Dispatch modes under which tensors are fake, or operations are written down.
 _MODE_KEYS: Any = torch._C._TorchDispatchModeKey
 _TRACING_MODES = (_MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL)
@@ -102,6 +104,21 @@ def builtins_replaced() -> bool:
         if _BUILTINS_NOW.get(name) is not value:
             return True
     return False
+
+
+@contextlib.contextmanager
+def own_builtins() -> Iterator[None]:
+    """Inside, the builtins that the compiler is written with are Python's."""
+    theirs = [(name, _BUILTINS_NOW.get(name, _MISSING)) for name, value in _BUILTINS.items()]
+    _BUILTINS_NOW.update(_BUILTINS)
+    try:
+        yield
+    finally:
+        for name, value in theirs:
+            if value is _MISSING:
+                del _BUILTINS_NOW[name]
+            elif value is not _BUILTINS[name]:
+                _BUILTINS_NOW[name] = value
 
 
 def runs_for_another() -> str | None:

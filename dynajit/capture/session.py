@@ -18,15 +18,17 @@ from dynajit.bytecode import (
     Code,
     InnerCall,
     Outline,
+    Part,
     build_body,
-    build_continuation,
     build_segment,
     build_shell,
     segments,
 )
+from dynajit.capture import rules
 from dynajit.capture.idle import Idle
 from dynajit.graph.seen import Seen
 from dynajit.interp.frame import SymFrame
+from dynajit.interp.recursion import with_deep_recursion
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
 
@@ -179,8 +181,8 @@ class Session:
         """Whether `add_root` was called with it."""
         return code in self._roots
 
-    def continuation(self, resume: Resume, inner: InnerCall | None, outermost: bool) -> Callable[..., Any]:
-        """The function that goes on in a frame; made once for each shape. The outermost frame's is a call object."""
+    def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
+        """The call object that goes on in a frame; made once for each shape."""
         frame = resume.frame
         slots = slot_kinds(resume, inner is not None)
         key = (
@@ -193,21 +195,26 @@ class Session:
             resume.throw,
             id(frame.globals),
             inner,
-            outermost,
         )
         made = self._continuations.get(key)
         if made is None:
-            code = build_continuation(
-                frame.code, resume.at, slots, resume.locals, resume.cells, inner, resume.shared, resume.throw
-            )
-            function = self._part(frame.code, frame.globals, code)
-            made = self._call_object(function) if outermost else function
-            self._continuations[key] = made
+            part = Part(frame.code, resume.at, slots, resume.locals, resume.cells, inner, resume.shared, resume.throw)
+            function = part.function(frame.globals, _C.tail, _C.call_eager, self._whole)
+            self._compile_too(function)
+            made = self._continuations[key] = self._call_object(function)
         return made
+
+    def _whole(self, part: Part, stub: types.FunctionType) -> Callable[..., Any]:
+        """What a stub that is not captured hands over to."""
+        with rules.own_builtins():
+            code = with_deep_recursion(lambda: part.whole)
+        _C.mark_ours(code)
+        return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
 
     def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
         """The function that runs a loop, around a call object for its body; made once for each shape."""
-        key = (id(frame.code_object), cut.loop.header, cut.named, cut.shared, cut.cells, id(frame.globals), "shell")
+        where = id(frame.code_object), cut.loop.header, cut.loop.entry, id(frame.globals)
+        key = (*where, cut.named, cut.shared, cut.cells, "shell")
         made = self._continuations.get(key)
         if made is None:
             body = self._call_object(self._part(frame.code, frame.globals, build_body(cut)))
@@ -240,9 +247,12 @@ class Session:
         function = types.FunctionType(code, globals_, whole.name)
         # the original code is kept by the entry, so its id stays its own
         function.__dict__["_continues"] = (whole, whole.code)
-        self.add_root(code)
-        self.touch(code)
+        self._compile_too(function)
         return function
+
+    def _compile_too(self, function: types.FunctionType) -> None:
+        self.add_root(function.__code__)
+        self.touch(function.__code__)
 
     def _call_object(self, function: types.FunctionType) -> _C.CompiledFunction:
         assert self.capture is not None

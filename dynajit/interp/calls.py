@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode import decode
+from dynajit.bytecode import decode, part_of
 from dynajit.guards.source import CellContentsSource, ConstSource, Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
+from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -105,6 +106,9 @@ class Calls(Tracer):
         return self._trace(function, args, kwargs, direct)
 
     def _trace(self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: bool) -> Value:
+        part = part_of(function.real_function) if function.real_function is not None else None
+        if part is not None:
+            return self._run(inlined_part(part, function.globals, args, direct and not self.indirect_depth))
         code = function.code
         flags = code.co_flags
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
@@ -122,6 +126,9 @@ class Calls(Tracer):
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
             return GeneratorVal(frame)
+        return self._run(frame)
+
+    def _run(self, frame: SymFrame) -> Value:
         result = self.run(frame)
         assert isinstance(result, Value)
         return result

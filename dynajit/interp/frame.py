@@ -7,9 +7,10 @@ checkpoint taken before an instruction that may break.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dynajit.bytecode import Code, Instr, loops, target
+from dynajit.bytecode import Code, Instr, Loop, loops, target
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import NULL, Value
 from dynajit.values.functions import CellVal
@@ -59,6 +60,19 @@ class Snapshot(NamedTuple):
             state.restore()
 
 
+class Given(NamedTuple):
+    """The parameters of what takes a frame's place: those of its code, then the cells of its free variables. `cells`
+    are those whose argument is a cell."""
+
+    names: tuple[str, ...]
+    cells: frozenset[str]
+
+    @property
+    def locals(self) -> list[str]:
+        """Those that are passed by value."""
+        return [name for name in self.names if name not in self.cells]
+
+
 class SymFrame:
     """A frame while it is interpreted.
 
@@ -66,6 +80,8 @@ class SymFrame:
         direct: the frame's return value is exactly what the caller's current instruction pushes, so that a break
             inside can be continued in both.
         checkpoint: state before the instruction at hand, if that instruction may break.
+        given: how the outermost frame's code is called.
+        opening: called when the frame starts to run, of one that goes on in the middle of its code.
     """
 
     def __init__(
@@ -90,8 +106,11 @@ class SymFrame:
         self.checkpoint: Checkpoint | None = None
         self.is_generator = code.is_generator
         self._location: tuple[Instr, FrameLoc] | None = None
+        self.given = Given((), frozenset())
+        self.opening: Callable[[Any], None] | None = None
+        self.loops: list[Loop] = loops(code)
         #: where loops are entered, and what they span
-        self.loop_starts = {loop.entry: loop.members for loop in loops(code)}
+        self.loop_starts = {loop.entry: loop.members for loop in self.loops}
         #: the state at the last entry of each loop that was entered
         self.entered: dict[int, Snapshot] = {}
 

@@ -21,7 +21,7 @@ from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSou
 from dynajit.interp import opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.dispatch import HANDLERS, SIMPLE
-from dynajit.interp.frame import Checkpoint, Snapshot, SymFrame, Yielded
+from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values import overrides
@@ -97,6 +97,9 @@ class Interpreter(Calls):
             raise GraphBreak(breaks.RECURSION, f"{len(self.frames)} frames")
         self.frames.append(frame)
         try:
+            if frame.opening is not None:
+                frame.opening(self)
+                frame.opening = None
             result = self._loop(frame)
             if len(self.frames) == 1:
                 # CPython closes a generator when it is dropped; when that is, is not followed here
@@ -135,7 +138,7 @@ class Interpreter(Calls):
                 self._remember_raise(frame, error.value)
                 if instr.handler is None and self._nobody_catches():
                     raise GraphBreak(breaks.RAISES, error.value.describe()) from None
-                self._enter_handler(frame, instr, error)
+                self.enter_handler(frame, instr, error)
                 continue
             if result is not None:
                 return result  # type: ignore[no-any-return]
@@ -170,7 +173,7 @@ class Interpreter(Calls):
             frame.direct and not frame.is_generator for frame in self.frames[1:]
         )
 
-    def _enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
+    def enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
         """Go to the instruction's exception handler, or let the exception out of the frame."""
         if instr.handler is None:
             raise error
@@ -193,7 +196,7 @@ class Interpreter(Calls):
 
     def throw_into_generator(self, frame: SymFrame, error: Value) -> tuple[bool, Value]:
         frame.stack.append(ConstVal(None))
-        self._enter_handler(frame, frame.current, Raised(error))
+        self.enter_handler(frame, frame.current, Raised(error))
         result = self.run(frame)
         if isinstance(result, Yielded):
             return False, result.value
@@ -239,6 +242,7 @@ class Interpreter(Calls):
             value.__dict__.clear()
         for frame in self.broken_frames or ():
             frame.__dict__.clear()
+        self.journal.forget()
         self.__dict__.clear()
 
     # --------------------------------------------------------------------------------------------------- guards
@@ -322,20 +326,26 @@ class Interpreter(Calls):
         self, names: Sequence[str], values: Sequence[Any], frame: SymFrame, cells: Sequence[tuple[str, Any]]
     ) -> None:
         """Give the outermost frame its parameters; models are made lazily."""
-        boxes = {}
         passed_cells = frame.code.passed_cells
+        frame.given = Given((*names, *(name for name, _ in cells)), frozenset((*passed_cells, *frame.code.freevars)))
+        boxed = []
         for index, (name, value) in enumerate(zip(names, values, strict=True)):
             if name in passed_cells:
                 frame.cells[name] = self.wrap_cell(value, CellSource(index, name))
             else:
-                boxes[name] = LocalBox(self, LocalSource(index, name), value)
-        frame.locals = LazyLocals(self, boxes)
+                boxed.append((index, name, value))
+        self.bind_locals(frame, boxed)
         for offset, (name, cell) in enumerate(cells):
             source = CellSource(len(names) + offset, name)
             frame.cells[name] = self.wrap_cell(cell, source)
         for name in frame.code.cellvars:
             if name not in frame.cells:
-                frame.cells[name] = CellVal(frame.locals.pop(name) if name in boxes else None)
+                frame.cells[name] = CellVal(frame.locals.pop(name))
+
+    def bind_locals(self, frame: SymFrame, values: Sequence[tuple[int, str, Any]]) -> None:
+        """Parameters that are passed by value: (place, name, object)."""
+        boxes = {name: LocalBox(self, LocalSource(place, name), value) for place, name, value in values}
+        frame.locals = LazyLocals(self, boxes)
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:
         written = self.globals_written.get((id(frame.globals), name))

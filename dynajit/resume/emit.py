@@ -41,7 +41,7 @@ from dynajit.values.tensor import TensorVal
 class Maker(Protocol):
     """Makes, once for each shape, the functions that the emitted code calls."""
 
-    def continuation(self, resume: Resume, inner: InnerCall | None, outermost: bool) -> Callable[..., Any]:
+    def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
         """How a frame goes on; `inner` is the callee's continuation."""
 
     def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
@@ -218,19 +218,16 @@ class Emission:
         else:
             self._break(self.plan)
         self._graph_failed()
-        code = self.root.code_object
-        params = [*self.root.code.params, *code.co_freevars, *([HANDED] if self.handed else [])]
-        cells = frozenset([*self.root.code.passed_cells, *code.co_freevars])
-        return self.emit.assemble(code.co_name, params, cells, code, code.co_qualname)
+        code, given = self.root.code_object, self.root.given
+        params = [*given.names, *([HANDED] if self.handed else [])]
+        return self.emit.assemble(code.co_name, params, given.cells, code, code.co_qualname)
 
     def _graph_failed(self) -> None:
         """Where the graph's exception lands: hand it on, with the frame's parameters and cells."""
         if self._failing is None:
             return
         function, label = self._failing
-        code = self.root.code
-        cells = {*code.passed_cells, *code.freevars}
-        names = [*code.params, *code.freevars]
+        names, cells = self.root.given
         self.emit.mark(label)
         error = self.out.variable("error")
         self.emit.store_fast(error)
@@ -365,15 +362,13 @@ class Emission:
 
     def _let_go(self) -> None:
         """Before the instruction runs for real: only the program's own variables keep objects alive."""
-        params = [name for name in self.root.code.params if name not in self.root.code.passed_cells]
-        for name in unneeded(self.out, params, self._resumed()):
+        for name in unneeded(self.out, self.root.given.locals, self._resumed()):
             self.emit.delete_fast(name)
             self.gone.add(name)
 
     def _empty(self) -> None:
         """Let go of all variables."""
-        params = [name for name in self.root.code.params if name not in self.root.code.passed_cells]
-        for name in [*params, *self.out.stored, *self.shared.values()]:
+        for name in [*self.root.given.locals, *self.out.stored, *self.shared.values()]:
             if name not in self.gone:
                 self.emit.delete_fast(name)
 
@@ -383,9 +378,8 @@ class Emission:
 
     def _unbound(self, instr: Instr) -> None:
         """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
-        if instr.arg in self.root.code.passed_cells:
-            return  # the cell itself is empty
-        if instr.arg in self.root.code.params:
+        given = self.root.given
+        if instr.arg in given.locals:
             self.emit.delete_fast(instr.arg)
             self.gone.add(instr.arg)
         elif instr.arg in self.root.code.freevars:
@@ -419,8 +413,7 @@ class Emission:
         inner: InnerCall | None = None
         pushes: list[Callable[[], None]] = [partial(self._take, name) for name in results]
         for resume in reversed(chain):
-            outermost = resume is chain[0]
-            function = self.make_continuation(resume, inner, outermost)
+            function = self.make_continuation(resume, inner)
             slots = [partial(self.out.push, value) for value in resume.stack if value is not NULL]
             named = [self._local(resume.frame, name) for name in resume.locals]
             named.extend(partial(self.emit.load_fast, self.shared[name]) for name in resume.shared)

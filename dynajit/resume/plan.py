@@ -19,7 +19,6 @@ from dynajit.bytecode import (
     SlotKind,
     cells_live,
     live_before,
-    loops,
     outline,
     pushed_kinds,
     stack_shape,
@@ -116,7 +115,7 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
             break
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
             break
-        loop = next((loop for loop in loops(frame.code) if frame.current.index in loop.members), None)
+        loop = next((loop for loop in frame.loops if frame.current.index in loop.members), None)
         if loop is not None:
             yield from _loop_plan(frames, depth, loop)
             break

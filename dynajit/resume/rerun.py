@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.bytecode import build_copy, decode
+from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
 from dynajit.report.counters import counters
 from dynajit.values.builtins.torch_state import SETTINGS, EntryState
@@ -40,10 +40,17 @@ class Rerun:
     """
 
     def __init__(
-        self, code: types.CodeType, globals_: dict[str, Any], module: torch.fx.GraphModule, pure: bool, trusted: bool
+        self,
+        code: types.CodeType,
+        part: Part | None,
+        globals_: dict[str, Any],
+        module: torch.fx.GraphModule,
+        pure: bool,
+        trusted: bool,
     ) -> None:
         graph = module.graph
         self.code = code
+        self.part = part
         self.globals = globals_
         self.pure = pure
         self.spared = frozenset[int]() if pure else _lines_before_changes(module)
@@ -69,7 +76,7 @@ class Rerun:
         if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
             raise error
         if self._function is None:
-            code = build_copy(decode(self.code))
+            code = copy_of(self.code, self.part)
             _C.mark_ours(code)
             self._function = types.FunctionType(code, self.globals, self.code.co_name)
         result = _C.call_eager(self._function, args)

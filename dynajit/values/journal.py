@@ -32,6 +32,11 @@ class Journal:
             self._undo.pop()()
         self.rolling_back = False
 
+    def forget(self) -> None:
+        """Nothing will be taken back any more."""
+        self._undo.clear()
+        self.dirty.clear()
+
     def record(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)
 
