@@ -66,8 +66,7 @@ class GraphBuilder:
 
     def __init__(self, locate: Callable[[], FrameLoc | None] = lambda: None) -> None:
         self.graph = fx.Graph()
-        self.mode = FakeMode(allow_non_fake_inputs=False)
-        self.shapes = Shapes(self.mode, locate)
+        self.shapes = Shapes(locate)
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.impure = False
@@ -83,6 +82,11 @@ class GraphBuilder:
         # symbol that depends on data -> the node and dimension that it is the size of
         self._data_sizes: dict[str, tuple[fx.Node, int]] = {}
         self._asserted: set[str] = set()
+
+    @property
+    def mode(self) -> FakeMode:
+        """torch's fake mode."""
+        return self.shapes.mode
 
     # -- checkpoints
 

@@ -8,15 +8,16 @@ right. The ShapeEnv is made when the first symbol is needed: frames without one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynajit import symbols
 from dynajit.config import config
 from dynajit.exc import ConstraintViolation, InternalError
+from dynajit.graph.fake import FakeMode
 from dynajit.graph.seen import Dimensions, Mark
 from dynajit.guards.source import SizeSource, Source, StrideSource
 from dynajit.report.records import FrameLoc
@@ -61,8 +62,7 @@ class Related(NamedTuple):
 class Shapes:
     """The symbols of one frame."""
 
-    def __init__(self, mode: FakeTensorMode, locate: Callable[[], FrameLoc | None]) -> None:
-        self.mode = mode
+    def __init__(self, locate: Callable[[], FrameLoc | None]) -> None:
         self.locate = locate
         self._env: ShapeEnv | None = None
         self.symbols: dict[str, Symbol] = {}
@@ -70,6 +70,11 @@ class Shapes:
         # numbers other than a symbol's first, and what they have to equal
         self._bound: list[tuple[Source, Any, FrameLoc | None]] = []
         self._places: list[FrameLoc | None] = []
+
+    @cached_property
+    def mode(self) -> FakeMode:
+        """torch's fake mode, made when there is a first tensor: many a frame has none."""
+        return FakeMode(allow_non_fake_inputs=False)
 
     @property
     def active(self) -> bool:
