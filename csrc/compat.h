@@ -30,9 +30,6 @@ PyObject *dj_frame_globals(Frame *frame);          /* borrowed */
 /* The first n locals, borrowed: the frame's own array where it holds plain pointers, else copies in `room`. */
 PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n);
 
-/* Moves the first n locals out of the frame: the references are the caller's. */
-void dj_frame_take_params(Frame *frame, PyObject **into, Py_ssize_t n);
-
 /* Turns a frame that has not started into a call of `function` with the frame's first n_params locals and the given
  * cells as arguments. False, and nothing changed, when the thread's stack has no room for the function's frame. */
 bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,

@@ -66,14 +66,6 @@ PyObject *const *dj_frame_params(Frame *frame, PyObject **room, Py_ssize_t n)
     return frame->localsplus;
 }
 
-void dj_frame_take_params(Frame *frame, PyObject **into, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++) {
-        into[i] = frame->localsplus[i];
-        frame->localsplus[i] = NULL;
-    }
-}
-
 /* The frame is the last one on the thread's data stack, so making room is moving the stack's top. */
 static bool resize_top_frame(PyThreadState *tstate, Frame *frame, int old_size, int new_size)
 {

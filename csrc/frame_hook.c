@@ -311,27 +311,6 @@ PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *
     return result;
 }
 
-/* Where there is no room to turn the frame into the variant's: a call, which takes the frame's references over. */
-static PyObject *call_from_frame(Frame *frame, PyObject *function, PyObject *const *locals, Py_ssize_t n_params,
-                                 Py_ssize_t n, PyObject *inputs)
-{
-    PyObject *few[INLINE_LOCALS];
-    PyObject **args = n <= INLINE_LOCALS ? few : PyMem_New(PyObject *, n);
-    if (args == NULL) {
-        return PyErr_NoMemory();
-    }
-    memcpy(args, locals, (size_t)n * sizeof(PyObject *));
-    dj_frame_take_params(frame, args, n_params);
-    PyObject *result = call_with_inputs(function, args, n, args, n_params, inputs);
-    for (Py_ssize_t i = 0; i < n_params; i++) {
-        Py_XDECREF(args[i]);
-    }
-    if (args != few) {
-        PyMem_Free(args);
-    }
-    return result;
-}
-
 /* The frame itself becomes the variant's frame, so references are counted as in an ordinary call. */
 static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Variant *variant, PyObject *const *locals,
                                       Py_ssize_t n_params, Py_ssize_t n, PyObject *inputs)
@@ -364,7 +343,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
         dj_frame_drop_locals(frame);
     }
     else {
-        result = call_from_frame(frame, (PyObject *)function, locals, n_params, n, inputs);
+        result = call_with_inputs((PyObject *)function, locals, n, NULL, 0, inputs);
         result = dj_frame_finish(tstate, frame, result);
         Py_XDECREF(closure);
     }

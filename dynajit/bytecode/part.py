@@ -108,6 +108,8 @@ class Part:
             co_qualname=original.co_qualname,
             co_filename=original.co_filename,
             co_firstlineno=original.co_firstlineno,
+            # its frame becomes the frame of what takes the part's place, and so has to have room for that
+            co_stacksize=template.co_stacksize + original.co_stacksize + original.co_nlocals + _ROOM,
         )
         function = FunctionType(code, globals_, original.co_name)
         # All that could refer back to here hangs on the function: the collector does not look into code objects.
@@ -139,6 +141,7 @@ class _Maker:
 
 
 _PART, _MAKES, _WHOLE = "_continues", "_make_whole", "_whole"
+_ROOM: Final = 32
 _TAIL: Final = object()
 _MAKE: Final = object()
 _stubs: dict[int, weakref.ref[CodeType]] = {}
