@@ -118,10 +118,6 @@ def _outline(code: Code, loop: Loop, bound: frozenset[str]) -> Outline:
             at = found.leave.target
             sure[at] = sure[at] & sure[found.target] if at in sure else sure[found.target]
     named, shared = _variables(code, body, start, [*(end.target for end in ends), loop.header], handler, bound)
-    if any(code.instrs[clear].arg in shared for clear in isolated(code)):
-        # A comprehension that runs inline (3.12 on) has a variable of the same name. Giving it a local of its own is
-        # built (continuation.Tail), but a program of this kind still crashes: seed 1000088 of tests/fuzz.
-        raise _NotCut
     return Outline(
         code,
         loop,

@@ -133,7 +133,9 @@ def _empty_free_variable(tx: Any, name: str) -> Raised:
 
 @opcode("STORE_DEREF")
 def store_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.cells[instr.arg].set(tx, frame.stack.pop())
+    value = frame.stack.pop()
+    # a comprehension that puts back what it found may have found nothing
+    frame.cells[instr.arg].set(tx, None if value is NULL else value)
 
 
 @opcode("DELETE_DEREF")
