@@ -91,15 +91,15 @@ def several(x: Tensor, names: list[str]) -> Any:
     table = dict(zip(names, "abc", strict=True))
     with torch.no_grad():
         t = {k: told(v) for k, v in table.items()}
-    for k, q in list(table.items()):  # noqa: B007
+    for k, _ in list(table.items()):  # noqa: B007
         w = 0
         while w < 2:
             w += 1
             print(w)
         t = {k: told(v) for k, v in table.items()}
-    for q in [1, 2]:
+    for _ in [1, 2]:
         t = {k: told(v) for k, v in table.items()}.get("head", x)
-    return x * 2, t, q
+    return x * 2, t
 
 
 @pytest.mark.parametrize(
