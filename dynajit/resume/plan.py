@@ -111,7 +111,7 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     with, then in those outside of it."""
     resumable = 0
     for depth, frame in enumerate(frames):
-        if depth > 0 and frames[0].code_object.co_argcount > _MAX_PARAMETERS:
+        if depth > 0 and len(frames[0].given.names) > _MAX_PARAMETERS:
             break
         if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
             break

@@ -91,7 +91,7 @@ def several(x: Tensor, names: list[str]) -> Any:
     table = dict(zip(names, "abc", strict=True))
     with torch.no_grad():
         t = {k: told(v) for k, v in table.items()}
-    for k, _ in list(table.items()):  # noqa: B007
+    for k, _ in list(table.items()):
         w = 0
         while w < 2:
             w += 1
