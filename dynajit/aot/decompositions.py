@@ -1,8 +1,8 @@
 """Which ATen operators are rewritten in terms of simpler ones, with torch's own rules.
 
 In:  nothing. Out: `for_codegen()`, a table operator -> decomposition, for `compile_joint`.
-To have one more decomposed: its name in `_NAMES`. Never an operator that draws random numbers: the stream would
-no longer be eager's.
+To have one more decomposed: its name in `_NAMES`, or a rule of dynajit's own in `_OWN`. An operator that draws random
+numbers has to draw the same ones in the same order as in eager: torch's own rules don't.
 """
 
 from __future__ import annotations
@@ -23,9 +23,21 @@ def for_codegen() -> Decompositions:
 
     # A release that lacks one of them has nothing to decompose there.
     operators = [getattr(torch.ops.aten, name) for name in _NAMES if hasattr(torch.ops.aten, name)]
-    table: Decompositions = dict(get_decompositions(operators))
+    table: Decompositions = {**get_decompositions(operators), **_OWN}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
+
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `torch.dropout` on a CPU: the same draws, none where nothing can be kept, and the same rounding."""
+    if train is False or x.numel() == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return x * 0, torch.zeros_like(x, dtype=torch.bool)
+    mask = torch.ops.aten.bernoulli.p(torch.empty_like(x, dtype=torch.bool), 1 - p)
+    return x * (mask.to(x.dtype) * (1 / (1 - p))), mask
+
+
+_OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
 # many operators that don't fuse (training batch norm, embedding and index backward, pooling, upsampling).

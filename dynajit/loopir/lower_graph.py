@@ -18,7 +18,17 @@ import torch
 from torch.fx.node import map_arg
 
 from dynajit.config import config
-from dynajit.loopir import index, lower_index, lower_pieces, lower_pointwise, lower_reduction, lower_view, nodes
+from dynajit.loopir import (
+    index,
+    lower_index,
+    lower_norm,
+    lower_pieces,
+    lower_pointwise,
+    lower_pool,
+    lower_reduction,
+    lower_view,
+    nodes,
+)
 from dynajit.loopir.build import apply, convert
 from dynajit.loopir.builder import Builder, affine, whole
 from dynajit.loopir.nodes import (
@@ -38,7 +48,17 @@ from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.size import SizeTable, Undecided
 from dynajit.symbols import is_symbolic
 
-__all__ = ["SymbolicShapes", "lower", "lower_index", "lower_pieces", "lower_pointwise", "lower_reduction", "lower_view"]
+__all__ = [
+    "SymbolicShapes",
+    "lower",
+    "lower_index",
+    "lower_norm",
+    "lower_pieces",
+    "lower_pointwise",
+    "lower_pool",
+    "lower_reduction",
+    "lower_view",
+]
 
 aten = torch.ops.aten
 
@@ -192,6 +212,8 @@ class _Lowering:
         """Fake results as lowerings may look at them: themselves, or stand-ins with `Size`s for symbolic sizes."""
         if isinstance(out, (tuple, list)):
             return [self._sized(fake) for fake in out]
+        if out is None:
+            return None
         if all(type(number) is int for number in (*out.shape, *out.stride())):
             return out
         return SizedFake(self._numbers(out.shape), self._numbers(out.stride()), out.dtype, out.device)
@@ -297,7 +319,7 @@ def _same_strides(shape: Any, one: Any, other: Any) -> bool:
 def _computed_on(out: Any, device: torch.device) -> bool:
     """Are all results plain tensors of that device with at least one element? The dispatcher sees to the others."""
     if isinstance(out, (tuple, list)):
-        return all(_computed_on(fake, device) for fake in out)
+        return all(fake is None or _computed_on(fake, device) for fake in out)
     if not isinstance(out, torch.Tensor):
         return False
     empty = any(type(size) is int and size == 0 for size in out.shape)

@@ -26,14 +26,14 @@ Axes = tuple[Index, ...]
 MAX_PIECES = 8
 
 
-def _below(index: Index, bound: int) -> Scalar | None:
+def below(index: Index, bound: int) -> Scalar | None:
     """`index < bound`; None where that is always so."""
     if index.high < bound:
         return None
     return apply("lt", position(index), nodes.const(bound, torch.int64))
 
 
-def _from(index: Index, bound: int) -> Scalar | None:
+def from_(index: Index, bound: int) -> Scalar | None:
     """`index >= bound`; None where that is always so."""
     if index.low >= bound:
         return None
@@ -68,7 +68,7 @@ def _joined(build: Builder, pieces: Sequence[Value], dim: int) -> Value:
         result: Scalar | None = None
         for piece, start, end in reversed(list(zip(pieces, starts, starts[1:], strict=False))):
             element = convert(build.element(piece, _moved(axes, dim, axes[dim] + -start)), dtype)
-            result = element if result is None else guard([_below(axes[dim], end)], element, result)
+            result = element if result is None else guard([below(axes[dim], end)], element, result)
         assert result is not None
         return result
 
@@ -97,7 +97,7 @@ def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, other
 
     def body(axes: Axes) -> Scalar:
         offset = axes[dim] + -start
-        conditions = [_from(offset, 0), _below(offset, (count - 1) * step + 1)]
+        conditions = [from_(offset, 0), below(offset, (count - 1) * step + 1)]
         if step > 1:
             zero = nodes.const(0, torch.int64)
             conditions.append(apply("eq", position(mod(offset + step * build.out.shape[dim], step)), zero))
@@ -172,7 +172,7 @@ def _constant_pad(build: Builder, x: Value, pad: Sequence[int], value: Number = 
         inside = [axis + -start for axis, start in zip(axes, before, strict=True)]
         conditions: list[Scalar | None] = []
         for index, size in zip(inside, x.shape, strict=True):
-            conditions += [_from(index, 0), _below(index, size)]
+            conditions += [from_(index, 0), below(index, size)]
         return guard(conditions, build.element(x, inside), number(value, dtype))
 
     return build.result(body)
@@ -202,7 +202,7 @@ def _rolled(build: Builder, x: Value, dim: int, move: int) -> Value:
 
     def body(axes: Axes) -> Scalar:
         front = build.element(x, _moved(axes, dim, axes[dim] + (size - move)))
-        return guard([_below(axes[dim], move)], front, build.element(x, _moved(axes, dim, axes[dim] + -move)))
+        return guard([below(axes[dim], move)], front, build.element(x, _moved(axes, dim, axes[dim] + -move)))
 
     return build.pointwise(x.shape, body)
 
@@ -223,7 +223,7 @@ def _triangle(build: Builder, x: Value, diagonal: int, upper: bool) -> Value:
 
     def body(axes: Axes) -> Scalar:
         distance = axes[-1] + axes[-2] * -1 + -diagonal
-        keep = _from(distance, 0) if upper else _below(distance, 1)
+        keep = from_(distance, 0) if upper else below(distance, 1)
         element = build.element(x, axes)
         return element if keep is None else nodes.op("where", (keep, element, zero), element.dtype)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like
+from dynajit.loopir.build import apply, compute_dtype, convert, like, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
-from dynajit.loopir.nodes import Value
+from dynajit.loopir.nodes import Scalar, Value
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
@@ -188,18 +188,29 @@ def _native_layer_norm(
 
 @lowering(aten._softmax.default)
 def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
-    _, exponentials, total = _exponentials(build, x, dim)
+    exponentials, total = _exponentials(build, x, dim)[1:]
     return build.elementwise(lambda e, s: apply("div", e, s), exponentials, total, dtype=total.dtype)
+
+
+@lowering(aten._safe_softmax.default)
+def _safe_softmax(build: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    greatest, exponentials, total = _exponentials(build, x, dim)
+
+    def body(e: Scalar, s: Scalar, m: Scalar) -> Scalar:
+        return select(apply("eq", m, like(float("-inf"), m)), like(0, e), apply("div", e, s))
+
+    return build.elementwise(body, exponentials, total, greatest, dtype=total.dtype)
 
 
 @lowering(aten._log_softmax.default)
 def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
-    shifted, _, total = _exponentials(build, x, dim)
+    greatest, _, total = _exponentials(build, x, dim)
+    shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=total.dtype)
     return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=total.dtype)
 
 
 def _exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """x minus its greatest, the exponentials of that, and their sum, along `dim`."""
+    """The greatest of x, the exponentials of x minus that, and their sum, along `dim`."""
     if not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
@@ -207,7 +218,7 @@ def _exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value, Val
     greatest = build.reduce("max", x, dims, True, dtype)
     shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=dtype)
     exponentials = build.map(lambda a: apply("exp", a), shifted, dtype=dtype)
-    return shifted, exponentials, build.reduce("sum", exponentials, dims, True, dtype)
+    return greatest, exponentials, build.reduce("sum", exponentials, dims, True, dtype)
 
 
 @lowering(aten._softmax_backward_data.default)

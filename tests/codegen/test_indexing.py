@@ -80,7 +80,7 @@ BAD: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_errors_are_eagers(name: str) -> None:
     function, args = BAD[name]
-    with pytest.raises(Exception) as expected:  # noqa: PT011
+    with pytest.raises(Exception) as expected:
         function(*args)
     with pytest.raises(type(expected.value)) as found:
         dynajit.compile(function)(*args)

@@ -1,0 +1,165 @@
+"""Lowerings of batch norm in training and of its gradient: statistics and what is made of them, in one kernel.
+
+In and out: see `registry.py`. Statistics of bfloat16 and float16 are float32; the variance is that of distances to the
+mean, in a second loop. One more normalisation: a function made of `build.reduce` and `build.map`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number
+from dynajit.loopir.builder import Builder, check_dtype
+from dynajit.loopir.index import Index
+from dynajit.loopir.nodes import Scalar, Value
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+
+
+def _channels(x: Value) -> list[int]:
+    """The dimensions that statistics are over."""
+    if len(x.shape) < 2:
+        raise NotLowered
+    return [dim for dim in range(len(x.shape)) if dim != 1]
+
+
+def _count(x: Value, dims: Sequence[int]) -> Any:
+    count: Any = 1
+    for dim in dims:
+        count *= x.shape[dim]
+    return count
+
+
+def _of_channel(build: Builder, value: Value, axes: Axes, dtype: torch.dtype) -> Scalar:
+    """The element of a tensor with one for each channel."""
+    return convert(build.element(value, (axes[1],)), dtype)
+
+
+@lowering(aten._native_batch_norm_legit_functional.default)
+def _batch_norm(
+    build: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    if not training or not x.dtype.is_floating_point:
+        raise NotLowered
+    dtype = compute_dtype(check_dtype(x.dtype))
+    if x.dtype is not dtype:
+        raise NotLowered  # torch's fake statistics have another dtype than its real ones
+    dims = _channels(x)
+    count = _count(x, dims)
+    total = build.reduce("sum", x, dims, False, dtype)
+    mean = build.map(lambda s: apply("div", s, like(count, s)), total, dtype=dtype)
+    squares = build.reduce("sum", _squares(build, x, mean, dtype), dims, False, dtype)
+    rstd = build.map(
+        lambda s: apply("div", like(1, s), apply("sqrt", apply("add", apply("div", s, like(count, s)), like(eps, s)))),
+        squares,
+        dtype=dtype,
+    )
+
+    def normalised(axes: Axes) -> Scalar:
+        a = convert(build.element(x, axes), dtype)
+        scale = _of_channel(build, rstd, axes, dtype)
+        if weight is not None:
+            scale = apply("mul", scale, _of_channel(build, weight, axes, dtype))
+        y = apply("mul", apply("sub", a, _of_channel(build, mean, axes, dtype)), scale)
+        return convert(y if bias is None else apply("add", y, _of_channel(build, bias, axes, dtype)), outs[0].dtype)
+
+    outs = build.out
+    result = build.pointwise(tuple(outs[0].shape), normalised, tuple(outs[0].stride()))
+    variance = build.map(lambda s: apply("div", s, like(count - 1, s)), squares, dtype=dtype)
+    return (
+        result,
+        build.as_result(mean, outs[1]),
+        build.as_result(rstd, outs[2]),
+        build.as_result(_mixed(build, running_mean, mean, momentum, dtype), outs[3]),
+        build.as_result(_mixed(build, running_var, variance, momentum, dtype), outs[4]),
+    )
+
+
+def _squares(build: Builder, x: Value, mean: Value, dtype: torch.dtype) -> Value:
+    def body(axes: Axes) -> Scalar:
+        distance = apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
+        return apply("mul", distance, distance)
+
+    return build.pointwise(x.shape, body)
+
+
+def _mixed(build: Builder, running: Value, new: Value, momentum: float, dtype: torch.dtype) -> Value:
+    return build.map(
+        lambda r, n: apply("add", apply("mul", n, like(momentum, n)), apply("mul", r, like(1 - momentum, r))),
+        running,
+        new,
+        dtype=dtype,
+    )
+
+
+@lowering(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    build: Builder,
+    grad: Value,
+    x: Value,
+    weight: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    save_mean: Value | None,
+    save_rstd: Value | None,
+    training: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    if not x.dtype.is_floating_point:
+        raise NotLowered
+    dtype = compute_dtype(check_dtype(x.dtype))
+    dims = _channels(x)
+    count = _count(x, dims)
+    mean, spread = (save_mean, save_rstd) if training else (running_mean, running_var)
+    if mean is None or spread is None or not mean.shape or not spread.shape:
+        raise NotLowered
+    rstd = spread
+    if not training:
+        rstd = build.map(
+            lambda v: apply("div", like(1, v), apply("sqrt", apply("add", v, like(eps, v)))), spread, dtype=dtype
+        )
+
+    def distance(axes: Axes) -> Scalar:
+        return apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
+
+    def product(axes: Axes) -> Scalar:
+        return apply("mul", convert(build.element(grad, axes), dtype), distance(axes))
+
+    total = build.reduce("sum", grad, dims, False, dtype)
+    dot = build.reduce("sum", build.pointwise(x.shape, product), dims, False, dtype)
+    parts = number(1, dtype) if not training else apply("div", number(1, dtype), number(count, dtype))
+
+    def gradient(axes: Axes) -> Scalar:
+        g = convert(build.element(grad, axes), dtype)
+        r = _of_channel(build, rstd, axes, dtype)
+        if training:
+            slope = apply("mul", apply("mul", apply("mul", _of_channel(build, dot, axes, dtype), parts), r), r)
+            g = apply("sub", g, apply("mul", _of_channel(build, total, axes, dtype), parts))
+            g = apply("sub", g, apply("mul", distance(axes), slope))
+        if weight is not None:
+            r = apply("mul", r, _of_channel(build, weight, axes, dtype))
+        return convert(apply("mul", g, r), build.out[0].dtype)
+
+    results: list[Value | None] = [None, None, None]
+    if output_mask[0]:
+        results[0] = build.pointwise(tuple(build.out[0].shape), gradient, tuple(build.out[0].stride()))
+    if output_mask[1]:
+        scaled = build.map(lambda d, r: apply("mul", d, r), dot, rstd, dtype=dtype)
+        results[1] = build.as_result(scaled, build.out[1])
+    if output_mask[2]:
+        results[2] = build.as_result(total, build.out[2])
+    return tuple(results)

@@ -1,0 +1,206 @@
+"""Lowerings of pooling and of enlarging: each element from a window of places, or from the nearest place.
+
+In and out: see `registry.py`. Windows are written out, place after place. Where a window leaves the tensor by rows, its
+first or last row is read again, which changes no greatest value and keeps neighbouring elements of a kernel's row in
+step; by columns, a `guard` leaves the place out. One more op: a function that says which places an element is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.loopir.build import apply, compute_dtype, convert, number, select
+from dynajit.loopir.builder import Builder, check_dtype
+from dynajit.loopir.index import Index, constant, floordiv
+from dynajit.loopir.lower_index import fetched
+from dynajit.loopir.lower_pieces import below, from_, guard
+from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+# Larger windows are left to the operator.
+MAX_PLACES = 25
+
+
+def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int, int]:
+    if isinstance(values, int):
+        return values, values
+    if not values:
+        return otherwise
+    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def _inside(index: Index, size: int) -> Scalar:
+    """The place of a dimension that is nearest to `index`."""
+    place = position(index)
+    if not index.low >= 0:
+        place = apply("maximum", place, number(0, torch.int64))
+    if not index.high < size:
+        place = apply("minimum", place, number(size - 1, torch.int64))
+    return place
+
+
+class _Windows:
+    """Where the windows of a pooling are."""
+
+    def __init__(self, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
+        self.x = x
+        self.kernel = _pair(kernel, (1, 1))
+        self.stride = _pair(stride, self.kernel)
+        self.padding = _pair(padding, (0, 0))
+        self.dilation = _pair(dilation, (1, 1))
+        self.size = x.shape[-2:]
+        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES:
+            raise NotLowered
+        if not all(isinstance(size, int) for size in self.size):
+            raise NotLowered
+        if self.dilation != (1, 1) and self.padding != (0, 0):
+            raise NotLowered
+
+    def at(self, axes: Axes, dim: int, step: int) -> Index:
+        """The row or column that is the `step`-th of the window of the element at the axes."""
+        start = axes[dim - 2] * self.stride[dim]
+        return start + (step * self.dilation[dim] - self.padding[dim])
+
+    def places(self, axes: Axes) -> Iterator[tuple[Index, Index]]:
+        """Rows and columns of the window, in order."""
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                yield self.at(axes, 0, i), self.at(axes, 1, j)
+
+
+@lowering(aten.max_pool2d_with_indices.default)
+def _max_pool(
+    build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> tuple[Value, Value]:
+    windows = _Windows(x, kernel, stride, padding, dilation)
+    dtype = compute_dtype(check_dtype(x.dtype))
+    if not dtype.is_floating_point:
+        raise NotLowered
+    rows, columns = windows.size
+
+    def greatest(axes: Axes) -> tuple[Scalar, Scalar]:
+        """The greatest value, and the number of its place in the window."""
+        best: Scalar | None = None
+        slot: Scalar = number(0, torch.int32)
+        for n, (row, column) in enumerate(windows.places(axes)):
+            element = convert(fetched(x, [*axes[:-2], _inside(row, rows), column]), dtype)
+            conditions = [from_(column, 0), below(column, columns)]
+            value = guard(conditions, element, number(float("-inf"), dtype))
+            if best is None:
+                best = value
+                continue
+            better = apply("or", apply("gt", value, best), apply("ne", value, value))
+            slot = select(better, number(n, torch.int32), slot)
+            best = select(better, value, best)
+        assert best is not None
+        return best, slot
+
+    def place(axes: Axes) -> Scalar:
+        slot = greatest(axes)[1]
+        width = number(windows.kernel[1], torch.int32)
+        found = []
+        for dim, number_of in ((0, apply("intdiv", slot, width)), (1, apply("intmod", slot, width))):
+            step = apply("mul", convert(number_of, torch.int64), number(windows.dilation[dim], torch.int64))
+            at = apply("add", position(windows.at(axes, dim, 0)), step)
+            at = apply("maximum", at, number(0, torch.int64))
+            found.append(apply("minimum", at, number(windows.size[dim] - 1, torch.int64)))
+        return apply("add", apply("mul", found[0], number(columns, torch.int64)), found[1])
+
+    values, indices = build.out
+    result = build.pointwise(
+        tuple(values.shape), lambda axes: convert(greatest(axes)[0], values.dtype), tuple(values.stride())
+    )
+    return result, build.pointwise(tuple(indices.shape), place, tuple(indices.stride()))
+
+
+@lowering(aten.avg_pool2d.default)
+def _avg_pool(
+    build: Builder,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Value:
+    windows = _Windows(x, kernel, stride, padding)
+    dtype = compute_dtype(check_dtype(x.dtype))
+    rows, columns = windows.size
+    if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
+        raise NotLowered
+    for dim in (0, 1):  # windows that stand over, which count fewer places
+        last = (build.out.shape[dim - 2] - 1) * windows.stride[dim] + windows.kernel[dim] - windows.padding[dim]
+        if last > windows.size[dim] + windows.padding[dim]:
+            raise NotLowered
+    count = windows.kernel[0] * windows.kernel[1] if divisor is None else divisor
+
+    def body(axes: Axes) -> Scalar:
+        total: Scalar | None = None
+        for row, column in windows.places(axes):
+            conditions = [from_(row, 0), below(row, rows), from_(column, 0), below(column, columns)]
+            element = convert(build.element(x, (*axes[:-2], row, column)), dtype)
+            value = guard(conditions, element, number(0, dtype))
+            total = value if total is None else apply("add", total, value)
+        assert total is not None
+        return apply("div", total, number(count, dtype))
+
+    return build.result(body)
+
+
+@lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest3d.default)
+def _upsample_nearest(build: Builder, x: Value, output_size: Sequence[int], *scales: float | None) -> Value:
+    outside = len(x.shape) - len(output_size)
+    ratios = []
+    for new, old, scale in zip(output_size, x.shape[outside:], scales or [None] * len(output_size), strict=True):
+        if not isinstance(new, int) or not isinstance(old, int) or new % old or scale not in (None, new // old):
+            raise NotLowered
+        ratios.append(new // old)
+
+    def body(axes: Axes) -> Scalar:
+        where = [floordiv(axis, ratio) for axis, ratio in zip(axes[outside:], ratios, strict=True)]
+        return build.element(x, (*axes[:outside], *where))
+
+    return build.result(body)
+
+
+def _mirrored(index: Index, size: int) -> Scalar:
+    """The place that `index`, up to size - 1 outside, is mirrored to at the first and at the last place."""
+    place = position(index)
+    if not index.low >= 0:
+        place = apply("abs", place)
+    if not index.high < size:
+        # size - 1 - |size - 1 - place|
+        last = number(size - 1, torch.int64)
+        place = apply("sub", last, apply("abs", apply("sub", last, place)))
+    return place
+
+
+def _register_pad(name: str, nearest: Any) -> None:
+    @lowering(*(getattr(aten, f"{name}_pad{rank}d").default for rank in (1, 2, 3)))
+    def lower(build: Builder, x: Value, padding: Sequence[int]) -> Value:
+        spatial = len(padding) // 2
+        first = len(x.shape) - spatial
+
+        def body(axes: Axes) -> Scalar:
+            at: list[Index | Scalar] = list(axes[:first])
+            for n, axis in enumerate(axes[first:]):
+                size = x.shape[first + n]
+                if not isinstance(size, int):
+                    raise NotLowered
+                moved = axis + -padding[2 * (spatial - 1 - n)]
+                at.append(moved if size == 1 else nearest(moved, size))
+            if all(isinstance(size, int) and size == 1 for size in x.shape[first:]):
+                at[first:] = [constant(0)] * spatial
+            return fetched(x, at)
+
+        return build.result(body)
+
+
+_register_pad("reflection", _mirrored)
+_register_pad("replication", _inside)
