@@ -1,8 +1,8 @@
 """Lowerings of pooling and of enlarging: each element from a window of places, or from the nearest place.
 
-In and out: see `registry.py`. Windows are written out, place after place. Where a window leaves the tensor by rows, its
-first or last row is read again, which changes no greatest value and keeps neighbouring elements of a kernel's row in
-step; by columns, a `guard` leaves the place out. One more op: a function that says which places an element is made of.
+In and out: see `registry.py`. Windows are written out, place after place. Where a window leaves the tensor, the nearest
+place is read again, which changes no greatest value. One more op: a function that says which places an element is made
+of.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int,
 def _inside(index: Index, size: int) -> Scalar:
     """The place of a dimension that is nearest to `index`."""
     place = position(index)
-    if not index.low >= 0:
-        place = apply("maximum", place, number(0, torch.int64))
-    if not index.high < size:
+    below_first, above_last = not index.low >= 0, not index.high < size
+    if above_last:
         place = apply("minimum", place, number(size - 1, torch.int64))
-    return place
+    return apply("maximum", place, number(0, torch.int64)) if below_first else place
 
 
 class _Windows:
@@ -88,9 +87,7 @@ def _max_pool(
         best: Scalar | None = None
         slot: Scalar = number(0, torch.int32)
         for n, (row, column) in enumerate(windows.places(axes)):
-            element = convert(fetched(x, [*axes[:-2], _inside(row, rows), column]), dtype)
-            conditions = [from_(column, 0), below(column, columns)]
-            value = guard(conditions, element, number(float("-inf"), dtype))
+            value = convert(fetched(x, [*axes[:-2], _inside(row, rows), _inside(column, columns)]), dtype)
             if best is None:
                 best = value
                 continue
@@ -107,8 +104,8 @@ def _max_pool(
         for dim, number_of in ((0, apply("intdiv", slot, width)), (1, apply("intmod", slot, width))):
             step = apply("mul", convert(number_of, torch.int64), number(windows.dilation[dim], torch.int64))
             at = apply("add", position(windows.at(axes, dim, 0)), step)
-            at = apply("maximum", at, number(0, torch.int64))
-            found.append(apply("minimum", at, number(windows.size[dim] - 1, torch.int64)))
+            at = apply("minimum", at, number(windows.size[dim] - 1, torch.int64))
+            found.append(apply("maximum", at, number(0, torch.int64)))
         return apply("add", apply("mul", found[0], number(columns, torch.int64)), found[1])
 
     values, indices = build.out
@@ -171,14 +168,12 @@ def _upsample_nearest(build: Builder, x: Value, output_size: Sequence[int], *sca
 
 def _mirrored(index: Index, size: int) -> Scalar:
     """The place that `index`, up to size - 1 outside, is mirrored to at the first and at the last place."""
+    last = number(size - 1, torch.int64)
     place = position(index)
-    if not index.low >= 0:
-        place = apply("abs", place)
     if not index.high < size:
         # size - 1 - |size - 1 - place|
-        last = number(size - 1, torch.int64)
-        place = apply("sub", last, apply("abs", apply("sub", last, place)))
-    return place
+        place = apply("sub", last, apply("abs", position(index * -1 + (size - 1))))
+    return place if index.low >= 0 else apply("abs", place)
 
 
 def _register_pad(name: str, nearest: Any) -> None:

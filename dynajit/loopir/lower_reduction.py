@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, select
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
-from dynajit.loopir.nodes import Scalar, Value
+from dynajit.loopir.index import contiguous_strides, linearise
+from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
@@ -85,6 +86,68 @@ def _max_all(build: Builder, x: Value) -> Value:
 @lowering(aten.min.default)
 def _min_all(build: Builder, x: Value) -> Value:
     return _extreme(build, "min", x, None, False)
+
+
+# ---- places of extremes
+
+
+def _place_of(build: Builder, kind: str, x: Value, extreme: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """The first place along `dims` where x is its extreme (kept dimensions), or not a number."""
+    narrow = torch.int32 if _count(x, dims) < 1 << 31 else torch.int64
+    sizes = [x.shape[dim] for dim in dims]
+
+    def body(axes: Any) -> Scalar:
+        a = build.element(x, axes)
+        m = build.element(extreme, axes)
+        here = apply("eq", a, m)
+        if a.dtype.is_floating_point:
+            here = apply("or", here, apply("ne", a, a))
+        number_of = convert(position(linearise([axes[dim] for dim in dims], contiguous_strides(sizes))), narrow)
+        return select(here, number_of, like(torch.iinfo(narrow).max, number_of))
+
+    found = build.reduce("min", build.pointwise(x.shape, body), dims, keepdim, narrow)
+    return build.map(lambda a: a, found, dtype=torch.int64)
+
+
+def _with_place(build: Builder, kind: str, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
+    if not all(type(size) is int for size in x.shape):
+        raise NotLowered
+    values, indices = build.out
+    if not x.shape:
+        zero = build.pointwise((), lambda axes: number(0, torch.int64))
+        return build.pointwise((), lambda axes: build.element(x, axes)), zero
+    dim %= len(x.shape)
+    kept = build.reduce(kind, x, [dim], True, check_dtype(x.dtype))
+    places = _place_of(build, kind, x, kept, [dim], keepdim)
+    return build.as_result(build.reshape(kept, tuple(values.shape)), values), build.as_result(places, indices)
+
+
+@lowering(aten.max.dim)
+def _max_dim(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _with_place(build, "max", x, dim, keepdim)
+
+
+@lowering(aten.min.dim)
+def _min_dim(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _with_place(build, "min", x, dim, keepdim)
+
+
+def _arg(build: Builder, kind: str, x: Value, dim: int | None, keepdim: bool) -> Value:
+    if not x.shape or not all(type(size) is int for size in x.shape):
+        raise NotLowered
+    dims = list(range(len(x.shape))) if dim is None else [dim % len(x.shape)]
+    kept = build.reduce(kind, x, dims, True, check_dtype(x.dtype))
+    return build.as_result(_place_of(build, kind, x, kept, dims, keepdim))
+
+
+@lowering(aten.argmax.default)
+def _argmax(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _arg(build, "max", x, dim, keepdim)
+
+
+@lowering(aten.argmin.default)
+def _argmin(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _arg(build, "min", x, dim, keepdim)
 
 
 @lowering(aten.any.dim, aten.any.dims, aten.any.default)

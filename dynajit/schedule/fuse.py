@@ -37,6 +37,8 @@ CHEAP = 3
 # What is computed at fewer places than it is read at should not cost more than this.
 CHEAP_BROADCAST = 3
 MAX_MEMBERS = 48
+# How many of the last units a tensor may join that it does not read from.
+BESIDE = 4
 
 # Which tensor is read, and where; None: anywhere.
 Reading = tuple[Tensor, tuple[Index, ...] | None]
@@ -306,7 +308,7 @@ class _Fusion:
         if barrier is not None:
             before.add(barrier)
         candidates = sorted((u for u in before if isinstance(u, Group)), key=lambda g: g.last, reverse=True)
-        for group in candidates:
+        for group in (*candidates, *self._beside(item, before)):
             shape = self._can_join(group, item, before)
             if shape is not None:
                 group.shape, group.outer, as_row = shape
@@ -327,6 +329,20 @@ class _Fusion:
         group.last = item.order
         group.before |= before - {group}
         self.unit_of[item] = group
+
+    def _beside(self, item: Tensor, before: set[Unit]) -> Iterator[Group]:
+        """Late groups over the same points that read from memory what `item` reads: read once together."""
+        mine = {tensor for tensor, _ in self.reads[item] if tensor.numel > 1}
+        if isinstance(item, Reduction):
+            own: tuple[Any, Any] = collapsed(item.domain, item.outer_mask)
+        else:
+            own = collapsed(item.shape, [True] * len(item.shape))
+        for unit in reversed(self.units[-BESIDE:]):
+            if not isinstance(unit, Group) or unit in before or (unit.shape, unit.outer) != own:
+                continue
+            theirs = {tensor for member in unit.members for tensor, _ in self.reads[member]}
+            if mine & theirs and not any(_depends(other, unit) for other in before):
+                yield unit
 
     def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
         """The group's domain with `item` in it and who is a row; None if it doesn't fit."""

@@ -103,6 +103,14 @@ class Section:
         """Is there anything to do in the inner loop?"""
         return bool(self.reductions or self.stores or self.kept)
 
+    def values(self) -> list[Scalar]:
+        """The expressions in the loop."""
+        return [
+            *(store.value for store in self.stores),
+            *(value for _, value in self.kept),
+            *(value for _, value in self.reductions),
+        ]
+
 
 @dataclass(slots=True)
 class Kernel:

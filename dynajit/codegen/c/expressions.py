@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynajit.codegen.c.segments import Piece, simplified
 from dynajit.codegen.c.text import VALUE_TYPES, index_text, number
 from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
@@ -49,6 +50,7 @@ class Expressions:
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
         self.turned: dict[Load, str] = {}  # what is read from a tile that was brought in order
         self.turned_place = ""
+        self.piece: Piece | None = None  # of the loop that is being written
         self.lane = ""  # in column mode, the subscript of row values
         self.needs: dict[Scalar, Needs] = {}
         self.checked = any(
@@ -161,6 +163,11 @@ class Expressions:
             found = block.names.get(node)
             if found is not None:
                 return found
+        if self.piece is not None:
+            simpler = simplified(node, self.piece)
+            if simpler is not node:
+                made = self.blocks[-1].names[node] = self.expression(simpler)
+                return made
         # Everything in the block of its own: blocks inside of it are put aside.
         home = self._home(node)
         inner = self.blocks[home + 1 :]

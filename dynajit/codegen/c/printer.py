@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from dynajit.codegen.c.expressions import ROW, Expressions
+from dynajit.codegen.c.segments import Piece, cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Reduction
@@ -252,9 +253,16 @@ class _Printer(Expressions):
             self.locals[reduction] = self.fresh("p")
             self.put(f"float {self.locals[reduction]} = 0;")
         clauses = "".join(self._clause(r, self.locals[r]) for r, _ in section.reductions)
-        self.open(self.simd(clauses), f"for (int64_t {name} = {low}; {name} < {high}; ++{name})", has=[last])
-        self._innermost(section)
-        self.close()
+        pieces: list[Piece] | list[None] = (
+            cuts(section.values(), last) if (low, high) == ("0", str(last.size)) else [None]
+        )
+        for piece in pieces:
+            if piece is not None and len(pieces) > 1:
+                self.piece, low, high = piece, str(piece.low), str(piece.high)
+            self.open(self.simd(clauses), f"for (int64_t {name} = {low}; {name} < {high}; ++{name})", has=[last])
+            self._innermost(section)
+            self.close()
+        self.piece = None
         for reduction, total in totals.items():
             self.put(f"{total} += {self.locals[reduction]};")
             self.locals[reduction] = total

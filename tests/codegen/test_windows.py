@@ -1,0 +1,167 @@
+"""Batch norm in training, pooling, padding, places of extremes, dropout: against eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import check, trace
+
+import dynajit
+from dynajit.loopir.interpret import interpret
+from dynajit.loopir.lower_graph import lower
+from dynajit.loopir.verify import verify
+
+aten = torch.ops.aten
+nan, inf = float("nan"), float("inf")
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def interpreted(function: Any, *args: Any) -> None:
+    """Compare the reference interpreter with eager."""
+    program = lower(trace(function, *args), "test")
+    verify(program)
+    expected = function(*args)
+    found = interpret(program, dict(zip(program.inputs, args, strict=True)))
+    for a, e in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a.expand(e.shape), e, equal_nan=True, check_stride=False, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(4, 5, 7, 9), (6, 5), (3, 5, 11)], ids=str)
+def test_batch_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, grad = torch.randn(shape).to(dtype) * 3 + 2, torch.randn(shape).to(dtype)
+    weight, bias, mean, var = (torch.rand(5, dtype=dtype) + 0.5 for _ in range(4))
+    arguments = (x, weight, bias, mean, var)
+
+    def forward(x: Any, w: Any, b: Any, m: Any, v: Any) -> Any:
+        return aten._native_batch_norm_legit_functional(x, w, b, m, v, True, 0.1, 1e-5)
+
+    check(forward, *arguments, kernels=1, externs=0, **CLOSE)
+    interpreted(forward, *arguments)
+    saved = forward(*arguments)[1:3]
+    for training in (True, False):
+
+        def backward(g: Any, x: Any, w: Any, m: Any, v: Any, s: Any, r: Any, training: bool = training) -> Any:
+            return aten.native_batch_norm_backward(g, x, w, m, v, s, r, training, 1e-5, [True, True, True])
+
+        check(backward, grad, x, weight, mean, var, *saved, externs=0, **CLOSE)
+
+
+def test_batch_norm_keeps_layout() -> None:
+    x = torch.randn(2, 5, 6, 7).to(memory_format=torch.channels_last)
+    bn = torch.nn.BatchNorm2d(5)
+    check(lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, training=False), x, *(torch.rand(5) for _ in range(4)))
+    again = torch.nn.BatchNorm2d(5)
+    result, expected = dynajit.compile(again)(x), bn(x)
+    torch.testing.assert_close(result, expected, **CLOSE)
+    assert result.stride() == expected.stride()
+    torch.testing.assert_close(again.running_var, bn.running_var)
+
+
+POOLS = [
+    (2, 2, 0, 1, False),
+    (3, 2, 1, 1, False),
+    (3, 1, 1, 1, False),
+    (3, 2, 0, 1, True),
+    (2, 2, 1, 1, True),
+    (2, 1, 0, 2, False),
+    (5, 1, 2, 1, False),
+    ((3, 2), (2, 1), (1, 0), 1, False),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_max_pool(pool: Any, dtype: torch.dtype) -> None:
+    kernel, stride, padding, dilation, ceil = pool
+    x = torch.randn(2, 3, 37, 35).to(dtype)
+    x.view(-1)[::37] = nan
+    x[0, 0] = -inf
+    x[1, 2] = x[1, 2].round()
+
+    def function(x: Any) -> Any:
+        return F.max_pool2d(x, kernel, stride, padding, dilation, ceil, return_indices=True)
+
+    check(function, x, kernels=1, externs=0)
+    check(function, x[0], externs=0)
+    check(function, x.to(memory_format=torch.channels_last), externs=0)
+    interpreted(function, x)
+
+
+@pytest.mark.parametrize("pool", [(2, 2, 0), (3, 2, 1), ((3, 2), (2, 1), (1, 0))], ids=str)
+def test_avg_pool(pool: Any) -> None:
+    x = torch.randn(2, 3, 25, 37)
+    check(lambda x: F.avg_pool2d(x, *pool), x)
+    interpreted(lambda x: F.avg_pool2d(x, *pool), x)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_pad(mode: str) -> None:
+    for shape, pad in (((2, 3, 5, 36), (2, 1, 3, 0)), ((2, 3, 25), (2, 1)), ((3, 25), (-1, 1))):
+        x = torch.randn(shape)
+        check(lambda x, pad=pad: F.pad(x, pad, mode=mode) + 1, x, externs=0)
+        interpreted(lambda x, pad=pad: F.pad(x, pad, mode=mode) + 1, x)
+
+
+def test_upsample() -> None:
+    check(lambda x: F.interpolate(x, scale_factor=2) + 1, torch.randn(2, 3, 5, 6), externs=0)
+    check(lambda x: F.interpolate(x, scale_factor=3) + 1, torch.randn(2, 3, 5), externs=0)
+    check(lambda x: F.interpolate(x, size=(7, 8)), torch.randn(2, 3, 5, 6))
+
+
+def test_softmax_of_what_is_left_out() -> None:
+    x = torch.randn(3, 4, 6)
+    x[0, 1], x[1, 1, 2] = -inf, nan
+    check(lambda x: aten._safe_softmax(x, -1), x, kernels=1, externs=0)
+
+
+def sample(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    x = torch.randn(shape) * 3
+    x = (x.round() / 2 if dtype.is_floating_point else x).to(dtype)
+    if dtype.is_floating_point and x.numel() > 10:
+        x.view(-1)[7], x.view(-1)[3], x.view(-1)[9] = nan, -inf, inf
+    return x
+
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+DTYPES = [*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 9), (1, 1), (1, 7), (17, 30, 3)], ids=str)
+def test_places_of_extremes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = sample(dtype, *shape)
+    for dim in range(len(shape)):
+        check(lambda x, dim=dim: (*x.max(dim), *x.min(dim, True)), x, externs=0)
+        if dtype is not torch.bool:
+            check(lambda x, dim=dim: (x.argmax(dim, True), x.argmin(dim)), x, externs=0)
+            interpreted(lambda x, dim=dim: x.argmax(dim), x)
+    if dtype is not torch.bool:
+        check(lambda x: (x.argmax(), x.argmin()), x)
+
+
+def test_places_where_nothing_is_greater() -> None:
+    check(lambda x: x.max(1), torch.full((3, 5), -inf), externs=0)
+    check(lambda x: x.max(1), torch.full((3, 5), torch.iinfo(torch.int64).min), externs=0)
+    check(lambda x: x.max(0), torch.tensor(3.0), externs=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_dropout_draws_and_rounds_as_in_eager(p: float, dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, p) * 2 + x
+
+    outcomes = []
+    start = torch.randn(7, 33).to(dtype)
+    for wrap in (lambda f: f, dynajit.compile):
+        x = start.clone().requires_grad_()
+        torch.manual_seed(3)
+        result = wrap(function)(x)
+        result.sum().backward()
+        outcomes.append((result, x.grad, torch.rand(3)))
+    for mine, theirs in zip(outcomes[1], outcomes[0], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
