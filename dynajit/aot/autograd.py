@@ -17,12 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
 from dynajit.aot.runtime_wrappers import eager_on_overlap
+from dynajit.locks import ProcessLock
 
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
     from dynajit.aot.joint import CompileFn
 
 
+# AOTAutograd turns anomaly mode and functorch's counters on and off for the whole process.
+_one_at_a_time = ProcessLock()
 # Parts of the names of what draws random numbers.
 _RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu")
 
@@ -34,6 +37,16 @@ def compile_with_autograd(
     decompositions: Decompositions | None,
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
+    with _one_at_a_time:
+        return _compile(gm, example_inputs, compile_fn, decompositions)
+
+
+def _compile(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_fn: CompileFn,
+    decompositions: Decompositions | None,
+) -> Callable[..., Any]:
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition

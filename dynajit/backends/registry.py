@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from dynajit.exc import ConfigError
+from dynajit.locks import ProcessLock
 
 Backend = Callable[..., Callable[..., Any]]
 _B = TypeVar("_B", bound=Backend)
@@ -33,7 +33,7 @@ _BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _registered: dict[str, Backend] = {}
 _tags: dict[str, tuple[str, ...]] = {name: tags for name, (_, tags) in _BUILTIN.items()}
-_lock = threading.RLock()
+_lock = ProcessLock()
 
 
 @overload

@@ -6,7 +6,6 @@ Out: `Plan`. A kernel that equals an earlier one of the graph, but for the tenso
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
+from dynajit.locks import ProcessLock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import NameRef, Op, Program, SizeOrigin, Source, Tensor, Value
@@ -49,7 +49,7 @@ _CPU = torch.device("cpu")
 # Which of several ways to launch a kernel is taken.
 Choose = Callable[[list[Launches]], int]
 # The loop IR interns its nodes in tables of the process: one graph at a time.
-_lock = threading.Lock()
+_lock = ProcessLock()
 
 
 class CannotGenerate(Exception):

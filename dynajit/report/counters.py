@@ -9,9 +9,9 @@ In: every published `CompileRecord` (nothing else has to be called). Out: a dict
     recompiles     by the guard that failed
 """
 
-import threading
 from collections import Counter
 
+from dynajit.locks import ProcessLock
 from dynajit.report import records
 
 
@@ -20,7 +20,7 @@ class Counters(dict[str, Counter[str]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __missing__(self, group: str) -> Counter[str]:
         return self.setdefault(group, Counter())

@@ -8,11 +8,11 @@ from __future__ import annotations
 import collections
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dynajit.locks import ProcessLock
 from dynajit.report import debug, records
 from dynajit.report.phases import PHASES
 
@@ -28,7 +28,7 @@ class CompileTimes:
         self.frames = 0
         # compile id, function, and its spans as flat numbers and strings, which cost the garbage collector nothing
         self._compiles: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_KEPT)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def add(self, record: records.CompileRecord) -> None:
         """Count one capture."""

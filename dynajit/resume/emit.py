@@ -56,8 +56,8 @@ _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 # which run in the outermost frame's code even if they are an inlined frame's: they jump and push
 _INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
 _JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"}) | _INLINE
-# The parameter that holds the graph's inputs in a tuple, all of which the guards have read; and how many of them must be
-# no parameters for that to pay.
+# The parameter that holds the graph's inputs in a tuple, all of which the guards have read; and how many of them must
+# be no parameters for that to pay.
 HANDED = ".inputs"
 FEWEST_HANDED = 4
 

@@ -11,7 +11,6 @@ What can't be recorded is in `obstacle`.
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
+from dynajit.locks import ProcessLock
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -31,7 +31,7 @@ MAX_STREAMS = 4
 # For each device and stream the memory that its graphs share, and the graphs: it is gone when they are.
 _pools: dict[tuple[int, int], tuple[Any, weakref.WeakSet[Any]]] = {}
 _told: set[str] = set()
-_lock = threading.RLock()
+_lock = ProcessLock()
 
 
 def record(plan: Plan, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dynajit.locks import ProcessLock
 from dynajit.report import phases
 from dynajit.runtime import store, toolchain
 
@@ -40,7 +40,7 @@ class Library:
 
 
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = ProcessLock()
 
 
 def load_source(source: str) -> Library:

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import linecache
 import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from dynajit.codegen.plan import GpuKernel
+from dynajit.locks import ProcessLock
 from dynajit.report import phases
 from dynajit.runtime import store
 
@@ -35,7 +35,7 @@ _LIBDEVICE = "from triton.language.extra.cuda import libdevice as lib"
 _OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False, "num_stages": 2}
 
 
-_parsing = threading.Lock()
+_parsing = ProcessLock()
 
 
 class TritonError(Exception):
