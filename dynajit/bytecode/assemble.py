@@ -30,6 +30,9 @@ from dynajit.bytecode.target import cache_entries, target, without_argument
 
 _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
+# CPython's own compiler passes many arguments in a tuple, and 3.11 relies on it: a CALL behind an EXTENDED_ARG crashes
+# there once it is specialised for a builtin.
+_MOST_ARGUMENTS: Final = 255
 _OPPOSITE: Final = {
     "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
     "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
@@ -465,7 +468,11 @@ class Emitter:
 
     def end_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
         """Call with the `argc` arguments on the stack, the last len(kwnames) of them by keyword."""
-        self.raw_call(argc, kwnames)
+        if argc > _MOST_ARGUMENTS and not kwnames:
+            self.build_tuple(argc)
+            self.call_function_ex()
+        else:
+            self.raw_call(argc, kwnames)
 
     def raw_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
         """The call alone: callable, NULL (or self) and arguments lie on the stack as CPython's own code leaves them."""

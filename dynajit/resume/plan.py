@@ -73,8 +73,8 @@ _NEVER_RERUN = frozenset(
 
 
 # A function that calls itself goes on once for each call under way. Past so many parameters for what is to go on, the
-# call is made for real and captured by itself: code, time and the interpreter's room would grow with the square.
-_MAX_PARAMETERS = 100
+# call is made for real and captured by itself: code, time and the interpreter's room grow with the square.
+_MAX_PARAMETERS = 250
 
 
 class Resume(NamedTuple):

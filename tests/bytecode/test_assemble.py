@@ -489,3 +489,20 @@ def test_rerun_of_a_callee() -> None:
     assert assembled(build)() is len
     jump = next(i for i in decode(test_or_pop_jumps.__code__).instrs if i.op == "FOR_ITER")
     assert pushed_kinds(jump) == ("value", "value") and pushed_kinds(jump, jump=True) == ()
+
+
+@pytest.mark.parametrize("count", [255, 256, 300])
+def test_calls_with_many_arguments(count: int) -> None:
+    names = [f"p{number}" for number in range(count)]
+
+    def build(emitter: Emitter) -> None:
+        def push() -> None:
+            for name in names:
+                emitter.load_fast(name)
+
+        emitter.call_function(lambda: emitter.load_const(math.gcd), push, count)
+        emitter.return_value()
+
+    function = assembled(build, names)
+    for _ in range(100):  # often enough to be specialised
+        assert function(*range(0, 6 * count, 6)) == 6
