@@ -6,6 +6,7 @@ mode (`without_inference_mode`), whether it has levels of torch.func (`has_level
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch.autograd.grad_mode
 from dynajit import torch_compat
 
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
+_AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
+_IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}
 _EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
 
 
@@ -47,10 +50,55 @@ def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
     return False
 
 
+def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
+    """Whether a tensor that autocast keeps a cast of is written inside of autocast: what it kept is used on."""
+    kept = {
+        _memory(node.meta["example_value"])
+        for node in gm.graph.nodes
+        if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
+    }
+    depth = int(torch_compat.any_autocast_enabled())
+    for node in _calls(gm):
+        if node.target is torch.autocast_increment_nesting:
+            depth += 1
+        elif node.target is torch.autocast_decrement_nesting:
+            depth -= 1
+        elif (
+            depth > 0
+            and _writes(node)
+            and any(_memory(part.meta.get("example_value")) in kept for part in _first(node))
+        ):
+            return True
+    return False
+
+
+def _memory(value: Any) -> int | None:
+    """What tells tensors apart that share memory from those that don't."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether an operation writes its first argument, by torch's and Python's names."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or node.target in _IN_PLACE
+
+
+def _first(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The first argument, or the members of the list that it is."""
+    first = node.args[0] if node.args else None
+    members = first if isinstance(first, (list, tuple)) else [first]
+    return [part for part in members if isinstance(part, torch.fx.Node)]
+
+
 def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
     """Why tracing the graph to ATen operations would lose something, or None."""
     if mixes_autocast_dtypes(gm):
         return "it nests autocast contexts of different dtypes, whose casts of weights are shared"
+    if writes_cast_weights(gm):
+        return "it writes weights inside of autocast, which goes on with its casts of them"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"
