@@ -36,7 +36,7 @@ from dynajit.codegen.triton.printer import rename
 from dynajit.locks import ProcessLock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import NameRef, Op, Program, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import NameRef, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug
@@ -288,7 +288,12 @@ class _TritonPlanner(_Planner):
         try:
             chosen = self._launches(kernel)
         except Unprintable as error:
-            ops = {member.origin.op for member in kernel.fused if _mentions(member, error.what)}
+            scans = isinstance(group.members[0], Scan)
+            ops = {
+                member.origin.op
+                for member in kernel.fused
+                if (isinstance(member, Scan) if scans else _mentions(member, error.what))
+            }
             ops = ops or {member.origin.op for member in kernel.fused}
             raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
         for tensor in (*kernel.writes, *chosen.between):

@@ -20,6 +20,7 @@ from dynajit.loopir.nodes import (
     Program,
     Reduction,
     Scalar,
+    Scan,
     Shape,
     Value,
     axes_for,
@@ -130,6 +131,18 @@ class Builder:
         tensor.domain = x.shape
         tensor.outer_mask = tuple(i not in reduced for i in range(rank))
         tensor.place = tuple(where)
+        self.program.items.append(tensor)
+        return whole(tensor)
+
+    def scan(self, kind: str, x: Value, dim: int) -> Value:
+        """`x` combined along `dim` up to each place: the op's result."""
+        dtype = check_dtype(self.out.dtype)
+        self.order += 1
+        shape, stride = tuple(self.out.shape), dense_stride(self.out)
+        tensor = Scan(self.name(), shape, stride, dtype, self.order, self.origin)
+        tensor.kind = kind
+        tensor.dim = dim
+        tensor.body = convert(self.element(x, tensor.axes), dtype)
         self.program.items.append(tensor)
         return whole(tensor)
 

@@ -24,6 +24,7 @@ from dynajit.loopir.nodes import (
     Read,
     Reduction,
     Scalar,
+    Scan,
     Tensor,
     Value,
     axis_of,
@@ -86,6 +87,9 @@ class _Interpreter:
         grid = _grid(axes)
         sizes = [size for _, size in axes]
         value = self.value(tensor.body, grid).expand(sizes)
+        if isinstance(tensor, Scan):
+            wide = value.double() if tensor.dtype.is_floating_point else value
+            value = (torch.cumsum if tensor.kind == "sum" else torch.cumprod)(wide, tensor.dim)
         for dim in range(len(sizes) - 1, len(tensor.shape) - 1, -1):
             assert isinstance(tensor, Reduction)
             value = _REDUCE[tensor.kind](value, dim)

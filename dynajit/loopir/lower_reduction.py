@@ -180,6 +180,31 @@ def _prod_all(build: Builder, x: Value, dtype: Any = None) -> Value:
     return build.as_result(build.reduce("prod", x, _dims(None, x), False, result))
 
 
+# ---- running sums and products
+
+
+def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
+    dtype = check_dtype(build.out.dtype)
+    if dtype is torch.bool:
+        raise NotLowered
+    if not x.shape or x.shape[dim] == 1:
+        return build.result(lambda axes: convert(build.element(x, axes), dtype))
+    dim %= len(x.shape)
+    if build.out.stride()[dim] == 1:
+        raise NotLowered("along a row, where one sum waits for the one before, eager's loop is faster")
+    return build.scan(kind, x, dim)
+
+
+@lowering(aten.cumsum.default)
+def _cumsum(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    return _scan(build, "sum", x, dim)
+
+
+@lowering(aten.cumprod.default)
+def _cumprod(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    return _scan(build, "prod", x, dim)
+
+
 # ---- variance and normalisations
 
 

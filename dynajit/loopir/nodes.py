@@ -83,6 +83,17 @@ class Pointwise(Tensor):
     body: Scalar
 
 
+class Scan(Pointwise):
+    """Element at `axes` is `body` combined by `kind` ("sum" or "prod") over all places up to this one along `dim`.
+
+    Sums and products of float32 are carried in float64, as in eager.
+    """
+
+    __slots__ = ("dim", "kind")
+    kind: str
+    dim: int
+
+
 class Reduction(Tensor):
     """Element at `axes` is `body` combined over all `inner` axes by `kind` (a key of `ops.REDUCTIONS`).
 

@@ -19,6 +19,7 @@ from dynajit.loopir.nodes import (
     Read,
     Reduction,
     Scalar,
+    Scan,
     Tensor,
     Value,
 )
@@ -39,6 +40,8 @@ def tensor_text(tensor: Tensor) -> str:
     if isinstance(tensor, Reduction):
         over = ", ".join(map(repr, tensor.inner))
         return f"{head} = {tensor.kind} over {over} of {scalar_text(tensor.body)}  # {tensor.origin.op}"
+    if isinstance(tensor, Scan):
+        return f"{head} = running {tensor.kind} along d{tensor.dim} of {scalar_text(tensor.body)}  # {tensor.origin.op}"
     if isinstance(tensor, Pointwise):
         return f"{head} = {scalar_text(tensor.body)}  # {tensor.origin.op}"
     return head

@@ -23,6 +23,7 @@ from dynajit.loopir.nodes import (
     Read,
     Reduction,
     Scalar,
+    Scan,
     Shape,
     Tensor,
     Value,
@@ -248,7 +249,11 @@ class _Fusion:
                     reads[node.tensor, node.position] = None
         self.cost[item] = cost
         self.reads[item] = tuple(reads)
-        if isinstance(item, Reduction) or item in self.forced or not self._worth_inlining(item, cost, len(reads)):
+        if (
+            isinstance(item, (Reduction, Scan))
+            or item in self.forced
+            or not self._worth_inlining(item, cost, len(reads))
+        ):
             return False
         self.inlined.add(item)
         return True
@@ -320,6 +325,9 @@ class _Fusion:
         else:
             if isinstance(item, Reduction):
                 group = Group(*collapsed(item.domain, item.outer_mask), first=item.order)
+            elif isinstance(item, Scan):
+                outer = [dim != item.dim for dim in range(len(item.shape))]
+                group = Group(*collapsed(item.shape, outer), first=item.order)
             else:
                 group = Group(*collapsed(item.shape, [True] * len(item.shape)), first=item.order)
             self.units.append(group)
@@ -346,8 +354,8 @@ class _Fusion:
 
     def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
         """The group's domain with `item` in it and who is a row; None if it doesn't fit."""
-        if len(group.members) >= MAX_MEMBERS:
-            return None
+        if len(group.members) >= MAX_MEMBERS or isinstance(item, Scan) or isinstance(group.members[0], Scan):
+            return None  # a scan is a kernel of its own, with what is inlined in it
         shape, outer, as_row = group.shape, group.outer, ""
         if isinstance(item, Reduction):
             own_shape, own_outer = collapsed(item.domain, item.outer_mask)

@@ -165,3 +165,12 @@ def test_dropout_draws_and_rounds_as_in_eager(p: float, dtype: torch.dtype) -> N
         outcomes.append((result, x.grad, torch.rand(3)))
     for mine, theirs in zip(outcomes[1], outcomes[0], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_running_sums() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * 2).cumsum(1) * 2, (x * 2).cumsum(0), x.t().cumsum(0), y.cumsum(1), z.cumsum(1), z.cumprod(0)
+
+    low = torch.randint(-4, 5, (5, 20, 13)).bfloat16()  # whole numbers: sums are exact
+    check(function, torch.randn(3, 37), low, torch.randint(-2, 3, (9, 21), dtype=torch.int32), externs=2, **CLOSE)
+    interpreted(lambda x: (x * 2).cumsum(0), torch.randn(3, 37))

@@ -144,16 +144,19 @@ class Expressions:
 
     def store(self, store: Store) -> None:
         """The element of a stored tensor."""
+        self.put_stored(store, self.expression(store.value))
+
+    def put_stored(self, store: Store, value: str) -> None:
+        """The line that stores this value."""
         dtype = store.tensor.dtype
-        value = store.value
         target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
         if dtype is torch.bfloat16:
             self.helpers["bf16"] = None
-            self.put(f"{target} = store_bf16({self.expression(value)});")
+            self.put(f"{target} = store_bf16({value});")
         elif dtype is torch.float16:
-            self.put(f"{target} = (_Float16){self.expression(value)};")
+            self.put(f"{target} = (_Float16)({value});")
         else:
-            self.put(f"{target} = {self.expression(value)};")
+            self.put(f"{target} = {value};")
 
     def expression(self, node: Scalar) -> str:
         """A variable or number that holds the expression's value."""

@@ -16,11 +16,11 @@ from dynajit.codegen.c.expressions import ROW, Expressions
 from dynajit.codegen.c.segments import Piece, cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Op, Reduction
+from dynajit.loopir.nodes import Op, Reduction, Scan
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section
+from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000
@@ -31,6 +31,8 @@ SPLIT_PIECES = 64
 SUM_BLOCK = 4096
 # What is read across the order of memory is read in tiles of this size.
 ACROSS, ALONG = 32, 128
+# Running sums are taken of so many elements by themselves.
+SCANNED = 8
 # How many columns go together in column mode, and how many bytes may be kept of them.
 COLUMN_BLOCKS = (1024, 512, 256, 128, 64)
 COLUMN_BYTES = 24 * 1024
@@ -77,7 +79,9 @@ class _Printer(Expressions):
             for tensor, name in self.arguments.items()
         ]
         self.watch()
-        if kernel.mode == "column":
+        if isinstance(kernel.group.members[0], Scan):
+            self._scan_kernel(kernel.group.members[0])
+        elif kernel.mode == "column":
             self._column_kernel()
         elif kernel.across is not None:
             self._tiled_kernel(kernel.across)
@@ -340,6 +344,80 @@ class _Printer(Expressions):
         self.close()
         for _ in self.kernel.inner:
             self.close()
+
+    # ---- running sums and products
+
+    def _scan_kernel(self, scan: Scan) -> None:
+        kernel = self.kernel
+        carried = "double" if scan.dtype.is_floating_point else VALUE_TYPES[scan.dtype]
+        if scan.dtype.is_floating_point and scan.dtype.itemsize < 4:
+            carried = "float"
+        sign, start = ("+", "0") if scan.kind == "sum" else ("*", "1")
+        ((section),) = kernel.sections
+        (store,) = section.stores
+        if kernel.mode == "column":
+            self._scan_columns(store, carried, sign, start)
+            return
+        rows = _count(kernel.outer)
+        if rows != 1:
+            self._open_flat(self._threads(), kernel.outer, rows, "o")
+            self.watch()
+        self.gains(ROW)
+        self.put(f"{carried} t = {start};")
+        for a in kernel.inner[:-1]:
+            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._scan_row(store, carried, sign)
+        for _ in kernel.inner[:-1]:
+            self.close()
+        if rows != 1:
+            self.tell()
+            self.close()
+
+    def _scan_row(self, store: Store, carried: str, sign: str) -> None:
+        """Groups of elements are combined by themselves: one after the other waits only for the group before."""
+        last = self.kernel.inner[-1]
+        name = last.name
+        self.put("int64_t b = 0;")
+        self.open(f"for (; b + {SCANNED} <= {last.size}; b += {SCANNED})")
+        self.put(f"{carried} p[{SCANNED}];")
+        self.open(self.simd(), f"for (int64_t {name} = b; {name} < b + {SCANNED}; ++{name})", has=[last])
+        self.put(f"p[{name} - b] = {self.expression(store.value)};")
+        self.close()
+        self.put(f"for (int k = 1; k < {SCANNED}; ++k) p[k] = p[k - 1] {sign} p[k];")
+        self.open("#pragma omp simd", f"for (int64_t {name} = b; {name} < b + {SCANNED}; ++{name})", has=[last])
+        self.put_stored(store, f"t {sign} p[{name} - b]")
+        self.close()
+        self.put(f"t = t {sign} p[{SCANNED - 1}];")
+        self.close()
+        self.open(f"for (int64_t {name} = b; {name} < {last.size}; ++{name})", has=[last])
+        self.put(f"t = t {sign} {self.expression(store.value)};")
+        self.put_stored(store, "t")
+        self.close()
+
+    def _scan_columns(self, store: Store, carried: str, sign: str, start: str) -> None:
+        kernel = self.kernel
+        last = kernel.outer[-1]
+        block = self.block = self._column_block()
+        blocks = _rounded_up(last.size, block)
+        rows = _count(kernel.outer[:-1])
+        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
+        self._open_flat(self._threads() if count != 1 else (), kernel.outer[:-1], count, "o", f" / {blocks}")
+        self.gains(ROW)
+        self.put(f"const int64_t base = o % {blocks} * {block};")
+        self.put(f"const int64_t n = {last.size} - base < {block} ? {last.size} - base : {block};")
+        self.watch()
+        self.put(f"{carried} t[{block}];")
+        self.put(f"for (int64_t l = 0; l < {block}; ++l) t[l] = {start};")
+        for a in kernel.inner:
+            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._open_lanes()
+        self.put(f"t[l] = t[l] {sign} {self.expression(store.value)};")
+        self.put_stored(store, "t[l]")
+        self.close()
+        for _ in kernel.inner:
+            self.close()
+        self.tell()
+        self.close()
 
     # ---- tiles: what lies across is read in squares, so that each line of the cache is read once
 

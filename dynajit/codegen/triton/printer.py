@@ -19,7 +19,7 @@ from dynajit.codegen.triton import functions, mathlib
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, count
 from dynajit.loopir.index import Axis, Div, Index, Mod
-from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
+from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Scan, Tensor
 from dynajit.loopir.ops import REDUCTIONS
 from dynajit.schedule.loops import Kernel, Load, Local, Section, Store
 
@@ -137,6 +137,8 @@ class _Printer:
     def printed(self) -> Printed:
         programs = self._program_ids()
         kernel = self.kernel
+        if isinstance(kernel.group.members[0], Scan):
+            raise Unprintable("a scan")
         if not kernel.group.reduces:
             for section in kernel.sections:
                 self._rows(section)
