@@ -117,10 +117,23 @@ class Code:
             self.memo["unknown"] = sorted({i.arg[0] for i in self.instrs if i.op == "UNKNOWN"})
         if self.memo["unknown"]:
             return f"{self.name!r} uses opcodes that dynajit does not know: {', '.join(self.memo['unknown'])}"
+        if self._deletes_what_super_reads():
+            return f"{self.name!r} deletes what super() looks for in its frame"
         if self.names_locals:
             # Made code keeps other names, and only those still needed.
             return f"{self.name!r} calls {self.names_locals}(), which sees its local names"
         return None
+
+    def _deletes_what_super_reads(self) -> bool:
+        """Whether `__class__` or the first parameter may be gone: super() words that error as no other code does."""
+        if "__class__" not in self.freevars:
+            return False
+        if "deletes super's" not in self.memo:
+            read = {"__class__", *self.params[:1]}
+            self.memo["deletes super's"] = any(
+                instr.op in ("DELETE_FAST", "DELETE_DEREF") and instr.arg in read for instr in self.instrs
+            )
+        return bool(self.memo["deletes super's"])
 
     @property
     def names_locals(self) -> str | None:

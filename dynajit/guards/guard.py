@@ -14,6 +14,7 @@ from typing import Any
 
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
+from dynajit.report.shown import short
 
 FIRST, EARLY, USUAL, LAST = range(4)
 
@@ -158,16 +159,6 @@ class Held:
     def encode(self, name: str) -> tuple[str, object]:
         """The strong leaf, or its weak form."""
         return (name, self._strong) if self._weak is None else (f"{name}_WEAK", self._weak)
-
-
-def short(value: Any, limit: int = 80) -> str:
-    """A value in few characters, running no user code: types by name, constants by repr."""
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}" if value.__module__ != "builtins" else value.__qualname__
-    if type(value) in (int, float, complex, str, bytes, bool, type(None), type(Ellipsis)):
-        text = repr(value)
-        return text if len(text) <= limit else text[: limit - 3] + "..."
-    return f"an object of type {short(type(value))}"
 
 
 def names(sources: Sequence[Source]) -> str:

@@ -9,9 +9,10 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
-from dynajit.guards.guard import GuardKind, guard_kind, short
+from dynajit.guards.guard import GuardKind, guard_kind
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import key_identity
+from dynajit.report.shown import short
 
 
 def _length(value: Any) -> int | None:

@@ -9,7 +9,8 @@ from collections.abc import Hashable
 from typing import Any
 
 from dynajit import _C
-from dynajit.guards.guard import GuardKind, guard_kind, short
+from dynajit.guards.guard import GuardKind, guard_kind
+from dynajit.report.shown import short
 
 HOOK_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MISSING = object()

@@ -10,8 +10,9 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names, short
+from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names
 from dynajit.guards.source import Source, key_identity
+from dynajit.report.shown import short
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
 
@@ -107,7 +108,7 @@ class Equals(GuardKind):
         return const_equal(value, params[0])
 
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
-        return f"{name} == {params[0]!r}"
+        return f"{name} == {short(params[0])}"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
         return f"{name} was {short(params[0])}, is {short(value)}"

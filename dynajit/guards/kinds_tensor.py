@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.guards.guard import EARLY, GuardKind, guard_kind, short
+from dynajit.guards.guard import EARLY, GuardKind, guard_kind
+from dynajit.report.shown import short
 
 
 def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:

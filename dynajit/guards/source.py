@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dynajit import _C
+from dynajit.report.shown import short
 
 if TYPE_CHECKING:
     from dynajit.bytecode.assemble import Emitter
@@ -346,7 +347,7 @@ class ItemSource(Source):
     raw: bool
 
     def __new__(cls, base: Source, key: object, raw: bool = False) -> ItemSource:
-        return cls._make((key_identity(key), raw), base, f"{base.name()}[{key!r}]", key=key, raw=raw)
+        return cls._make((key_identity(key), raw), base, f"{base.name()}[{short(key)}]", key=key, raw=raw)
 
     def __init__(self, base: Source, key: object, raw: bool = False) -> None:
         pass

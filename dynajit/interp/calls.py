@@ -34,7 +34,7 @@ from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.modules import LibraryVal
+from dynajit.values.modules import LibraryVal, ProxyVal
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
@@ -325,6 +325,9 @@ class Calls(Tracer):
 
     def new_dict(self) -> Value:
         return DictVal()
+
+    def read_only(self, mapping: Value) -> Value:
+        return ProxyVal(mapping)
 
     def new_instance(self, cls: type, payload: Value | None = None) -> Value:
         return ObjVal(cls, payload=payload)

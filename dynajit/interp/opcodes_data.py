@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import types
 from typing import Any
 
 from dynajit.bytecode import Instr
@@ -16,7 +17,7 @@ from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import Exhausted, GraphBreak, Value
-from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
 from dynajit.values.mapping import DictVal, SetVal, pairs_of
 from dynajit.values.modules import ModuleVal
@@ -389,13 +390,20 @@ def import_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if (names.is_const() and names.const()) or level.const()
         else sys.modules[full.partition(".")[0]]
     )
-    frame.push(ModuleVal(found))
+    frame.push(tx.from_real(found))
 
 
 @opcode("IMPORT_FROM")
 def import_from(tx: Any, frame: SymFrame, instr: Instr) -> None:
     module = frame.stack[-1]
-    real = constant_of(module, "a module") if not isinstance(module, ModuleVal) else module.obj
-    if not hasattr(real, instr.arg) and f"{real.__name__}.{instr.arg}" not in sys.modules:
-        raise GraphBreak(breaks.IMPORT, f"{real.__name__}.{instr.arg}")
+    if not isinstance(module, ModuleVal):
+        raise GraphBreak(breaks.IMPORT, f"{instr.arg} from {module.describe()}")
+    names = vars(module.obj)
+    if instr.arg not in names and tx.global_value(names, instr.arg) is None:
+        inner = sys.modules.get(f"{names.get('__name__')}.{instr.arg}")
+        if inner is not None and "__getattr__" not in names and type(module.obj) is types.ModuleType:
+            frame.push(tx.from_real(inner))
+            return
+        # the module's own `__getattr__` would run, or a module be imported
+        raise GraphBreak(breaks.IMPORT, f"{names.get('__name__')}.{instr.arg}")
     frame.push(tx.getattr(module, instr.arg))

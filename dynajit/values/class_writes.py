@@ -8,13 +8,17 @@ themselves are read all over while tracing.
 from __future__ import annotations
 
 import enum
+import gc
 import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.lookup import namespace_of
+from dynajit.values.mapping import DictVal
 
 _PLAIN_BUILTINS = (int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset)
 
@@ -43,10 +47,53 @@ class ClassWrite(Value):
         out.emit.store_attr(self.name)
 
 
+class ClassNamespace(DictVal):
+    """What is behind `cls.__dict__`: the class's own dictionary, with what the program wrote to the class."""
+
+    def __init__(self, cls: type) -> None:
+        (real,) = gc.get_referents(namespace_of(cls))
+        super().__init__(dict, ConstSource(real, f"{cls.__qualname__}.__dict__"), real)
+        self.cls = cls
+
+    @staticmethod
+    def of(tx: Tracer, cls: type) -> ClassNamespace:
+        """The model of the class's namespace: one, however often it is asked for."""
+        made = ClassNamespace(cls)
+        assert made.source is not None
+        known = tx.known_object(made.real_dict, made.source)
+        if isinstance(known, ClassNamespace):
+            return known
+        tx.remember_object(made.real_dict, made)
+        return made
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        if (self.cls, hashed) in tx.class_writes:
+            return tx.class_writes[self.cls, hashed]
+        return super().lookup_hashed(tx, hashed, key)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        if (self.cls, hashed) in tx.class_writes:
+            return tx.class_writes[self.cls, hashed] is not None  # type: ignore[index]
+        return super().contains(tx, item)
+
+    def materialise(self, tx: Tracer) -> None:
+        self._check_unchanged(tx)
+        super().materialise(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        self._check_unchanged(tx)
+        return super().length(tx)
+
+    def _check_unchanged(self, tx: Tracer) -> None:
+        if any(cls is self.cls for cls, _ in tx.class_writes):
+            self.unsupported("reading all of a class's attributes after a change")
+
+
 def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     """`cls.name = value`, or `del cls.name`."""
     meta = type(cls)
-    here = cls.__dict__.get(name)
+    here = namespace_of(cls).get(name)
     if (
         name.startswith("__")
         or not cls.__flags__ & (1 << 9)
@@ -54,16 +101,16 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
         or isinstance(meta.__setattr__, types.FunctionType)
         or isinstance(meta.__delattr__, types.FunctionType)
         or hasattr(meta, name)
-        or any(hasattr(type(base.__dict__[name]), "__get__") for base in cls.__mro__ if name in base.__dict__)
+        or any(hasattr(type(namespace_of(base)[name]), "__get__") for base in cls.__mro__ if name in namespace_of(base))
         or (value is not None and not _is_plain(value))
     ):
         what = "setting" if value is not None else "deleting"
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{what} {name!r} of the class {cls.__qualname__}")
     if value is None:
-        known = tx.class_writes.get((cls, name), ConstVal(None) if name in cls.__dict__ else None)
+        known = tx.class_writes.get((cls, name), ConstVal(None) if name in namespace_of(cls) else None)
         if known is None:
             raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
-        if here is None and any(name in base.__dict__ for base in cls.__mro__[1:]):
+        if here is None and any(name in namespace_of(base) for base in cls.__mro__[1:]):
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r}, which a base class has, too")
     tx.journal.set_item(tx.class_writes, (cls, name), value)
     tx.journal.touch(ClassWrite(cls, name, value))
@@ -86,9 +133,9 @@ def written(tx: Tracer, kind: type, name: str) -> tuple[Value | None] | None:
     for position, base in enumerate(kind.__mro__):
         if (base, name) in tx.class_writes:
             value = tx.class_writes[base, name]
-            if value is None and any(name in other.__dict__ for other in kind.__mro__[position + 1 :]):
+            if value is None and any(name in namespace_of(other) for other in kind.__mro__[position + 1 :]):
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, deleted from {base.__qualname__}")
             return (value,)
-        if name in base.__dict__:
+        if name in namespace_of(base):
             return None
     return None

@@ -15,6 +15,7 @@ import torch
 
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
+from dynajit.report.shown import short
 from dynajit.values.base import GraphBreak, Tracer, Value
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -77,7 +78,7 @@ class ConstVal(Value):
         return self.value
 
     def describe(self) -> str:
-        return f"the constant {self.value!r}"
+        return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):

@@ -17,6 +17,7 @@ from dynajit.values.builtins.methods import bare_instance
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.exception_groups import make_group
 from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.lookup import hides_dict
 from dynajit.values.modules import ProxyVal
 from dynajit.values.objects import ClassVal, ObjVal, bind, class_value, lookup_type
 from dynajit.values.tensor_subclass import traceable
@@ -50,6 +51,8 @@ def construct(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str
         if hasattr(cls.obj, "__members__"):
             return tx.fold(cls.obj, args, kwargs)
         return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs)
+    if where is not None and where is not type and not isinstance(found, types.WrapperDescriptorType):
+        return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs)
     return construct_plain(tx, cls, args, kwargs)
 
 
@@ -62,6 +65,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
         return _construct_c(tx, kind, args, kwargs)
     if kind.__module__ in _UNTRACED:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    if hides_dict(kind):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making a {kind.__qualname__}, which hides its attributes")
     if hasattr(kind, "__del__"):
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, whose instances run code when they die")
     if kind.__flags__ & _ABSTRACT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dynajit import _C
@@ -28,12 +29,29 @@ def is_trusted(name: str | None) -> bool:
     return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
 
 
+#: a class's own namespace, whatever its metaclass calls `__dict__`
+namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
+
+
 def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
     """(attribute as it stands in the class that has it, that class) by the method resolution order."""
     for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name], base
+        names = namespace_of(base)
+        if name in names:
+            return names[name], base
     return MISSING, None
+
+
+def hides_dict(kind: type) -> bool:
+    """Whether `__dict__` of an instance is something else than the dictionary of its attributes."""
+    found, _ = lookup_type(kind, "__dict__")
+    return found is not MISSING and not isinstance(found, types.GetSetDescriptorType)
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Whether what was found in a class comes before an instance's own attributes."""
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
 def type_source(kind: type, name: str) -> Source:

@@ -16,6 +16,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
+from dynajit.values.lookup import bind, is_data_descriptor, lookup_type
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import RealVal, is_trusted
 
@@ -33,6 +34,13 @@ class LibraryVal(RealVal):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])
+
+    def hash_key(self, tx: Tracer) -> object:
+        try:
+            hash(self.obj)
+        except Exception:  # of something that the object holds
+            raise GraphBreak(breaks.RAISES, f"TypeError: {self.describe()} has no hash") from None
+        return self.obj
 
 
 class LibraryMethod(RealVal):
@@ -137,6 +145,10 @@ class ModuleVal(RealVal):
         written = tx.global_value(self.obj.__dict__, name)
         if written is not None:
             return written
+        if not is_trusted(self.obj.__name__):
+            own = self._through_class(tx, name)
+            if own is not None:
+                return own
         if name in self.obj.__dict__ or hasattr(self.obj, name):
             found = getattr(self.obj, name)
         else:
@@ -150,7 +162,30 @@ class ModuleVal(RealVal):
                 return trusted
         return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
 
+    def _through_class(self, tx: Tracer, name: str) -> Value | None:
+        """What code of the program's gives: descriptors of a subclass of modules, `__getattr__`; None if there is
+        none for the name."""
+        kind, names = type(self.obj), self.obj.__dict__
+        if isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}, which finds them itself")
+        found, where = lookup_type(kind, name)
+        if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
+            return bind(tx, self, kind, name, found, where, tx.from_real(kind))  # type: ignore[arg-type]
+        if name in names or where is not None:
+            return None
+        fallback, where = lookup_type(kind, "__getattr__")
+        if where is not None:
+            return tx.call(bind(tx, self, kind, name, fallback, where, tx.from_real(kind)), [ConstVal(name)], {})
+        if "__getattr__" in names:
+            tx.guard(ConstSource(names, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
+            return tx.call(self.getattr(tx, "__getattr__"), [ConstVal(name)], {})
+        return None
+
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        kind = type(self.obj)
+        custom = lookup_type(kind, "__setattr__")[1] not in (types.ModuleType, object)
+        if custom or is_data_descriptor(lookup_type(kind, name)[0]):
+            super().setattr(tx, name, value)
         tx.store_global(self.obj.__dict__, name, value)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import enum
 import sys
 import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, I
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.class_writes import is_written, write_class, written
+from dynajit.values.class_writes import ClassNamespace, write_class, written
 from dynajit.values.constant import ConstVal, identical
 from dynajit.values.filling import fill_mapping, push_members
 from dynajit.values.functions import SuperVal
@@ -31,8 +32,10 @@ from dynajit.values.lookup import (
     bind,
     class_value,
     guard_missing,
+    is_data_descriptor,
     is_trusted,
     lookup_type,
+    namespace_of,
     type_source,
 )
 from dynajit.values.mapping import DictVal, SetVal
@@ -145,7 +148,7 @@ class ObjVal(Value):
                 raise missing
             return self._fallback(tx, name, missing)
         found, where = lookup_type(self.cls, name)
-        if found is not MISSING and _is_data_descriptor(found):
+        if found is not MISSING and is_data_descriptor(found):
             assert where is not None
             return self._data_descriptor(tx, name, found, where, fallback)
         if self._has_dict():
@@ -253,7 +256,7 @@ class ObjVal(Value):
     def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
         """`object.__setattr__`, or `object.__delattr__` if the value is None."""
         found, where = lookup_type(self.cls, name)
-        if found is not MISSING and _is_data_descriptor(found):
+        if found is not MISSING and is_data_descriptor(found):
             self._set_through_descriptor(tx, name, found, where, value)
         elif not self._has_dict():
             context: dict[str, Value] = {"name": ConstVal(name), "obj": self} if names_what_is_written() else {}
@@ -473,18 +476,20 @@ class ObjVal(Value):
         return [self, *(value for value in self.slots.values() if value is not None)]
 
 
-def _is_data_descriptor(found: Any) -> bool:
-    kind = type(found)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
-
-
 def maker(cls: type) -> Callable[..., Any]:
     """The C `__new__` that makes a bare instance."""
     for base in cls.__mro__:
-        new = base.__dict__.get("__new__")
+        new = namespace_of(base).get("__new__")
         if isinstance(new, types.BuiltinMethodType):  # a function stands there too, where somebody assigned it
             return new
     return object.__new__
+
+
+def _is_itself(value: Value) -> bool:
+    """Whether `value.real()` is the very object, not only one that computes alike: it will be kept."""
+    if isinstance(value, TupleVal):
+        return all(isinstance(item, Value) and _is_itself(item) for item in value.items)
+    return not isinstance(value, ObjVal) or value.payload is None
 
 
 class RealVal(Value):
@@ -505,14 +510,16 @@ class RealVal(Value):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         """For typing's constructs, such as `Optional[int]`."""
-        if type(self.obj).__module__ != "typing":
+        if type(self.obj).__module__ != "typing" or not _is_itself(key):
             return super().getitem(tx, key)
         return tx.fold(lambda obj, part: obj[part], [self, key])
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
         """`Stack[int]()` makes an instance of the class, and tells it so."""
+        if isinstance(self.obj, typing.NewType) and len(args) == 1 and not kwargs:
+            return args[0]
         origin = getattr(self.obj, "__origin__", None)
-        if not isinstance(origin, type):
+        if not isinstance(origin, type) or not getattr(self.obj, "_inst", True):
             return super().call(tx, args, kwargs, direct)
         with tx.indirect():
             made = tx.call(tx.from_real(origin), args, kwargs)
@@ -532,6 +539,9 @@ class RealVal(Value):
         out.const(self.obj)
 
 
+_OF_EVERY_CLASS = ("__name__", "__qualname__", "__module__", "__doc__", "__bases__", "__mro__", "__base__", "__flags__")
+
+
 class ClassVal(RealVal):
     """A class."""
 
@@ -547,26 +557,15 @@ class ClassVal(RealVal):
             return changed[0]
         meta = type(cls)
         meta_found, meta_where = lookup_type(meta, name)
-        if name in (
-            "__name__",
-            "__qualname__",
-            "__module__",
-            "__doc__",
-            "__bases__",
-            "__mro__",
-            "__base__",
-            "__flags__",
-        ):
+        if name in _OF_EVERY_CLASS and (meta_where is type or not is_data_descriptor(meta_found)):
             return tx.from_real(getattr(cls, name))
-        if name == "__dict__":
-            if is_written(tx, cls):
-                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"__dict__ of the changed class {cls.__qualname__}")
-            return tx.wrap(cls.__dict__, ConstSource(cls.__dict__, f"{cls.__qualname__}.__dict__"))
+        if name == "__dict__" and meta_where is type:
+            return tx.read_only(ClassNamespace.of(tx, cls))
         if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
             return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
         if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:
             return self._of_type(tx, name)
-        if meta_found is not MISSING and _is_data_descriptor(meta_found):
+        if meta_found is not MISSING and is_data_descriptor(meta_found):
             assert meta_where is not None
             return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
         found, where = lookup_type(cls, name)
@@ -610,6 +609,8 @@ class ClassVal(RealVal):
         found, _ = lookup_type(type(cls), "__getitem__")
         if isinstance(found, types.FunctionType):
             return tx.call(tx.from_real(found), [self, key], {})
+        if not _is_itself(key):
+            self.unsupported("indexing with an object that is kept")
         return tx.fold(lambda kind, part: kind[part], [self, key])
 
     def iterate(self, tx: Tracer) -> Value:
@@ -666,8 +667,8 @@ def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
     if isinstance(value.obj, ClassVal) and value.start is value.obj.obj:
         owner, cls_value = None, value.obj
     for base in order[order.index(value.cls) + 1 :]:
-        if name in base.__dict__:
-            found = base.__dict__[name]
+        if name in namespace_of(base):
+            found = namespace_of(base)[name]
             if name == "__class__":
                 break
             if isinstance(found, types.GetSetDescriptorType) and name == "__dict__":

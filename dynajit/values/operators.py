@@ -316,7 +316,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
             return ConstVal((other.py_type() is complex and function(left.const(), right.const())) or symbol == "!=")
     if symbol in ("==", "!="):
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
-    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and _family(left) is _family(right):
         return _order_sequences(tx, symbol, left, right)
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
         first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
@@ -336,6 +336,8 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         return True
     if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
+    if any(isinstance(side, DictViewVal) and side.what == "values" for side in (left, right)):
+        return False  # each call of values() makes a view, equal to itself alone
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import ItemSource, Source
+from dynajit.report.shown import short
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.mapping import SetVal
@@ -69,7 +70,7 @@ def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value |
     base = scalar_base(kind)
     if base is not None:
         value = PLAIN[base](obj)
-        tx.guard(source, "PREDICATE", functools.partial(_same_value, base, kind, value), f"== {value!r}")
+        tx.guard(source, "PREDICATE", functools.partial(_same_value, base, kind, value), f"== {short(value)}")
         return ConstVal(value)
     if issubclass(kind, tuple(PLAIN)):
         return None

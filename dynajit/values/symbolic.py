@@ -115,7 +115,7 @@ def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:
         return kind(number)
     except RuntimeError as error:
         if not is_data_dependent(error):
-            raise
+            return None  # torch has no symbol for the result, such as of 2 ** -1
         raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of the symbolic number {number}", error) from None
     finally:
         graph.shapes.note()
@@ -199,7 +199,7 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
     except RuntimeError as error:
         if not is_data_dependent(error):
-            raise
+            return None  # torch has no symbol for the result, such as of 2 ** -1
         raise GraphBreak(breaks.DATA_DEPENDENT, f"{fn.__name__} of symbolic numbers", error) from None
     except (TypeError, ValueError, ArithmeticError, NotImplementedError, AttributeError, symbols.Untranslatable):
         return None  # the numbers themselves say what is wrong, if anything is

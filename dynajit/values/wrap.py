@@ -30,6 +30,7 @@ from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal
 from dynajit.values.iterators import LONGEST, check_length
+from dynajit.values.lookup import hides_dict
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
@@ -302,6 +303,8 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)
+    if hides_dict(kind):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
     if kind.__module__ == "typing" or issubclass(kind, (types.GenericAlias, types.UnionType)):
         tx.guard(source, "ID", obj)
         return RealVal(obj, source)

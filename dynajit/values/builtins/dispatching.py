@@ -39,7 +39,6 @@ def cmp_to_key(tx: Tracer, mycmp: Value) -> Value:
     return tx.run_python(polyfills.cmp_to_key, [mycmp])
 
 
-@functools.lru_cache(maxsize=256)
 def single_dispatch(function: types.FunctionType) -> Callable[..., Value] | None:
     """The model of a function made by `functools.singledispatch`, or of its `dispatch`."""
     if function.__code__ is _WRAPPER and type(_inside(function, "dispatch_cache")) is weakref.WeakKeyDictionary:

@@ -38,7 +38,8 @@ from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
 from dynajit.values.lookup import MISSING, lookup_type
 from dynajit.values.mapping import DictVal
-from dynajit.values.objects import ClassVal
+from dynajit.values.objects import ClassVal, ObjVal
+from dynajit.values.opaque import OpaqueVal
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import SequenceVal, TupleVal
 
@@ -420,8 +421,12 @@ def isfunction(tx: Tracer, obj: Value) -> Value:
 def _flag_question(question: Any, flag: int) -> None:
     @builtin(question)
     def model(tx: Tracer, obj: Value) -> Value:
-        function = obj.function if isinstance(obj, MethodVal) else obj
-        return ConstVal(isinstance(function, FunctionVal) and bool(function.code.co_flags & flag))
+        while isinstance(obj, (MethodVal, PartialVal)):
+            obj = obj.function
+        looks_like_one = isinstance(obj, (ObjVal, OpaqueVal)) and lookup_type(obj.py_type(), "__call__")[1] is not None
+        if looks_like_one or (isinstance(obj, FunctionVal) and tx.has_attribute(obj, "_is_coroutine_mark")):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"whether {obj.describe()} is a function of a kind")
+        return ConstVal(isinstance(obj, FunctionVal) and bool(obj.code.co_flags & flag))
 
 
 _flag_question(inspect.isgeneratorfunction, inspect.CO_GENERATOR)
@@ -448,8 +453,10 @@ def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {fn.describe()}") from None
     if isinstance(fn, MethodVal):
         real = types.MethodType(real, object())
+    if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
     try:
-        return tx.from_real(inspect.signature(real))
+        return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
     except (TypeError, ValueError) as error:
         raise tx.raised(type(error), *error.args) from None
 

@@ -11,6 +11,7 @@ import builtins
 import math
 import operator
 import types
+import typing
 from typing import Any
 
 from dynajit.config import config
@@ -59,6 +60,8 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     check, _ = lookup_type(type(cls), "__instancecheck__")
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls)
+    if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
     if isinstance(check, types.FunctionType) and check.__module__ not in (
         "abc",
         "typing",
@@ -72,6 +75,16 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return issubclass(kind, cls)
     except TypeError as error:
         raise tx.raised(TypeError, *error.args) from None
+
+
+def _checks_class_alone(cls: Any) -> bool:
+    """Whether `isinstance` with a construct of typing's looks at the object's class and at nothing else of it."""
+    if not isinstance(cls, type):
+        return True
+    if not isinstance(cls, type(typing.Protocol)):
+        return False
+    members: Any = getattr(typing, "_get_protocol_attrs")  # noqa: B009 - private
+    return not getattr(cls, "_is_protocol", False) or all(callable(getattr(cls, name, None)) for name in members(cls))
 
 
 @builtin(type.__instancecheck__, abc.ABCMeta.__instancecheck__)
@@ -221,16 +234,16 @@ def vars_(tx: Tracer, obj: Value | None = None) -> Value:
 def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
     if cls is None or obj is None:
         frame = tx.frames[-1]  # type: ignore[attr-defined]
-        if "__class__" not in frame.cells:
-            raise tx.raised(RuntimeError, "super(): __class__ cell not found")
         if not frame.code_object.co_argcount:
             raise tx.raised(RuntimeError, "super(): no arguments")
         first = frame.code_object.co_varnames[0]
-        cls = frame.cells["__class__"].get(tx)
         cell = frame.cells.get(first)
         obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals.get(first)
         if obj is None:
             raise tx.raised(RuntimeError, "super(): arg[0] deleted")
+        if "__class__" not in frame.cells:
+            raise tx.raised(RuntimeError, "super(): __class__ cell not found")
+        cls = frame.cells["__class__"].get(tx)
         if cls is None:
             raise tx.raised(RuntimeError, "super(): empty __class__ cell")
     if not isinstance(cls, ClassVal):

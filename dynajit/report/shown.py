@@ -1,0 +1,29 @@
+"""A value of the program's in few characters, for messages and the names of guards.
+
+In: any object. Out: text; no code of the program's runs, and no value is too large to be shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+_MOST_BITS = 512
+
+
+def short(value: Any, limit: int = 80) -> str:
+    """Types by name, constants by repr, other objects by their type."""
+    if isinstance(value, type):
+        try:
+            module = type.__dict__["__module__"].__get__(value)
+        except AttributeError:
+            module = None
+        name: str = type.__dict__["__qualname__"].__get__(value)
+        return name if type(module) is not str or module == "builtins" else f"{module}.{name}"
+    if type(value) is int and value.bit_length() > _MOST_BITS:
+        return f"an int of {value.bit_length()} bits"  # sys.set_int_max_str_digits forbids more
+    if type(value) in _CONSTANTS:
+        text = repr(value[:limit]) if isinstance(value, (str, bytes)) else repr(value)
+        whole = len(text) <= limit and not (isinstance(value, (str, bytes)) and len(value) > limit)
+        return text if whole else text[: limit - 3] + "..."
+    return f"an object of type {short(type(value))}"
