@@ -2,7 +2,7 @@
 
 In: calls such as load_fast("x"), mark(label), raw(user's instruction). Out: a CodeType that takes plain positional
 parameters. Constants may be any objects: each is kept by identity, never merged with an equal one. Jumps, exception
-ranges, inline caches, the stack's size and the line table are worked out here; the `bytecode` package encodes them.
+ranges, inline caches, and the stack's size are worked out here; `encode.py` writes the tables.
 To emit one more op: a method that calls `op(name, arg)`, and an entry in each py3NN.LOWER.
 
 Cells are parameters: a name in `cells` must be a parameter whose value is a cell object. It is listed in co_cellvars
@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, Final, Literal, NamedTuple
 
-from bytecode import ConcreteBytecode, ConcreteInstr
-from bytecode.concrete import ExceptionTableEntry
-from bytecode.instr import InstrLocation
-
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS, stack_shape
 from dynajit.bytecode.common import Kind, RawOp
 from dynajit.bytecode.decode import Instr, Positions
+from dynajit.bytecode.encode import Location, Range, exception_table, instruction, line_table
 from dynajit.bytecode.target import cache_entries, target, without_argument
 
 _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
@@ -41,6 +38,11 @@ _OPPOSITE: Final = {
 }
 
 
+def _empty() -> None:
+    """What code objects are made from."""
+
+
+_EMPTY: Final = _empty.__code__
 SlotKind = Literal["value", "null"]
 
 
@@ -88,7 +90,7 @@ class _Entry:
         number: int,
         kind: Kind,
         value: Any,
-        location: InstrLocation | None,
+        location: Location | None,
         handler: Handler | None,
         caches: int,
     ) -> None:
@@ -109,7 +111,7 @@ class _Landing(NamedTuple):
     label: Label
     instructions: tuple[RawOp, ...]
     goal: Label
-    location: InstrLocation | None
+    location: Location | None
 
 
 class Emitter:
@@ -123,7 +125,7 @@ class Emitter:
         self._consts: list[Any] = [None]
         self._const_index: dict[int, int] = {id(None): 0}
         self._names: dict[str, int] = {}
-        self._location: InstrLocation | None = None
+        self._location: Location | None = None
         self._positions: Positions | None = None
         self._handler: Handler | None = None
         self._landings: list[_Landing] = []
@@ -136,13 +138,13 @@ class Emitter:
         if positions == self._positions:
             return
         self._positions = positions
-        if positions is None or positions[0] is None:
+        lineno, end_lineno, col, end_col = positions or (None, None, None, None)
+        if lineno is None:
             self._location = None
         else:
-            lineno, end_lineno, col, end_col = positions
             if None in (end_lineno, col, end_col):
                 end_lineno = col = end_col = None
-            self._location = InstrLocation(lineno, end_lineno, col, end_col)
+            self._location = (lineno, end_lineno, col, end_col)
 
     def set_handler(self, handler: Handler | None) -> None:
         """The innermost exception handler of the instructions that follow."""
@@ -502,7 +504,7 @@ class Emitter:
 
 
 class _Assembly:
-    """One Emitter.assemble call: prologue, slots, jumps, stack depth, then the `bytecode` package's encoder."""
+    """One Emitter.assemble call: prologue, slots, jumps, stack depth, tables."""
 
     def __init__(self, emitter: Emitter, params: Sequence[str], cells: frozenset[str]) -> None:
         self.emitter = emitter
@@ -593,32 +595,30 @@ class _Assembly:
         """Assemble."""
         depths = self._stack_depths()
         offsets, arguments = self._jump_arguments()
-        concrete = ConcreteBytecode()
-        concrete.name, concrete.qualname, concrete.filename = name, qualname, template.co_filename
-        concrete.first_lineno = template.co_firstlineno
-        concrete.flags = _PLAIN_FLAGS | template.co_flags & _FUTURE_FLAGS  # type: ignore[assignment]
-        concrete.argcount = len(self.params)
-        concrete.varnames = self.varnames
-        concrete.cellvars = self.cellvars
-        concrete.consts = self.emitter._consts
-        concrete.names = list(self.emitter._names)
-        concrete.exception_table = self._exception_table(offsets)
-        first = InstrLocation(template.co_firstlineno, None, None, None)
-        nowhere = InstrLocation(None, None, None, None)
-        instrs: list[ConcreteInstr] = []
+        first: Location = (template.co_firstlineno, None, None, None)
+        code, places = bytearray(), []
         for i, (entry, argument) in enumerate(zip(self.entries, arguments, strict=True)):
-            location = entry.location or (first if i < self.shift else nowhere)
-            # extended_args keeps an instruction at the size that the jumps were worked out with
-            extended = entry.units - 1 or None
-            if entry.opcode in without_argument():
-                instrs.append(ConcreteInstr(entry.opname, location=location))
-            else:
-                instrs.append(ConcreteInstr(entry.opname, argument, location=location, extended_args=extended))
-            if entry.caches:
-                instrs.extend([ConcreteInstr("CACHE", 0, location=location)] * entry.caches)
-        concrete.extend(instrs)
-        # CPython refuses a stack of size 0 where there is an exception table; one slot more costs nothing
-        return concrete.to_code(stacksize=max(depths) + 1, compute_exception_stack_depths=False)
+            # as many units as the jumps were worked out with
+            code += instruction(entry.opcode, argument, entry.units, entry.caches)
+            places.append((entry.location or (first if i < self.shift else None), entry.units + entry.caches))
+        return _EMPTY.replace(
+            co_argcount=len(self.params),
+            co_nlocals=len(self.varnames),
+            # CPython refuses a stack of size 0 where there is an exception table; one slot more costs nothing
+            co_stacksize=max(depths) + 1,
+            co_flags=_PLAIN_FLAGS | template.co_flags & _FUTURE_FLAGS,
+            co_firstlineno=template.co_firstlineno,
+            co_code=bytes(code),
+            co_consts=tuple(self.emitter._consts),
+            co_names=tuple(self.emitter._names),
+            co_varnames=tuple(self.varnames),
+            co_cellvars=tuple(self.cellvars),
+            co_filename=template.co_filename,
+            co_name=name,
+            co_qualname=qualname,
+            co_linetable=line_table(places, template.co_firstlineno),
+            co_exceptiontable=exception_table(self._handler_ranges(offsets)),
+        )
 
     def _stack_depths(self) -> list[int]:
         """Depth before each instruction (-1: never reached), found by following every path once; all paths must
@@ -663,7 +663,7 @@ class _Assembly:
 
     def _describe(self, i: int) -> str:
         entry = self.entries[i]
-        line = f", line {entry.location.lineno}" if entry.location is not None else ""
+        line = f", line {entry.location[0]}" if entry.location is not None else ""
         return f"instruction {i - self.shift} ({entry.opname}{line})"
 
     def _jump_arguments(self) -> tuple[list[int], list[int]]:
@@ -690,23 +690,21 @@ class _Assembly:
             if not grown:
                 return offsets, arguments
 
-    def _exception_table(self, offsets: list[int]) -> list[ExceptionTableEntry]:
-        """Runs of instructions with one handler. Offsets in code units, the last inclusive."""
-        table: list[ExceptionTableEntry] = []
+    def _handler_ranges(self, offsets: list[int]) -> list[Range]:
+        """Runs of instructions with one handler. Offsets in code units."""
+        found: list[Range] = []
         current: Handler | None = None
         for i, entry in enumerate(self.entries):
             handler = entry.handler
             if handler is None:
                 current = None
             elif handler is current:
-                table[-1].stop_offset = offsets[i + 1] - 1
+                found[-1] = found[-1]._replace(stop=offsets[i + 1])
             else:
                 goal = offsets[self._position(handler.label)]
-                table.append(
-                    ExceptionTableEntry(offsets[i], offsets[i + 1] - 1, goal, handler.depth or 0, handler.lasti)
-                )
+                found.append(Range(offsets[i], offsets[i + 1], goal, handler.depth or 0, handler.lasti))
                 current = handler
-        return table
+        return found
 
 
 def _units(argument: int) -> int:
