@@ -145,7 +145,7 @@ class ModuleVal(RealVal):
         written = tx.global_value(self.obj.__dict__, name)
         if written is not None:
             return written
-        if not is_trusted(self.obj.__name__):
+        if not is_trusted(vars(self.obj).get("__name__")):
             own = self._through_class(tx, name)
             if own is not None:
                 return own
