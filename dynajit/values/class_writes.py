@@ -86,7 +86,7 @@ class ClassNamespace(DictVal):
         return super().length(tx)
 
     def _check_unchanged(self, tx: Tracer) -> None:
-        if any(cls is self.cls for cls, _ in tx.class_writes):
+        if any(changed is self.cls for changed, _ in tx.class_writes):
             self.unsupported("reading all of a class's attributes after a change")
 
 
@@ -114,11 +114,6 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r}, which a base class has, too")
     tx.journal.set_item(tx.class_writes, (cls, name), value)
     tx.journal.touch(ClassWrite(cls, name, value))
-
-
-def is_written(tx: Tracer, cls: type) -> bool:
-    """Whether the traced program changed an attribute of the class itself."""
-    return any(changed is cls for changed, _ in tx.class_writes)
 
 
 def _is_plain(value: Value) -> bool:
