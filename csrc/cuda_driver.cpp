@@ -49,6 +49,7 @@ void open_driver(const char *path)
     resolve(library, "cuMemcpyDtoDAsync_v2", found.copy_async);
     resolve(library, "cuGraphLaunch", found.graph_launch);
     resolve(library, "cuCtxGetCurrent", found.current_context);
+    resolve(library, "cuCtxSetCurrent", found.set_context);
     driver = found;
     driver_is_open = true;
 }
@@ -58,6 +59,7 @@ CuFunction load_function(GpuKernel *kernel, const char *cubin, const char *symbo
     const CudaDriver &cuda = cuda_driver();
     CuModule module = nullptr;
     cuda_check(cuda.module_load(&module, cubin), "loading a kernel");
+    cuda_check(cuda.current_context(&kernel->context), "loading a kernel");
     kernel->modules.push_back(module);
     CuFunction function = nullptr;
     cuda_check(cuda.module_function(&function, module, symbol), "finding a kernel");

@@ -69,6 +69,7 @@ struct CudaDriver {
     CuResult (*copy_async)(CuPointer, CuPointer, size_t, CuStream);
     CuResult (*graph_launch)(CuGraphExec, CuStream);
     CuResult (*current_context)(void **);
+    CuResult (*set_context)(void *);
 };
 
 /* An error of the driver's; becomes RuntimeError. */
@@ -86,6 +87,7 @@ struct GpuKernel {
     CuFunction unaligned = nullptr;
     unsigned shared = 0, threads = 0;
     unsigned unaligned_shared = 0, unaligned_threads = 0;
+    void *context = nullptr;            /* that it was loaded into */
     PyObject *make_unaligned = nullptr; /* () -> (cubin, symbol, shared, threads) */
     std::vector<CuModule> modules;
 };

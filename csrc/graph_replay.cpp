@@ -3,11 +3,13 @@
  * In: a PlanExecutor and inputs, while the current stream is captured. Out: a callable that runs the instantiated graph.
  * Inputs that only kernels read and outputs may lie elsewhere at each call: their addresses are put into the graph's
  * nodes. Inputs that an operator of torch's reads, whose nodes hide their addresses, either stay where they are
- * ("pinned") or are copied ("copied") by a node in front. The caller's outputs are memory of their own, never the
- * graph's. A call that does not fit gives NotImplemented. */
+ * ("pinned") or are copied ("copied") by a node in front. The user's outputs are memory of their own, never the
+ * graph's. What is kept for a backward graph stays in the graph's memory, at the same addresses at every call: as long
+ * as somebody holds it the graph is not run again. A call that does not fit gives NotImplemented. */
 #include "plan_executor.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 
@@ -59,6 +61,7 @@ struct ReplayOutput {
     bool same = false;  /* the input itself */
     BufferSpec spec;
     at::Tensor kept;
+    size_t holders = 0; /* of its memory, when nobody but the graph holds it */
     PyObject *object = nullptr; /* owned */
 };
 
@@ -73,6 +76,7 @@ struct Replay {
     std::vector<CopyNode> copies;
     std::vector<ReplayOutput> outputs;
     std::vector<at::Tensor> statics;
+    size_t returns = SIZE_MAX; /* outputs from here on are kept for a backward graph */
 };
 
 CuGraphNode last_node(CuStream stream)
@@ -132,7 +136,8 @@ struct Recorder : Listener {
                 allocated[static_cast<size_t>(alloc->slot)] = true;
             }
         }
-        for (const Output &output : run.plan.outputs) {
+        for (size_t n = 0; n < std::min(run.plan.outputs.size(), replay.returns); n++) {
+            const Output &output = run.plan.outputs[n];
             if (output.slot < 0) {
                 continue;
             }
@@ -216,6 +221,26 @@ BufferSpec spec_of(const at::Tensor &tensor)
     return BufferSpec{true, tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), 0};
 }
 
+/* Another tensor of the same memory. */
+at::Tensor shared(const Replay &replay, const at::Tensor &memory, const BufferSpec &spec, int64_t offset)
+{
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory.storage()), replay.plan->keys,
+                                                               c10::scalarTypeToTypeMeta(spec.dtype));
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides, offset);
+    return made;
+}
+
+/* Does somebody still hold what was kept for a backward graph at an earlier call? */
+bool busy(const Replay &replay)
+{
+    for (const ReplayOutput &output : replay.outputs) {
+        if (output.kind == ReplayOutput::kKept && output.kept.storage().use_count() > output.holders) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Copied inputs lie where the graph has them; the copies come first. */
 void place_inputs(Recorder &recorder, const std::vector<at::Tensor> &statics)
 {
@@ -280,6 +305,10 @@ void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
             made.dynamic = dynamic;
             ptrdiff_t offset = static_cast<char *>(tensor.data_ptr()) - replay.dynamics[static_cast<size_t>(dynamic)].current;
             made.offset = offset / static_cast<ptrdiff_t>(tensor.element_size());
+        }
+        else if (n >= replay.returns) {
+            made.kind = ReplayOutput::kKept;
+            made.kept = shared(replay, tensor, made.spec, tensor.storage_offset());
         }
         else {
             made.kind = ReplayOutput::kFresh;
@@ -441,11 +470,11 @@ PyObject *wrap_output(const Replay &replay, const ReplayOutput &output, const st
         return THPVariable_Wrap(
             at::as_strided(base, output.spec.sizes, output.spec.strides, base.storage_offset() + output.offset));
     }
+    if (output.kind == ReplayOutput::kKept) {
+        return THPVariable_Wrap(shared(replay, output.kept, output.spec, output.kept.storage_offset()));
+    }
     const at::Tensor &memory = fresh[static_cast<size_t>(output.dynamic) - inputs.size()];
-    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory.storage()), replay.plan->keys,
-                                                               c10::scalarTypeToTypeMeta(output.spec.dtype));
-    made.unsafeGetTensorImpl()->set_sizes_and_strides(output.spec.sizes, output.spec.strides, output.offset);
-    return THPVariable_Wrap(std::move(made));
+    return THPVariable_Wrap(shared(replay, memory, output.spec, output.offset));
 }
 
 void launch(Replay &replay)
@@ -473,7 +502,7 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
             inputs[static_cast<size_t>(i)] = THPVariable_Unpack(args[i]);
         }
     }
-    if (!inputs_fit(replay, inputs)) {
+    if (!inputs_fit(replay, inputs) || busy(replay)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     c10::OptionalDeviceGuard guard;
@@ -483,6 +512,11 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
     std::vector<at::Tensor> fresh;
     aim(replay, inputs, fresh);
     launch(replay);
+    for (const Step &step : replay.plan->steps) {
+        if (const TouchStep *touched = std::get_if<TouchStep>(&step)) {
+            touch(inputs[static_cast<size_t>(touched->slot)]);
+        }
+    }
     PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(replay.outputs.size()));
     for (size_t i = 0; result != nullptr && i < replay.outputs.size(); i++) {
         PyObject *item = wrap_output(replay, replay.outputs[i], inputs, fresh);
@@ -520,10 +554,12 @@ PyObject *replay_call(PyObject *object, PyObject *const *args, size_t nargsf, Py
 
 PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"executor", "inputs", "statics", "mutated", nullptr};
+    static const char *names[] = {"executor", "inputs", "statics", "mutated", "returns", nullptr};
     PyObject *executor, *inputs, *statics, *mutated;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!:GraphReplay", const_cast<char **>(names), &executor,
-                                     &PyTuple_Type, &inputs, &PyTuple_Type, &statics, &PyTuple_Type, &mutated)) {
+    Py_ssize_t returns = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|n:GraphReplay", const_cast<char **>(names), &executor,
+                                     &PyTuple_Type, &inputs, &PyTuple_Type, &statics, &PyTuple_Type, &mutated,
+                                     &returns)) {
         return nullptr;
     }
     NativePlan *plan = native_plan(executor);
@@ -538,6 +574,7 @@ PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->replay = new Replay;
     self->replay->plan = plan;
     self->replay->owner = Py_NewRef(executor);
+    self->replay->returns = returns < 0 ? SIZE_MAX : static_cast<size_t>(returns);
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); i++) {
             PyObject *item = i < PyTuple_GET_SIZE(statics) ? PyTuple_GET_ITEM(statics, i) : Py_None;
@@ -564,8 +601,18 @@ PyObject *replay_ready(PyObject *object, PyObject *args)
         return nullptr;
     }
     replay.exec = reinterpret_cast<CuGraphExec>(exec);
+    for (ReplayOutput &output : replay.outputs) {
+        if (output.kind == ReplayOutput::kKept) { /* the run that was recorded is over */
+            output.holders = output.kept.storage().use_count();
+        }
+    }
     replay.launcher = launcher == Py_None ? nullptr : Py_NewRef(launcher);
     Py_RETURN_NONE;
+}
+
+PyObject *replay_busy(PyObject *object, void *)
+{
+    return PyBool_FromLong(busy(*reinterpret_cast<ReplayObject *>(object)->replay));
 }
 
 PyObject *replay_patched(PyObject *object, void *)
@@ -627,12 +674,13 @@ PyMemberDef replay_members[] = {
 };
 
 PyGetSetDef replay_getset[] = {
+    {"busy", replay_busy, nullptr, "Does somebody still hold what an earlier call kept for a backward graph?", nullptr},
     {"patched", replay_patched, nullptr, "How many kernels and copies take addresses of inputs and outputs.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyType_Slot replay_slots[] = {
-    {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated)\n--\n\n"
+    {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated, returns=-1)\n--\n\n"
                                    "The plan recorded while the current stream is captured.")},
     {Py_tp_new, reinterpret_cast<void *>(replay_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(replay_dealloc)},

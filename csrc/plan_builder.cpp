@@ -24,7 +24,7 @@ struct ExecutorObject {
     PyObject *weakrefs;
 };
 
-enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython };
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kTouch };
 
 void need(bool fine)
 {
@@ -170,6 +170,9 @@ void add_step(NativePlan &plan, PyObject *given)
     case kPython:
         plan.steps.emplace_back(PythonStep{Py_NewRef(item(given, 1)), slot_numbers(plan, item(given, 2), false),
                                            slot_numbers(plan, item(given, 3), true)});
+        break;
+    case kTouch:
+        plan.steps.emplace_back(TouchStep{slot_at(1)});
         break;
     default:
         need(false);

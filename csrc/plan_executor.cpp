@@ -12,7 +12,6 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -157,7 +156,7 @@ struct Executor {
                                       nullptr);
         if (result == kCuInvalidContext) {
             /* a thread that has not used the device yet */
-            c10::impl::VirtualGuardImpl(plan.device.type()).setDevice(plan.device);
+            cuda_check(cuda.set_context(kernel.context), "entering a kernel's context");
             result = cuda.launch(function, step.programs, 1, 1, threads, 1, 1, shared, run.stream, params.data(), nullptr);
         }
         cuda_check(result, "launching a kernel");
@@ -236,6 +235,11 @@ struct Executor {
         }
     }
 
+    void operator()(const TouchStep &step)
+    {
+        touch(at(step.slot).tensor);
+    }
+
     void operator()(const PythonStep &step)
     {
         PyGILState_STATE state = PyGILState_Ensure();
@@ -293,6 +297,13 @@ void set_tensor(Slot &slot, at::Tensor tensor)
     const c10::TensorImpl *impl = slot.tensor.unsafeGetTensorImpl();
     bool plain = slot.tensor.defined() && impl->has_storage() && !impl->has_symbolic_sizes_strides();
     slot.address = plain ? static_cast<char *>(const_cast<void *>(slot.tensor.const_data_ptr())) : nullptr;
+}
+
+void touch(const at::Tensor &tensor)
+{
+    if (tensor.defined() && !tensor.is_inference()) {
+        tensor.unsafeGetTensorImpl()->bump_version();
+    }
 }
 
 at::Tensor empty_for(const NativePlan &plan, const BufferSpec &spec)

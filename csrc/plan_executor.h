@@ -67,7 +67,10 @@ struct PythonStep {
     PyObject *function;
     std::vector<int> inputs, outputs;
 };
-using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep>;
+struct TouchStep {
+    int slot; /* an input that a kernel has written to */
+};
+using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, TouchStep>;
 
 struct Output {
     int slot;         /* -1: the object */
@@ -126,6 +129,8 @@ PyObject *wrap_outputs(Run &run);
 at::Tensor empty_for(const NativePlan &plan, const BufferSpec &spec);
 CuStream current_stream(c10::Device device);
 void set_tensor(Slot &slot, at::Tensor tensor);
+/* Autograd is to know that the tensor was written to. */
+void touch(const at::Tensor &tensor);
 /* The plan behind a PlanExecutor, or null with an error set. */
 NativePlan *native_plan(PyObject *object);
 /* Sets the Python error that a C++ exception stands for; inside of a catch block. */

@@ -34,7 +34,10 @@ PACKAGES = {
     "ruff": "0.12",
     "mypy": "1.15",
     "expecttest": "0.2",
+    "triton": "3.5",  # kernels for GPUs are tested without one
 }
+# Releases from these on are not known to work.
+TOO_NEW = {"triton": "3.8"}
 
 # Run by a Python to learn what it has. Prints JSON.
 PROBE = """
@@ -63,6 +66,15 @@ def at_least(version: str | None, oldest: str) -> bool:
         return [int(part) for part in match.group().split(".")] if match else []
 
     return version is not None and numbers(version) >= numbers(oldest)
+
+
+def requirement(name: str) -> str:
+    """What pip is asked for."""
+    return f"{name}>={PACKAGES[name]}" + (f",<{TOO_NEW[name]}" if name in TOO_NEW else "")
+
+
+def fits(name: str, version: str | None) -> bool:
+    return at_least(version, PACKAGES[name]) and not (name in TOO_NEW and at_least(version, TOO_NEW[name]))
 
 
 def torch_works(python: str) -> bool:
@@ -135,7 +147,7 @@ def main() -> None:
     have = probe(python)["have"]
     if not at_least(have["torch"], OLDEST_TORCH):
         pip_install(python, [options.torch], flags)
-    missing = [f"{name}>={oldest}" for name, oldest in PACKAGES.items() if not at_least(have[name], oldest)]
+    missing = [requirement(name) for name in PACKAGES if not fits(name, have[name])]
     if missing:
         pip_install(python, missing, flags)
 

@@ -1,6 +1,6 @@
 """Which ATen operators are rewritten in terms of simpler ones, with torch's own rules.
 
-In:  nothing. Out: `for_codegen()`, a table operator -> decomposition, for `compile_joint`.
+In:  the kind of device. Out: `for_codegen()`, a table operator -> decomposition, for `compile_joint`.
 To have one more decomposed: its name in `_NAMES`, or a rule of dynajit's own in `_OWN`. An operator that draws random
 numbers has to draw the same ones in the same order as in eager: torch's own rules don't.
 """
@@ -17,13 +17,18 @@ Decompositions = dict[Any, Callable[..., Any]]
 
 
 @functools.cache
-def for_codegen() -> Decompositions:
-    """The table for generated kernels."""
+def for_codegen(device: str = "cpu") -> Decompositions:
+    """The table for generated kernels on such a device."""
     from torch._decomp import get_decompositions
 
+    from dynajit.aot.batch_norm import RULES
+
     # A release that lacks one of them has nothing to decompose there.
-    operators = [getattr(torch.ops.aten, name) for name in _NAMES if hasattr(torch.ops.aten, name)]
+    names = _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
+    operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     table: Decompositions = {**get_decompositions(operators), **_OWN}
+    if device != "cpu":
+        table.update(RULES)
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 
@@ -40,7 +45,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
-# many operators that don't fuse (training batch norm, embedding and index backward, pooling, upsampling).
+# many operators that don't fuse (training batch norm on CPUs, embedding and index backward, pooling, upsampling).
 _NAMES: tuple[str, ...] = (
     # activations
     *("celu", "elu", "elu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid"),
@@ -65,3 +70,5 @@ _NAMES: tuple[str, ...] = (
     *("linalg_vector_norm", "norm", "logsumexp", "std", "std_mean", "native_dropout_backward", "zero", "fill"),
     *("masked_fill", "rsub", "hypot", "deg2rad", "rad2deg", "trace", "count_nonzero", "dist"),
 )
+# What torch's kernels for GPUs spend more passes over memory on than the generated ones.
+_GPU_NAMES: tuple[str, ...] = ("native_batch_norm_backward", "batch_norm_backward")

@@ -41,7 +41,8 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     for name in options.get("options") or ():
         if name not in _OPTIONS:
             raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
-    why = _unsupported(next((d for d in map(_device, example_inputs) if d is not None and d.type != "cpu"), _CPU))
+    device = next((d for d in map(_device, example_inputs) if d is not None and d.type != "cpu"), _CPU)
+    why = _unsupported(device)
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
@@ -49,7 +50,7 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     compile_fn = functools.partial(_generate, mode) if mode is not None else _generate_default
     try:
         with phases.timer("aot"):
-            return compile_joint(gm, example_inputs, compile_fn, decompositions.for_codegen())
+            return compile_joint(gm, example_inputs, compile_fn, decompositions.for_codegen(device.type))
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
         _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")

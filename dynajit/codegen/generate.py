@@ -26,6 +26,7 @@ from dynajit.codegen.plan import (
     Plan,
     SizeStep,
     Step,
+    TouchStep,
     ViewStep,
 )
 from dynajit.codegen.triton import tiling
@@ -147,6 +148,10 @@ class _Planner:
         )
         return plan_memory(plan)
 
+    def _buffer(self, tensor: Tensor) -> str:
+        """The name of the buffer that holds the tensor."""
+        return self.schedule.stored_in.get(tensor, tensor).name
+
     def _add_buffer(self, tensor: Tensor, device: torch.device) -> None:
         self.buffers[tensor.name] = Buffer(tensor.name, tensor.shape, tensor.stride, tensor.dtype, device)
 
@@ -227,7 +232,7 @@ class _Planner:
         """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
         root = value.root
         if value.whole and value.stride in (None, root.stride):
-            return root.name
+            return self._buffer(root)
         layout = affine(value)
         assert layout is not None
         stride, offset = layout
@@ -236,14 +241,14 @@ class _Planner:
             pairs = zip(value.shape, stride, value.stride, strict=True)
             stride = tuple(theirs if size == 1 else own for size, own, theirs in pairs)
             if value.whole and stride == root.stride:
-                return root.name
+                return self._buffer(root)
         key = (root, value.shape, (stride, offset))
         found = self.views.get(key)
         if found is None:
             found = self.views[key] = f"{root.name}_view{len(self.views)}"
             device = root.device if isinstance(root, Source) else self.program.device
             self.buffers[found] = Buffer(found, value.shape, stride, root.dtype, device)
-            self.steps.append(ViewStep(found, root.name, offset))
+            self.steps.append(ViewStep(found, self._buffer(root), offset))
         return found
 
     def _output(self, value: Any) -> Any:
@@ -297,14 +302,19 @@ class _TritonPlanner(_Planner):
             ops = ops or {member.origin.op for member in kernel.fused}
             raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
         for tensor in (*kernel.writes, *chosen.between):
+            if tensor in self.schedule.stored_in:
+                continue
             self._add_buffer(tensor, self.program.device)
             self.steps.append(AllocStep(tensor.name))
         for printed in chosen.printed:
             name = self._triton_function(kernel, printed)
-            arguments = tuple(tensor.name for tensor in printed.arguments)
-            written = tuple(tensor.name for tensor in printed.written)
+            arguments = tuple(map(self._buffer, printed.arguments))
+            written = tuple(map(self._buffer, printed.written))
             self.read_by_kernels.update(arguments)
             self.steps.append(KernelStep(name, arguments, written, printed.programs))
+        for tensor in kernel.writes:
+            if tensor in self.schedule.stored_in:
+                self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _launches(self, kernel: Kernel) -> Launches:
         device = self.program.device

@@ -19,6 +19,7 @@ from dynajit.codegen.plan import (
     Plan,
     SizeStep,
     Step,
+    TouchStep,
     ViewStep,
 )
 
@@ -108,6 +109,8 @@ def names_in(step: Step) -> Iterator[str]:
         yield step.buffer
     elif isinstance(step, KernelStep):
         yield from step.args
+    elif isinstance(step, TouchStep):
+        yield step.buffer
     elif isinstance(step, ViewStep):
         yield from (step.output, step.base)
     elif isinstance(step, SizeStep):

@@ -141,7 +141,14 @@ class FreeStep:
     buffers: tuple[str, ...]
 
 
-Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | FreeStep
+@dataclass(frozen=True, slots=True)
+class TouchStep:
+    """A kernel has written to this input: autograd is to know."""
+
+    buffer: str
+
+
+Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | FreeStep | TouchStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +232,5 @@ def _step_text(plan: Plan, step: Step) -> str:
             return f"{symbol} = {source}" + (f".{what}({at})" if what in ("size", "stride") else "")
         case FreeStep(buffers):
             return f"free {', '.join(buffers)}"
+        case TouchStep(buffer):
+            return f"changed {buffer}"

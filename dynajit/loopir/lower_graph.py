@@ -21,6 +21,7 @@ from dynajit.config import config
 from dynajit.loopir import (
     index,
     lower_index,
+    lower_matmul,
     lower_norm,
     lower_pieces,
     lower_pointwise,
@@ -31,6 +32,7 @@ from dynajit.loopir import (
 )
 from dynajit.loopir.build import apply, convert
 from dynajit.loopir.builder import Builder, affine, whole
+from dynajit.loopir.gpu_calls import REWRITES
 from dynajit.loopir.nodes import (
     CPU,
     Extern,
@@ -40,6 +42,7 @@ from dynajit.loopir.nodes import (
     SizedFake,
     SizeOrigin,
     Source,
+    Tensor,
     Value,
     const,
 )
@@ -52,6 +55,7 @@ __all__ = [
     "SymbolicShapes",
     "lower",
     "lower_index",
+    "lower_matmul",
     "lower_norm",
     "lower_pieces",
     "lower_pointwise",
@@ -89,9 +93,12 @@ class _Lowering:
         self.build = Builder(self.program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
+        self.updates = _updates(gm.graph, self.tail)
         self.line = (object(), "")
         self.sizes = SizeTable()
         self.bound: set[str] = set()
+        self.padded: dict[Tensor, Value] = {}
+        self.calling: Any = None
 
     def run(self) -> Program:
         inputs: list[str] = []
@@ -222,10 +229,21 @@ class _Lowering:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))
         in_place = node in self.tail
         args, kwargs = _map(lambda value: self.in_memory(value), (args, kwargs), Value)
+        if node in self.updates:
+            target = _IN_PLACE[node.target]
+            self._append_extern(
+                node, args, kwargs, (None,), single=True, mutates=(args[0].root,), early=True, target=target
+            )
+            return args[0]
         if target is aten.copy_.default and in_place:
+            if node.args[1] in self.updates:
+                return args[0]
             self._append_extern(node, args, kwargs, (None,), single=True, mutates=(args[0].root,))
             return args[0]
         out = node.meta.get("val")
+        rewritten = self._rewritten(node, args, kwargs, out)
+        if rewritten is not None:
+            return rewritten
         origins: list[SizeOrigin] = []
         if isinstance(out, (tuple, list)):
             for i, fake in enumerate(out):
@@ -240,6 +258,42 @@ class _Lowering:
         self._append_extern(node, args, kwargs, (name,), single=True, origins=origins)
         return result
 
+    # ---- calls in another layout (`gpu_calls.Caller`)
+
+    def _rewritten(self, node: torch.fx.Node, args: Any, kwargs: Any, out: Any) -> Value | None:
+        function = REWRITES.get(node.target)
+        static = isinstance(out, torch.Tensor) and all(type(number) is int for number in (*out.shape, *out.stride()))
+        if function is None or kwargs or not static or self.device.type == "cpu" or out.device != self.device:
+            return None
+        if node.target is aten.convolution.default:
+            kwargs = {"shape": tuple(out.shape)}
+        self.calling = node
+        found = function(self, *args, **kwargs)
+        return None if found is None else replace(found, stride=tuple(out.stride()))
+
+    def call(self, target: Any, args: Any, shape: Any, stride: Any, dtype: torch.dtype) -> Value:
+        """As `Caller` says."""
+        node = self.calling
+        self.build.order += 1
+        name = node.name if node.name not in self.program.sources else self.build.name(f"{node.name}_")
+        args = _map(lambda value: self.in_memory(value), args, Value)
+        source = Source(name, shape, stride, dtype, self.build.order, self.build.origin, self.device)
+        self.program.sources[name] = source
+        self._append_extern(node, args, {}, (source,), single=True, target=target)
+        return whole(source)
+
+    def in_place_of(self, old: Value, new: Value) -> None:
+        """As `Caller` says."""
+        for node, value in self.values.items():
+            if isinstance(value, Value) and value.root is old.root and value.whole:
+                self.values[node] = replace(new, stride=value.stride)
+
+    def convolutions(self) -> int:
+        """As `Caller` says."""
+        if self.program.returns is not None:
+            return 0
+        return sum(node.target is aten.convolution.default for node in self.gm.graph.nodes)
+
     def _append_extern(
         self,
         node: torch.fx.Node,
@@ -250,13 +304,15 @@ class _Lowering:
         single: bool,
         mutates: Any = (),
         origins: Sequence[SizeOrigin] = (),
+        early: bool = False,
+        target: Any = None,
     ) -> None:
-        target = node.target
+        target = target or node.target
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
         pure_function = target is operator.getitem
         self.build.order += 1
         extern = Extern(
-            target,  # type: ignore[arg-type]
+            target,
             args,
             kwargs,
             results,
@@ -265,6 +321,7 @@ class _Lowering:
             self.build.origin,
             keep_order=schema is not None and torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             mutates=mutates,
+            early=early,
             barrier=bool(origins)
             or (not mutates and not pure_function and (schema is None or schema.is_mutable or not schema.returns)),
             origins=tuple(origins),
@@ -362,6 +419,38 @@ def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         if node.target is not aten.copy_.default or not into_input:
             break
         found.add(node)
+    return found
+
+
+# Operators that write a part of a tensor -> the same in place.
+_IN_PLACE: dict[Any, Any] = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}
+
+
+def _updates(graph: torch.fx.Graph, tail: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The calls that give an input with a part of it exchanged, where nothing but the copy into that input at the end
+    uses the input besides: they can be done in place, and no copy is made."""
+    found: set[torch.fx.Node] = set()
+    outputs: Any = graph.output_node().args[0]
+    for copy in tail:
+        given, node = copy.args[:2]
+        assert isinstance(given, torch.fx.Node)
+        if (
+            isinstance(node, torch.fx.Node)
+            and node.target in _IN_PLACE
+            and node.args[0] is given
+            and set(given.users) == {node, copy}
+            and all(user not in tail or user is copy for user in node.users)
+            and node not in outputs
+            and given not in node.args[1:]
+        ):
+            found.add(node)
     return found
 
 

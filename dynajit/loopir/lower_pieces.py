@@ -45,10 +45,15 @@ def guard(conditions: Sequence[Scalar | None], then: Scalar, otherwise: Scalar) 
     held = [condition for condition in conditions if condition is not None]
     if not held or then is otherwise:
         return then
-    whole = held[0]
-    for condition in held[1:]:
+    return nodes.op("guard", (all_of(held), then, otherwise), then.dtype)
+
+
+def all_of(conditions: Sequence[Scalar]) -> Scalar:
+    """Do all hold? There is at least one."""
+    whole = conditions[0]
+    for condition in conditions[1:]:
         whole = apply("and", whole, condition)
-    return nodes.op("guard", (whole, then, otherwise), then.dtype)
+    return whole
 
 
 def _moved(axes: Axes, dim: int, index: Index) -> Axes:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynajit.loopir import lower_pool_gpu
 from dynajit.loopir.build import apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Index, constant, floordiv
@@ -76,6 +77,8 @@ class _Windows:
 def _max_pool(
     build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> tuple[Value, Value]:
+    if build.program.device.type != "cpu":
+        return lower_pool_gpu.max_pool(build, x, kernel, stride, padding, dilation, ceil)
     windows = _Windows(x, kernel, stride, padding, dilation)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point:

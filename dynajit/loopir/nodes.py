@@ -227,6 +227,7 @@ class Extern:
     origin: Origin
     keep_order: bool = False  # random numbers, side effects: not to be exchanged with another such call
     mutates: tuple[Tensor, ...] = ()  # written in place: everything that reads the former contents comes first
+    early: bool = False  # what is written is read afterwards, and nothing reads the former contents
     barrier: bool = False  # nothing moves across it
     aliases: bool = False  # a result shares memory with an argument
     origins: tuple[SizeOrigin, ...] = ()  # symbols that are known when it has run

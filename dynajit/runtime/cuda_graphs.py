@@ -4,7 +4,8 @@ In:  a plan for a GPU and its executor.
 Out: `record(plan, call)`: a callable with the executor's inputs and outputs. Its first call runs the plan, its second
      records it; from then on the graph is replayed. Addresses that change are put into the graph's nodes; inputs that
      operators of torch's read stay where they are, as parameters do, or are copied if they turn out to move. Outputs
-     are the caller's own. What can't be recorded is said once, and runs without.
+     are the caller's own; what a forward graph keeps for its backward graph stays where it is, until that has run. What
+     can't be recorded is said once, and runs without.
 What can't be recorded is in `obstacle`.
 """
 
@@ -20,7 +21,7 @@ import torch
 
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
-from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
+from dynajit.codegen.plan import BufferRef, ExternStep, KernelStep, Plan, ViewStep
 from dynajit.locks import ProcessLock
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
@@ -77,9 +78,11 @@ def _draws(plan: Plan) -> bool:
 
 
 def _mutated(plan: Plan) -> tuple[int, ...]:
-    """The inputs that operators write to."""
+    """The inputs that operators and kernels write to."""
     found: set[str] = set()
     for step in plan.steps:
+        if isinstance(step, KernelStep):
+            found.update(step.outputs)
         if isinstance(step, ExternStep) and isinstance(step.target, torch._ops.OpOverload):
             arguments = step.target._schema.arguments
             for argument, value in zip(arguments, step.args, strict=False):
@@ -126,6 +129,8 @@ class _Recorded:
             result = graph(*inputs)
             if result is not NotImplemented:
                 return result
+            if graph.busy:  # the backward of an earlier call is still to come
+                return self.call(*inputs)
         return self._without_graph(inputs)
 
     def _without_graph(self, inputs: tuple[Any, ...]) -> Any:
@@ -173,7 +178,8 @@ class _Recorded:
             with torch.cuda.stream(side):
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated)
+                    returns = -1 if self.plan.returns is None else self.plan.returns
+                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns)
                 finally:
                     graph.capture_end()
         finally:

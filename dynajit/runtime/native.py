@@ -24,10 +24,11 @@ from dynajit.codegen.plan import (
     FreeStep,
     KernelStep,
     Plan,
+    TouchStep,
     ViewStep,
 )
 
-_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON = range(7)
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _TOUCH = range(8)
 
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
@@ -83,6 +84,8 @@ class _Writer:
                 return _VIEW, self.slot(output), self.slot(base), offset, output in self.visible
             case FreeStep(buffers):
                 return _FREE, tuple(map(self.slot, buffers))
+            case TouchStep(buffer):
+                return _TOUCH, self.slot(buffer)
             case ExternStep():
                 return self._extern(step)
         raise AssertionError(step)

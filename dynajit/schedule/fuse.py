@@ -9,9 +9,11 @@ To fuse more: `_Fusion._can_join`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from dynajit.loopir.index import Atom, Index, contiguous_strides, linearise, substitute, unravel
 from dynajit.loopir.nodes import (
@@ -25,6 +27,7 @@ from dynajit.loopir.nodes import (
     Scalar,
     Scan,
     Shape,
+    Source,
     Tensor,
     Value,
     axis_of,
@@ -40,6 +43,10 @@ CHEAP_BROADCAST = 3
 MAX_MEMBERS = 48
 # How many of the last units a tensor may join that it does not read from.
 BESIDE = 4
+# Kernels of no more points than this do nothing worth a launch of their own.
+TINY = 4096
+# So many units back a kernel is looked for that reads the same memory.
+SIBLINGS_BACK = 32
 
 # Which tensor is read, and where; None: anywhere.
 Reading = tuple[Tensor, tuple[Index, ...] | None]
@@ -95,6 +102,7 @@ class Schedule:
 
     units: list[Unit]
     inlined: set[Tensor]
+    stored_in: dict[Tensor, Tensor] = field(default_factory=dict)  # where that is another tensor's memory
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -184,8 +192,12 @@ class _Fusion:
             elif not self._inline(item):
                 self._place(item, barrier)
         self._choose_stored()
+        stored_in: dict[Tensor, Tensor] = {}
+        if self.target.stores_in_place:
+            outputs = {value.root for value in values_in(self.program.outputs)}
+            stored_in = store_in_place(self.units, self.reads, outputs, self.program.device)
         self._order_mutations()
-        return Schedule(_in_order(self.units), self.inlined)
+        return Schedule(_in_order(self.units), self.inlined, stored_in)
 
     # ---- uses
 
@@ -275,6 +287,10 @@ class _Fusion:
             return True
         if reads <= 1 and cost <= CHEAP:
             return True
+        if self.target.forgets_broadcasts and cost <= CHEAP:
+            large = [tensor for tensor, _ in self.reads[item] if 4 * tensor.numel > item.numel]
+            if len(large) <= 1:
+                return True
         readers = self.readers.get(item, [])
         if len(readers) != 1:
             return False
@@ -298,6 +314,8 @@ class _Fusion:
         for result in extern.results:
             if isinstance(result, Tensor):
                 self.unit_of[result] = call
+        if extern.early:
+            self.unit_of.update(dict.fromkeys(extern.mutates, call))
         calls.append(call)
         self.units.append(call)
         return call
@@ -313,7 +331,8 @@ class _Fusion:
         if barrier is not None:
             before.add(barrier)
         candidates = sorted((u for u in before if isinstance(u, Group)), key=lambda g: g.last, reverse=True)
-        for group in (*candidates, *self._beside(item, before)):
+        others = self._siblings(item, candidates) if self.target.joins_siblings else self._beside(item, before)
+        for group in (*candidates, *others):
             shape = self._can_join(group, item, before)
             if shape is not None:
                 group.shape, group.outer, as_row = shape
@@ -352,6 +371,24 @@ class _Fusion:
             if mine & theirs and not any(_depends(other, unit) for other in before):
                 yield unit
 
+    def _siblings(self, item: Tensor, tried: list[Group]) -> Iterator[Group]:
+        """Groups of the item's own domain that read what it reads, or that are as tiny as it is."""
+        if not self.target.joins_siblings:
+            return
+        reduces = isinstance(item, Reduction)
+        shape = collapsed(item.domain, item.outer_mask) if isinstance(item, Reduction) else None
+        # What is small beside the domain is no reason: a vector that each row of a matrix is multiplied with is read
+        # from a cache. Reductions take it as one all the same, for what is done with both of their results.
+        read = {tensor for tensor, _ in self.reads[item] if reduces or 2 * tensor.numel >= item.numel}
+        tiny = not reduces and item.numel <= TINY
+        for unit in reversed(self.units[-SIBLINGS_BACK:]):
+            if not isinstance(unit, Group) or unit in tried or unit.reduces != reduces:
+                continue
+            if (unit.shape, unit.outer) != shape if reduces else unit.numel != item.numel:
+                continue
+            if tiny or any(tensor in read for member in unit.members for tensor, _ in self.reads[member]):
+                yield unit
+
     def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
         """The group's domain with `item` in it and who is a row; None if it doesn't fit."""
         if len(group.members) >= MAX_MEMBERS or isinstance(item, Scan) or isinstance(group.members[0], Scan):
@@ -382,7 +419,7 @@ class _Fusion:
         if is_symbolic(group.shape):
             return False  # no target that cuts rows is given symbolic sizes
         rows, length = group.row_numel, group.numel // max(group.row_numel, 1)
-        if not group.reduces or as_row == "item" or not self.target.splits(rows, length):
+        if not group.reduces or as_row == "item" or not self.target.splits(rows, length, self._across(group)):
             return False
         todo = [tensor for tensor, _ in self.reads[item]]
         seen = set(todo)
@@ -394,6 +431,24 @@ class _Fusion:
             seen |= fresh
             todo.extend(fresh)
         return False
+
+    def _across(self, group: Group) -> bool:
+        """Does most of what the group's reductions read lie across memory, neighbours in different rows?"""
+        along = across = 0
+        for member in group.members:
+            if not isinstance(member, Reduction):
+                continue
+            for tensor, _ in self.reads[member]:
+                if tensor.shape != member.domain:
+                    continue
+                strides: dict[bool, int] = {}
+                for size, stride, outer in zip(tensor.shape, tensor.stride, member.outer_mask, strict=True):
+                    if size != 1:
+                        strides[outer] = min(stride, strides.get(outer, stride))
+                if len(strides) == 2:
+                    across += tensor.numel * (strides[True] < strides[False])
+                    along += tensor.numel * (strides[True] > strides[False])
+        return across > along
 
     def _aligned(self, group: Group, item: Tensor, shape: Shape, outer: tuple[bool, ...], as_row: str) -> bool:
         """Does `item` read the group's members only at the point at hand?"""
@@ -431,7 +486,7 @@ class _Fusion:
     def _order_mutations(self) -> None:
         """Who reads a tensor runs before the call that overwrites it."""
         for call in self.units:
-            if not isinstance(call, Call) or not call.extern.mutates:
+            if not isinstance(call, Call) or not call.extern.mutates or call.extern.early:
                 continue
             for unit in self.units:
                 if unit is not call and self._touches(unit, call):
@@ -456,6 +511,77 @@ def _direct_reads(item: Tensor) -> list[Reading]:
                 found.append((node.tensor, None))
         return found
     return []
+
+
+def store_in_place(
+    units: list[Unit], reads: dict[Tensor, tuple[Reading, ...]], outputs: set[Tensor], device: torch.device
+) -> dict[Tensor, Tensor]:
+    """Computed tensors that are copied to an input at the end -> the input, where they can be stored there at once.
+    Takes these copies out of `units`; whatever reads the former contents is made to run before."""
+    stored_in: dict[Tensor, Tensor] = {}
+    group_of = {member: unit for unit in units if isinstance(unit, Group) for member in unit.stored}
+    for call in [unit for unit in units if isinstance(unit, Call) and str(unit.extern.target) == "aten.copy_.default"]:
+        copied = _copied(call, device)
+        if copied is None:
+            continue
+        source, target = copied
+        group = group_of.get(source)
+        if group is None or source in outputs or source in stored_in or _seen_through(source, units):
+            continue
+        readers = [unit for unit in units if unit not in (call, group) and _reads(unit, target, reads)]
+        if any(_depends(reader, group) for reader in readers) or not _reads_only_itself(group, source, target, reads):
+            continue
+        group.before.update(readers)
+        stored_in[source] = target
+        units.remove(call)
+        for unit in units:
+            if call in unit.before:
+                unit.before.discard(call)
+                if unit is not group:
+                    unit.before.add(group)
+    return stored_in
+
+
+def _copied(call: Call, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """The computed tensor and the input, if the one is copied whole to the other as it is."""
+    target, value = call.extern.args[:2]
+    if not call.extern.mutates or not isinstance(value, Value) or not (target.whole and value.whole):
+        return None
+    source, into = value.root, target.root
+    same = (source.shape, source.stride, source.dtype) == (into.shape, into.stride, into.dtype)
+    there = isinstance(into, Source) and into.device == device
+    return (source, into) if same and there and isinstance(source, (Pointwise, Reduction)) else None
+
+
+def _seen_through(tensor: Tensor, units: list[Unit]) -> bool:
+    """Is there an operator whose result may share memory with the tensor?"""
+    return any(
+        isinstance(unit, Call) and unit.extern.aliases and any(unit.extern.results) and _reads(unit, tensor, {})
+        for unit in units
+    )
+
+
+def _reads(unit: Unit, tensor: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
+    if isinstance(unit, Call):
+        return any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs)))
+    return any(read is tensor for member in unit.members for read, _ in reads[member])
+
+
+def _reads_only_itself(
+    group: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]
+) -> bool:
+    """Within the group, is each element of `target` read only for the element of `source` that takes its place, and
+    that just once?"""
+    used = False
+    for member in group.members:
+        for tensor, position in reads[member]:
+            if tensor is target:
+                if member is not source or position != source.axes:
+                    return False
+                used = True
+    # in a later loop over the row the value would be computed again
+    again = group.reduces and source not in group.rows
+    return not (used and again and any(tensor is source for m in group.members for tensor, _ in reads[m]))
 
 
 def _depends(unit: Unit, on: Unit) -> bool:

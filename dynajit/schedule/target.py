@@ -17,24 +17,49 @@ class Target:
 
     `keeps_rows`: a value needed by a later loop over the row may be kept in a local array (a GPU's kernel has the whole
     row in registers, or computes the value again).
+    `joins_siblings`: what is computed from the same memory at the same points is one kernel, whether or not one needs
+    the other, and so is what is too small to be worth a launch of its own.
+    `forgets_broadcasts`: a cheap value of one element and others that are the same for many is computed again where it
+    is read, not kept in memory.
+    `stores_in_place`: what is copied to an input at the end is stored there at once where that is safe.
     `few_rows`, `long_row`: reductions of fewer rows than the one, each longer than the other, do not fill the machine
-    if a row is one worker's; 0: they do, the printer sees to it.
+    if a row is one worker's; 0: they do, the printer sees to it. `few_columns`, `long_column`: the same where a worker
+    has neighbouring rows, for what is reduced lies across them in memory.
     """
 
     name: str
     keeps_rows: bool
+    joins_siblings: bool = False
+    forgets_broadcasts: bool = False
+    stores_in_place: bool = False
     few_rows: int = 0
     long_row: int = 0
+    few_columns: int = 0
+    long_column: int = 0
 
-    def splits(self, rows: int, length: int) -> bool:
-        """Is a reduction of `rows` rows of that length computed in pieces, by one kernel for the pieces and one that
-        combines them? Such a kernel has one loop over its rows: nothing that needs its result a row long joins it."""
+    def splits(self, rows: int, length: int, columns: bool) -> bool:
+        """Is a reduction of `rows` rows of that length (`columns`: across memory) computed in pieces, by one kernel for
+        the pieces and one that combines them? Such a kernel has one loop over its rows: nothing that needs its result
+        a row long joins it."""
+        if columns:
+            return rows < self.few_columns and length > self.long_column
         return rows < self.few_rows and length > self.long_row
 
 
 CPU = Target("cpu", keeps_rows=True)
-# Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole.
-CUDA = Target("cuda", keeps_rows=False, few_rows=256, long_row=16_384)
+# Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole. Where
+# rows lie across memory one program has 16 of them at least, and 512 elements of those fit it.
+CUDA = Target(
+    "cuda",
+    keeps_rows=False,
+    joins_siblings=True,
+    forgets_broadcasts=True,
+    stores_in_place=True,
+    few_rows=256,
+    long_row=16_384,
+    few_columns=4096,
+    long_column=512,
+)
 
 
 def for_device(device: torch.device) -> Target:

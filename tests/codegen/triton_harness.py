@@ -7,7 +7,7 @@ else; `compile_all` compiles each kernel for sm_90.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -36,11 +36,16 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModul
     # A torch built without CUDA can't trace all of it on a GPU's fake tensors: trace on the CPU's, then move them.
     with torch.no_grad():
         gm = make_fx(flat, tracing_mode="fake")(*args)
+    return moved(gm, args)
+
+
+def moved(gm: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """The graph and its inputs as if they were on a GPU."""
     mode = FakeTensorMode()
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
-            return type(value)([moved(item) for item in value])
+            return type(value)([move(item) for item in value])
         if not isinstance(value, torch.Tensor):
             return value
         with mode:
@@ -48,8 +53,8 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModul
 
     for node in gm.graph.nodes:
         if "val" in node.meta:
-            node.meta["val"] = moved(node.meta["val"])
-    return gm, [moved(x) for x in args]
+            node.meta["val"] = move(node.meta["val"])
+    return gm, [move(x) for x in args]
 
 
 def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = None) -> Plan:

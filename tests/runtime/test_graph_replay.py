@@ -93,6 +93,26 @@ def test_copied_inputs(driver: ctypes.CDLL, executor: Any) -> None:
         assert torch.equal(static, expected) and torch.equal(x, expected)
 
 
+def test_what_is_kept_for_a_backward_graph_stays_in_the_graph(driver: ctypes.CDLL, executor: Any) -> None:
+    """Its addresses never change, so the graph does not run again while somebody holds it."""
+    driver.fake_capture(1)
+    try:
+        replay = _C.GraphReplay(executor, (torch.randn(8),), (None,), (), 4)
+    finally:
+        driver.fake_capture(0)
+    replay.ready(1)
+    first = replay(torch.randn(8))
+    assert replay.busy and replay(torch.randn(8)) is NotImplemented
+    address = first[4].data_ptr()
+    first = first[:4]
+    assert not replay.busy
+    x = torch.randn(8)
+    second = replay(x)
+    assert second[4].data_ptr() == address and second[0].data_ptr() != first[0].data_ptr()
+    torch.testing.assert_close(second[4], x * 2)
+    torch.testing.assert_close(second[0], x + 1)
+
+
 def test_what_does_not_fit_is_left_to_the_caller(driver: ctypes.CDLL, executor: Any) -> None:
     base = torch.randn(32)
     replay = recorded(driver, executor, base[:8])

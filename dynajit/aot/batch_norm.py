@@ -1,0 +1,98 @@
+"""Batch norm in training in terms of sums, for GPUs: its statistics in one pass over the input.
+
+In:  nothing. Out: `RULES`, a table operator -> decomposition.
+torch's own rule goes over the input for the mean and again for the variance. Here both are sums of distances to the
+channel's first element, which lies among the others, so that no digits cancel out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _moments(x: torch.Tensor) -> Statistics:
+    """Mean and variance of each channel as tensors that broadcast to x, and x in the dtype they were computed in."""
+    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    count = x.numel() // x.shape[1]
+    first = wide
+    for dim in dims:
+        first = aten.slice.Tensor(first, dim, 0, 1)
+    distance = wide - first
+    offset = aten.sum.dim_IntList(distance, dims, True) / count
+    squares = aten.sum.dim_IntList(distance * distance, dims, True) / count
+    variance = aten.clamp_min.default(squares - offset * offset, 0)
+    return first + offset, variance, wide
+
+
+def _train(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    mean, variance, wide = _moments(x)
+    channels = x.shape[1]
+    shape = [1, channels] + [1] * (x.dim() - 2)
+    rstd = aten.rsqrt.default(variance + eps)
+    y = (wide - mean) * rstd
+    if weight is not None:
+        y = y * weight.to(wide.dtype).view(shape)
+    if bias is not None:
+        y = y + bias.to(wide.dtype).view(shape)
+    flat, flat_variance = mean.view(channels), variance.view(channels)
+    count = x.numel() // channels
+    unbiased = flat_variance * (count / max(count - 1, 1))
+    new_mean = flat * momentum + running_mean * (1 - momentum)
+    new_var = unbiased * momentum + running_var * (1 - momentum)
+    stored = (new_mean.to(running_mean.dtype), new_var.to(running_var.dtype))
+    return (y.to(x.dtype), flat, rstd.view(channels), *stored)
+
+
+def _functional(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    if not training or x.numel() == 0:
+        return NotImplemented
+    return _train(x, weight, bias, mean, var, momentum, eps)
+
+
+def _with_update(x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
+    if x.numel() == 0:
+        return NotImplemented
+    out, saved_mean, rstd, new_mean, new_var = _train(x, weight, bias, mean, var, momentum, eps)
+    reserve = torch.empty((0,), dtype=torch.uint8, device=x.device)
+    return out, saved_mean, rstd, reserve, new_mean, new_var
+
+
+def _cudnn(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, factor: float, eps: float
+) -> Any:
+    """In inference, where nothing is kept."""
+    if training or mean is None or var is None:
+        return NotImplemented
+    wide = torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+    shape = [1, x.shape[1]] + [1] * (x.dim() - 2)
+    y = (x.to(wide) - mean.to(wide).view(shape)) * aten.rsqrt.default(var.to(wide) + eps).view(shape)
+    y = y * weight.to(wide).view(shape)
+    if bias is not None:
+        y = y + bias.to(wide).view(shape)
+    nothing = torch.empty((0,), dtype=wide, device=x.device)
+    return y.to(x.dtype), nothing, nothing, torch.empty((0,), dtype=torch.uint8, device=x.device)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten._native_batch_norm_legit_functional.default: _functional,
+    aten.cudnn_batch_norm.default: _cudnn,
+}
+if hasattr(aten, "_batch_norm_with_update_functional"):
+    RULES[aten._batch_norm_with_update_functional.default] = _with_update

@@ -1,0 +1,143 @@
+"""Lowerings of max pooling on GPUs, where each result reads its window and each gradient the windows it was in.
+
+In and out: see `registry.py`. On CPUs torch's own kernels do well. One more kind of pooling: a function here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from dynajit.loopir import nodes
+from dynajit.loopir.build import apply, compute_dtype, convert, select
+from dynajit.loopir.builder import Builder, check_dtype, dense_stride
+from dynajit.loopir.index import Index, floordiv, mod
+from dynajit.loopir.lower_pieces import all_of, from_, below, guard
+from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+
+# Windows larger than this make a kernel longer than it is worth.
+LARGEST = 25
+
+
+def _pair(sizes: Sequence[int] | int) -> tuple[int, int]:
+    both = (sizes, sizes) if isinstance(sizes, int) else tuple(sizes)
+    return (both[0], both[-1])
+
+
+def _window(
+    build: Builder,
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Size, stride and padding of the windows, if kernels of ours are for them."""
+    size, step, pad = _pair(kernel), _pair(stride or kernel), _pair(padding)
+    symbolic = any(type(length) is not int for length in x.shape)
+    if build.program.device.type == "cpu" or symbolic or _pair(dilation) != (1, 1) or size[0] * size[1] > LARGEST:
+        raise NotLowered
+    if not x.dtype.is_floating_point:
+        raise NotLowered
+    return size, step, pad
+
+
+def max_pool(
+    build: Builder,
+    x: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil_mode: bool = False,
+) -> tuple[Value, Value]:
+    size, step, pad = _window(build, x, kernel_size, stride, padding, dilation)
+    height, width = x.shape[-2:]
+    dtype = compute_dtype(check_dtype(x.dtype))
+    lowest = nodes.const(float("-inf"), dtype)
+
+    def places(axes: Axes) -> Iterator[tuple[Scalar, list[Scalar], Scalar]]:
+        """The window's elements, the conditions under which each is one, and where it is, row by row."""
+        for down in range(size[0]):
+            for right in range(size[1]):
+                y, z = axes[-2] * step[0] + (down - pad[0]), axes[-1] * step[1] + (right - pad[1])
+                inside = [from_(y, 0), below(y, height), from_(z, 0), below(z, width)]
+                held = [condition for condition in inside if condition is not None]
+                element = convert(build.element(x, (*axes[:-2], y, z)), dtype)
+                yield guard(held, element, lowest), held, position(y * width + z)
+
+    def value(axes: Axes) -> Scalar:
+        best: Scalar = lowest
+        for element, _, _ in places(axes):
+            best = element if best is lowest else apply("maximum", best, element)
+        return convert(best, build.out[0].dtype)
+
+    def where(axes: Axes) -> Scalar:
+        best: Scalar = lowest
+        found: Scalar = none
+        for element, inside, at in places(axes):
+            # the first of the greatest, the last NaN; the first of all where none is more than minus infinity
+            taken = apply("or", apply("gt", element, best), apply("ne", element, element))
+            if found is none and not inside:
+                taken = nodes.const(True, torch.bool)
+            elif best is lowest or _unsure(found, none):
+                taken = apply("or", taken, all_of([apply("lt", found, nodes.const(0, torch.int64)), *inside]))
+            best, found = select(taken, element, best), select(taken, at, found)
+        return found
+
+    none = nodes.const(-1, torch.int64)
+    values, indices = build.out
+    greatest = build.pointwise(values.shape, value, dense_stride(values))
+    return greatest, build.pointwise(indices.shape, where, dense_stride(indices))
+
+
+def _unsure(found: Scalar, none: Scalar) -> bool:
+    """May no element have been found yet?"""
+    while isinstance(found, nodes.Op) and found.name == "where":
+        found = found.arguments[2]
+    return found is none
+
+
+@lowering(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(
+    build: Builder,
+    grad: Value,
+    x: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Value,
+) -> Value:
+    size, step, pad = _window(build, x, kernel_size, stride, padding, dilation)
+    width, dtype = x.shape[-1], compute_dtype(check_dtype(x.dtype))
+    zero = nodes.const(0, dtype)
+
+    def candidates(place: Index, dim: int) -> Iterator[tuple[Index, list[Scalar]]]:
+        """The windows along one dimension that the place may lie in, and the conditions that there is such a one."""
+        last = floordiv(place + pad[dim], step[dim])
+        for back in range(-(-size[dim] // step[dim])):
+            window = last + -back
+            # the place's distance from the window's start
+            within = below(mod(place + pad[dim], step[dim]) + back * step[dim], size[dim])
+            conditions = [from_(window, 0), below(window, grad.shape[dim - 2]), within]
+            yield window, [condition for condition in conditions if condition is not None]
+
+    def body(axes: Axes) -> Scalar:
+        own = position(axes[-2] * width + axes[-1])
+        total: Scalar = zero
+        for y, in_y in candidates(axes[-2], 0):
+            for z, in_z in candidates(axes[-1], 1):
+                where = (*axes[:-2], y, z)
+                chosen = apply("eq", build.element(indices, where), own)
+                part = select(chosen, convert(build.element(grad, where), dtype), zero)
+                total = apply("add", total, guard([*in_y, *in_z], part, zero))
+        return total
+
+    return build.result(body)

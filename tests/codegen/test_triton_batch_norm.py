@@ -1,0 +1,63 @@
+"""A training step of convolution, batch norm, ReLU and pooling by the kernels for GPUs, under Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
+
+import triton_harness
+
+import dynajit
+from dynajit.aot import decompositions
+from dynajit.backends import codegen
+from dynajit.codegen import ExternStep, Plan, generate
+
+
+def compiler(plans: list[Plan]) -> Any:
+    """Compiles graphs as if they were a GPU's; their plans run interpreted."""
+
+    def compile_fn(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Any:
+        plan = generate(*triton_harness.moved(gm, inputs), phase, triton_harness.GPU)
+        plans.append(plan)
+        return lambda *args: triton_harness.run(plan, *args)
+
+    return compile_fn
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_training_step(layout: torch.memory_format, momentum: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    dynajit.reset()
+    plans: list[Plan] = []
+    table = types.SimpleNamespace(for_codegen=lambda device: decompositions.for_codegen("cuda"))
+    monkeypatch.setattr(codegen, "_generate_default", compiler(plans))
+    monkeypatch.setattr(codegen, "decompositions", table)
+    model: Any = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    ).to(memory_format=layout)  # type: ignore[call-overload]
+    eager = copy.deepcopy(model)
+    compiled = dynajit.compile(model, dynamic=False)
+    for _ in range(2):
+        x = (torch.randn(2, 3, 24, 24) + 5).to(memory_format=layout)
+        actual, expected = compiled(x), eager(x)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        grad = torch.randn_like(expected)
+        actual.backward(grad)
+        expected.backward(grad)
+    for (name, actual), expected in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(
+            actual, expected, atol=1e-4, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    for actual, expected in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad, atol=2e-3, rtol=1e-3)
+    called = {str(step.target) for plan in plans for step in plan.steps if isinstance(step, ExternStep)}
+    assert called == {"aten.convolution.default", "aten.convolution_backward.default"}
+    for plan in plans[:2]:
+        triton_harness.compile_all(plan)
