@@ -26,9 +26,7 @@ def for_codegen(device: str = "cpu") -> Decompositions:
     # A release that lacks one of them has nothing to decompose there.
     names = _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
-    table: Decompositions = {**get_decompositions(operators), **_OWN}
-    if device != "cpu":
-        table.update(RULES)
+    table: Decompositions = {**get_decompositions(operators), **(_OWN if device == "cpu" else RULES)}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 
@@ -42,6 +40,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     return x * (mask.to(x.dtype) * (1 / (1 - p))), mask
 
 
+# On CPUs; a GPU draws in another way.
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become

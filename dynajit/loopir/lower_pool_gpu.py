@@ -13,7 +13,7 @@ from dynajit.loopir import nodes
 from dynajit.loopir.build import apply, compute_dtype, convert, select
 from dynajit.loopir.builder import Builder, check_dtype, dense_stride
 from dynajit.loopir.index import Index, floordiv, mod
-from dynajit.loopir.lower_pieces import all_of, from_, below, guard
+from dynajit.loopir.lower_pieces import all_of, below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 
