@@ -234,6 +234,15 @@ static PyObject *dict_with_hashes(PyObject *module, PyObject *const *args, Py_ss
     return made;
 }
 
+/* As where a handler ends: a generator's frames know of the exception that the generator handles, not of its caller's. */
+static PyObject *own_exception(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    PyObject *handled = PyThreadState_Get()->exc_info->exc_value;
+    return Py_NewRef(handled != NULL ? handled : Py_None);
+}
+
 static PyMethodDef methods[] = {
     {"type_lookup", type_lookup, METH_VARARGS,
      "type_lookup(type, name)\n--\n\nThe attribute in the type's MRO, no descriptor run. KeyError if there is none."},
@@ -246,6 +255,8 @@ static PyMethodDef methods[] = {
     {"raw_item", raw_item, METH_VARARGS,
      "raw_item(container, key)\n--\n\nItem of a dict, list or tuple past any __getitem__ of a subclass. KeyError."},
     {"dict_key", dict_key, METH_VARARGS, "dict_key(dict, index)\n--\n\nThe index-th key in iteration order."},
+    {"own_exception", own_exception, METH_NOARGS,
+     "own_exception()\n--\n\nThe exception being handled, not counting what callers of a running generator handle."},
     {"dict_with_hashes", (PyCFunction)(void (*)(void))dict_with_hashes, METH_FASTCALL,
      "dict_with_hashes(hashes, *keys_and_values)\n--\n\n"
      "A dict whose keys are taken to have these hashes; None: ask the key."},

@@ -125,7 +125,7 @@ class Calls(Tracer):
         frame = SymFrame(decoded, code, function.globals, locals_, cells, direct and not self.indirect_depth)
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
-            return GeneratorVal(frame)
+            return GeneratorVal(frame, *function.names())
         return self._run(frame)
 
     def _run(self, frame: SymFrame) -> Value:
@@ -244,6 +244,9 @@ class Calls(Tracer):
         found, where = lookup_type(kind, name)
         if found is MISSING:
             raise self.raised(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
+        if isinstance(found, types.GetSetDescriptorType):
+            # such as the __dict__ of a named tuple's subclass
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
         assert where is not None
         return bind(self, owner, kind, name, found, where, self.from_real(kind))
 

@@ -58,9 +58,11 @@ class Interpreter(Calls):
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []
         self.tensors: dict[int, Any] = {}
-        # the exception being handled (ConstVal of None: no one); None: as when the outermost frame was entered
+        # the exception being handled (ConstVal of None: no one); None: as when the outermost frame was entered. In a
+        # generator that is being run: by the generator, and those that its callers handle
         self.handled: Value | None = None
-        self.handled_outside = HandledVal()
+        self.handled_by_callers: tuple[Value | None, ...] = ()
+        self.handled_outside, self.context_outside = HandledVal(), HandledVal(inherited=True)
         self.direct_call = False
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
@@ -178,13 +180,22 @@ class Interpreter(Calls):
         if instr.handler is None:
             raise error
         made = error.value if isinstance(error.value, ExceptionVal) else None
-        if made is not None and self.handled is not made and isinstance(made.context, ConstVal):
-            self.journal.set_attr(made, "context", self.handled or self.handled_outside)
+        if made is not None and isinstance(made.context, ConstVal):
+            handled = self.topmost_handled()
+            if handled is not made:
+                self.journal.set_attr(made, "context", self.context_outside if handled is None else handled)
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
             frame.stack.append(ConstVal(0))  # only tracebacks ask for it, of code that is another when it runs
         frame.stack.append(error.value)
         frame.ip = instr.handler
+
+    def topmost_handled(self) -> Value | None:
+        """The exception that code run now sees as being handled; None: what was handled outside."""
+        for handled in (self.handled, *reversed(self.handled_by_callers)):
+            if not (isinstance(handled, ConstVal) and handled.value is None):
+                return handled
+        return ConstVal(None)
 
     def resume_generator(self, frame: SymFrame, value: Value) -> tuple[bool, Value]:
         """Go on in a suspended generator; (ended, value)."""

@@ -173,11 +173,12 @@ def return_const(tx: Any, frame: SymFrame, instr: Instr) -> Value:
 @opcode("RAISE_VARARGS")
 def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == 0:
-        if tx.handled is None:
+        handled = tx.topmost_handled()
+        if handled is None:
             raise GraphBreak(breaks.RAISES, "the exception that the caller handles")
-        if _is_none(tx.handled):
+        if _is_none(handled):
             raise tx.raised(RuntimeError, "No active exception to reraise")
-        raise Raised(tx.handled)
+        raise Raised(handled)
     cause = frame.pop() if instr.arg == 2 else None
     error = _exception_instance(tx, frame.pop())
     if cause is not None:

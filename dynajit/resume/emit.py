@@ -31,7 +31,7 @@ from dynajit.resume.plan import (
     resume_loop,
     resume_loop_handler,
 )
-from dynajit.resume.rebuild import Rebuilder, in_cycles, reachable
+from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
 from dynajit.values.base import NULL, Value
 from dynajit.values.exceptions import raised_at
 from dynajit.values.symbolic import SymVal
@@ -157,7 +157,9 @@ class Emission:
         if thrown is not None:
             return thrown
         lost = [made for made in self.tx.open_generators if made.needs_closing() and not _among(made, needed)]
-        return lost[0] if lost else next((value for value in needed if not value.rebuildable()), None)
+        if lost:
+            return lost[0]
+        return next((value for value in needed if not value.rebuildable() or holds_itself(value)), None)
 
     # -- the code
 

@@ -17,6 +17,7 @@ from dynajit.interp.machine import LocalBox
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.filling import replace_entries
+from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import payload_of
@@ -51,6 +52,11 @@ def in_cycles(values: Sequence[Value]) -> set[int]:
         and value.source is None
         and any(value is part for part in _parts(value))
     }
+
+
+def holds_itself(value: Value) -> bool:
+    """Whether a generator is among its own variables: neither could be made first."""
+    return isinstance(value, GeneratorVal) and value.source is None and any(value is part for part in _parts(value))
 
 
 def _parts(value: Value) -> list[Value]:

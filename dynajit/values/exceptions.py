@@ -11,6 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
@@ -99,7 +100,8 @@ class ExceptionVal(ObjVal):
             for arg in self.args.items:
                 out.push(arg)
 
-        out.call_const(maker(self.cls), push, 1 + len(self.args.items))
+        new = make_stop_iteration if issubclass(self.cls, StopIteration) else maker(self.cls)
+        out.call_const(new, push, 1 + len(self.args.items))
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
@@ -118,8 +120,19 @@ class ExceptionVal(ObjVal):
         return [*super().fill_children(), self.cause, self.context]
 
 
+def make_stop_iteration(cls: type[StopIteration], *args: Any) -> StopIteration:
+    """Its `value` is set where it is initialised; in generated code."""
+    made = StopIteration.__new__(cls, *args)
+    StopIteration.__init__(made, *args)
+    return made
+
+
 class HandledVal(Value):
-    """The exception (or None) that was being handled when the traced code was entered."""
+    """The exception (or None) that was being handled when the traced code was entered: by anybody (`inherited`), or by
+    the generator alone that the code is part of, as what is restored where a handler ends."""
+
+    def __init__(self, inherited: bool = False) -> None:
+        self.inherited = inherited
 
     def py_type(self) -> type:
         return BaseException
@@ -131,7 +144,7 @@ class HandledVal(Value):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, self.describe())
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(sys.exception, lambda: None, 0)
+        out.call_const(sys.exception if self.inherited else _C.own_exception, lambda: None, 0)
 
 
 class TracebackVal(Value):

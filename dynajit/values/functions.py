@@ -297,6 +297,12 @@ class FunctionVal(Value):
         else:
             self._write(tx, name, value)
 
+    def names(self) -> tuple[str, str]:
+        """`__name__` and `__qualname__` as they are now."""
+        written = [self.written.get(name) for name in ("__name__", "__qualname__")]
+        first, second = [value.const() if value is not None else None for value in written]
+        return first or self.name, second or self.qualname
+
     def _write(self, tx: Tracer, name: str, value: Value | None) -> None:
         tx.journal.set_item(self.written, name, value)
         if self.real_function is not None:

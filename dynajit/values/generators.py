@@ -26,9 +26,13 @@ class GeneratorVal(IteratorVal):
 
     kind = types.GeneratorType
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, name: str | None = None, qualname: str | None = None) -> None:
         self.frame = frame
+        #: the function's, when it was called
+        self.names = name or frame.code_object.co_name, qualname or frame.code_object.co_qualname
         self.state = "created"
+        #: the exception that it handles where it stands
+        self.handled: Value | None = ConstVal(None)
         #: it is dropped when the outermost frame returns, and would run code of its own then
         self.dropped = False
         #: the library's function that this is a traced stand-in for, with its arguments
@@ -39,7 +43,7 @@ class GeneratorVal(IteratorVal):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name in ("__name__", "__qualname__") and self.origin is None:
-            return ConstVal(getattr(self.frame.code_object, "co_" + name.strip("_")))
+            return ConstVal(self.names[name == "__qualname__"])
         if name.startswith("gi_"):
             raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{name} of {self.describe()}")
         return super().getattr(tx, name)
@@ -74,13 +78,18 @@ class GeneratorVal(IteratorVal):
 
     def _step(self, tx: Tracer, run: Any) -> Value:
         tx.journal.set_attr(self, "state", "running")
+        outer, callers = tx.handled, tx.handled_by_callers
+        tx.journal.set_attr(tx, "handled_by_callers", (*callers, outer))
+        tx.journal.set_attr(tx, "handled", self.handled)
         try:
             done, value = run()
         except Raised as error:
+            self._leave(tx, outer, callers)
             tx.journal.set_attr(self, "state", "closed")
             if issubclass(error.value.py_type(), StopIteration):
                 raise Raised(stop_iteration_error(tx, error.value)) from None
             raise
+        self._leave(tx, outer, callers)
         tx.journal.set_attr(self, "state", "closed" if done else "suspended")
         if self.needs_closing() and self not in tx.open_generators:
             tx.open_generators.append(self)
@@ -88,6 +97,12 @@ class GeneratorVal(IteratorVal):
         if done:
             raise Exhausted(value)
         return value  # type: ignore[no-any-return]
+
+    def _leave(self, tx: Tracer, outer: Value | None, callers: tuple[Value | None, ...]) -> None:
+        """The caller goes on: what the generator handles is its own affair."""
+        tx.journal.set_attr(self, "handled", tx.handled)
+        tx.journal.set_attr(tx, "handled", outer)
+        tx.journal.set_attr(tx, "handled_by_callers", callers)
 
     def _save(self, tx: Tracer) -> None:
         frame = self.frame
@@ -122,6 +137,8 @@ class GeneratorVal(IteratorVal):
         if self.state == "closed":
             return True
         handles = any(isinstance(value, (ExceptionVal, HandledVal)) for value in frame.stack)
+        if not (isinstance(self.handled, ConstVal) and self.handled.value is None) or self.names != _names(frame):
+            return False
         return not handles and NULL not in frame.stack and segments(frame.code) is not None
 
     def children(self) -> Sequence[Value]:
@@ -174,6 +191,10 @@ def stands_for(
     if isinstance(made, GeneratorVal):
         made.origin = real, list(args), kwargs or {}
     return made
+
+
+def _names(frame: Any) -> tuple[str, str]:
+    return frame.code_object.co_name, frame.code_object.co_qualname
 
 
 def _nothing() -> None:

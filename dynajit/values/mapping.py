@@ -6,6 +6,7 @@ In: keys and values, or a real `dict` with its source, read key by key until som
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,16 +103,26 @@ class DictVal(Value):
         if self.complete:
             return
         assert self.real_dict is not None and self.source is not None
-        real = self.real_dict
-        tx.guard(self.source, "DICT_KEYS", tuple(dict.keys(real)))
+        pairs = self._real_items()
+        tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
         old = dict(self.entries)
         entries: dict[Any, tuple[Value, Any]] = {}
-        for position, (real_key, real_value) in enumerate(dict.items(real)):
+        for position, (real_key, real_value) in enumerate(pairs):
             key = self._wrap_key(tx, real_key, position)
             hashed = key.hash_key(tx)
             entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key, self.raw)))
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
+
+    def _real_items(self) -> list[tuple[Any, Any]]:
+        """In their own order, which an OrderedDict keeps apart from its entries."""
+        assert self.real_dict is not None
+        if not isinstance(self.real_dict, collections.OrderedDict):
+            return [*dict.items(self.real_dict)]
+        try:
+            return [*collections.OrderedDict.items(self.real_dict)]
+        except KeyError:
+            self.unsupported("iteration over keys that were taken away behind its back")
 
     def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
         assert self.source is not None
@@ -270,7 +281,7 @@ class DictIterator(IteratorVal):
         self.backwards = backwards
         self.size: int | None = None
         self.removals = mapping.removals
-        self.kind = type(iter(getattr({}, what)()))
+        self.kind = type(iter(getattr(mapping.kind(), what)()))
 
     def next(self, tx: Tracer) -> Value:
         self.mapping.materialise(tx)
@@ -311,7 +322,7 @@ class DictIterator(IteratorVal):
 
 def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards: bool) -> Any:
     """An iterator over a dictionary that has given `index` items; in generated code."""
-    view = getattr(dict, what)(mapping)
+    view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
     iterator = reversed(view) if backwards else iter(view)
     for _ in range(index):
         next(iterator)
@@ -557,7 +568,7 @@ def setdefault(tx: Tracer, self: DictVal, key: Value, default: Value | None = No
 
 
 @dict_method
-def update(tx: Tracer, self: DictVal, other: Value | None = None, **kwargs: Value) -> Value:
+def update(tx: Tracer, self: DictVal, other: Value | None = None, /, **kwargs: Value) -> Value:
     for key, value in pairs_of(tx, other) if other is not None else ():
         self.setitem(tx, key, value)
     for name, value in kwargs.items():

@@ -246,3 +246,26 @@ def test_ordered_dictionaries_with_own_keys() -> None:
         return len(table)
 
     check(program)
+
+
+def test_keys_named_like_parameters() -> None:
+    def program(x: torch.Tensor) -> Any:
+        table: dict[str, Any] = {}
+        table.update(other=1, self=2, tx=3)
+        return table, dict(self=1, other=2), dict({"a": 1}, self=x + 1)  # noqa: C408
+
+    check(program)
+
+
+class Point(collections.namedtuple("Point", "a b")):
+    """Has a dictionary, too."""
+
+
+def test_instances_of_c_classes_with_a_dictionary() -> None:
+    def program(x: torch.Tensor) -> Any:
+        point = Point(1, x + 1)
+        point.c = 5
+        ordered = collections.OrderedDict(a=1)
+        return point.__dict__, point, ordered.__dict__, type(iter(ordered)).__name__
+
+    check(program)

@@ -512,9 +512,10 @@ def exc_info(tx: Tracer) -> Value:
 
 
 def _handled(tx: Tracer, asked: str) -> Value:
-    if tx.caller_module() != "contextlib" or (tx.handled is None and sys.exception() is not None):
+    handled = tx.topmost_handled()
+    if tx.caller_module() != "contextlib" or (handled is None and sys.exception() is not None):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, asked)
-    return tx.handled if tx.handled is not None else ConstVal(None)
+    return handled if handled is not None else ConstVal(None)
 
 
 @builtin(sys.exception)

@@ -30,11 +30,22 @@ from dynajit.values.subclasses import make_payload
 
 def _on_payload(model: Model) -> Model:
     @functools.wraps(model)  # the signature is looked at
-    def wrapped(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         target = payload_of(self)
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
         return model(tx, target, *args, **kwargs)
+
+    return wrapped
+
+
+def _on_plain_dict(model: Model) -> Model:
+    @functools.wraps(model)
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+        mapping = payload_of(self)
+        if isinstance(mapping, DictVal) and mapping.kind is not dict:
+            mapping.unsupported("a method of dict that goes past the order")
+        return model(tx, self, *args, **kwargs)
 
     return wrapped
 
@@ -144,8 +155,12 @@ def ne(tx: Tracer, self: Value, other: Value) -> Value:
     return ConstVal(not tx.equal(self, payload_of(other)))
 
 
+for _name in ("__setitem__", "__delitem__", "pop", "popitem", "clear", "update", "setdefault"):
+    BUILTINS[dict.__dict__[_name]] = _on_plain_dict(BUILTINS[dict.__dict__[_name]])
+
+
 @builtin(dict.__init__, collections.OrderedDict.__init__)
-def dict_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+def dict_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     return payload_of(self).call_method(tx, "update", args, kwargs)
 
 

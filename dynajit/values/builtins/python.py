@@ -281,7 +281,7 @@ def tuple_(tx: Tracer, items: Value | None = None) -> Value:
 
 
 @constructor(dict)
-def dict_(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
+def dict_(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
     made = DictVal()
     made.call_method(tx, "update", [other] if other is not None else [], kwargs)
     return made
