@@ -192,6 +192,10 @@ int dj_cuda_driver_init(PyObject *module);
 int dj_plan_executor_init(PyObject *module);
 int dj_graph_replay_init(PyObject *module);
 
+/* ---- memory_pool.cpp: large blocks of CPU memory that are kept for the next tensors ---- */
+
+int dj_memory_pool_init(PyObject *module);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,7 @@
  *
  * In: what dynajit/runtime/native.py makes of a plan. Out: a callable from the graph's inputs to the tuple of outputs.
  * One more kind of step: a struct in plan_executor.h, a case in `add_step`, an operator() of the executor. */
+#include "memory_pool.h"
 #include "plan_executor.h"
 
 #include <torch/csrc/Device.h>
@@ -24,7 +25,7 @@ struct ExecutorObject {
     PyObject *weakrefs;
 };
 
-enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kTouch };
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch };
 
 void need(bool fine)
 {
@@ -113,7 +114,24 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, plain) */
+/* (kind, library, address, slots, errors or None) */
+CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
+{
+    CpuKernelStep step{item(given, 1), nullptr, PyLong_AsVoidPtr(item(given, 2)), nullptr,
+                       slot_numbers(plan, item(given, 3), false)};
+    need(!PyErr_Occurred());
+    PyObject *errors = item(given, 4);
+    if (errors != Py_None) {
+        need(PyTuple_Check(errors));
+        step.errors = Py_NewRef(errors);
+    }
+    step.call = cpu_call(step.slots.size(), step.errors != nullptr);
+    need(step.call != nullptr);
+    Py_INCREF(step.owner);
+    return step;
+}
+
+/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, own, plain) */
 ExternStep extern_step(const NativePlan &plan, PyObject *given)
 {
     const char *name = PyUnicode_AsUTF8(item(given, 1));
@@ -124,7 +142,8 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
     PyObject *values = item(given, 3), *patches = item(given, 4);
     need(length(values) == static_cast<Py_ssize_t>(arguments.size()));
     std::vector<bool> is_patched(arguments.size(), false);
-    ExternStep step{op, {}, {}, slot_numbers(plan, item(given, 5), true), {}, PyObject_IsTrue(item(given, 7)) == 1};
+    ExternStep step{op, {}, {}, slot_numbers(plan, item(given, 5), true), {}, slot_numbers(plan, item(given, 7), true),
+                    PyObject_IsTrue(item(given, 8)) == 1};
     for (Py_ssize_t i = 0; i < length(patches); i++) {
         PyObject *patch = item(patches, i);
         Patch made{static_cast<int>(as_long(item(patch, 0))), static_cast<int>(as_long(item(patch, 1))),
@@ -140,7 +159,7 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
     for (int check : numbers<int>(item(given, 6))) {
         step.check.push_back(check != 0);
     }
-    need(step.check.size() == step.outputs.size());
+    need(step.check.size() == step.outputs.size() && step.own.size() == step.outputs.size());
     return step;
 }
 
@@ -171,6 +190,9 @@ void add_step(NativePlan &plan, PyObject *given)
         plan.steps.emplace_back(PythonStep{Py_NewRef(item(given, 1)), slot_numbers(plan, item(given, 2), false),
                                            slot_numbers(plan, item(given, 3), true)});
         break;
+    case kCpuKernel:
+        plan.steps.emplace_back(cpu_kernel_step(plan, given));
+        break;
     case kTouch:
         plan.steps.emplace_back(TouchStep{slot_at(1)});
         break;
@@ -185,7 +207,7 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
     need(THPDevice_Check(device));
     plan.device = reinterpret_cast<THPDevice *>(device)->device;
     plan.keys = c10::DispatchKeySet(plan.device.type() == c10::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-    plan.allocator = c10::GetAllocator(plan.device.type());
+    plan.allocator = plan.device.is_cpu() ? pool_allocator() : c10::GetAllocator(plan.device.type());
     for (Py_ssize_t i = 0; i < length(buffers); i++) {
         plan.buffers.push_back(buffer_spec(item(buffers, i)));
     }
@@ -288,6 +310,10 @@ int executor_traverse(PyObject *object, visitproc visit, void *arg)
         else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
             Py_VISIT(python->function);
         }
+        else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
+            Py_VISIT(function->owner);
+            Py_VISIT(function->errors);
+        }
     }
     return 0;
 }
@@ -310,6 +336,10 @@ int executor_clear(PyObject *object)
         }
         else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
             Py_DECREF(python->function);
+        }
+        else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
+            Py_DECREF(function->owner);
+            Py_XDECREF(function->errors);
         }
     }
     for (const Output &output : plan->outputs) {

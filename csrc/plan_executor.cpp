@@ -2,9 +2,12 @@
  *
  * In: a plan as plain data (see dynajit/runtime/native.py), built once by plan_builder.cpp; then the graph's inputs.
  * Out: the tuple of its outputs. Kernels go through the driver to the current stream, memory comes from torch's
- * allocator for the device, other operators are called through the dispatcher. The GIL is released meanwhile. */
+ * allocator for the device or, on CPUs, from the memory pool; other operators are called through the dispatcher. The GIL
+ * is released meanwhile. */
+#include "memory_pool.h"
 #include "plan_executor.h"
 
+#include <array>
 #include <dlfcn.h>
 
 #include <ATen/EmptyTensor.h>
@@ -36,13 +39,13 @@ bool same_strides(const at::Tensor &tensor, const BufferSpec &spec)
 /* The tensor with the strides that kernels were compiled for. */
 at::Tensor fixed(at::Tensor tensor, const BufferSpec &spec)
 {
-    if (tensor.sizes() != c10::IntArrayRef(spec.sizes) || tensor.scalar_type() != spec.dtype) {
-        fail("the operator's fake implementation and its kernel disagree about a result's shape or dtype");
+    if (tensor.sizes() != c10::IntArrayRef(spec.sizes)) {
+        fail("the operator's fake implementation and its kernel disagree about a result's shape");
     }
-    if (tensor.numel() == 0 || same_strides(tensor, spec)) {
+    if (tensor.scalar_type() == spec.dtype && (tensor.numel() == 0 || same_strides(tensor, spec))) {
         return tensor;
     }
-    at::Tensor made = at::empty_strided(spec.sizes, spec.strides, tensor.options());
+    at::Tensor made = at::empty_strided(spec.sizes, spec.strides, tensor.options().dtype(spec.dtype));
     return made.copy_(tensor);
 }
 
@@ -165,6 +168,31 @@ struct Executor {
         }
     }
 
+    void operator()(const CpuKernelStep &step)
+    {
+        constexpr size_t kFew = 32;
+        std::array<char *, kFew> few;
+        std::vector<char *> many;
+        char **addresses = few.data();
+        if (step.slots.size() > kFew) {
+            many.resize(step.slots.size());
+            addresses = many.data();
+        }
+        for (size_t i = 0; i < step.slots.size(); i++) {
+            addresses[i] = at(step.slots[i]).address;
+            if (addresses[i] == nullptr && spec(step.slots[i]).bytes != 0) {
+                fail("a kernel was given a tensor without memory of its own");
+            }
+        }
+        int status = step.call(step.function, addresses);
+        if (step.errors != nullptr && status != 0) {
+            PyGILState_STATE state = PyGILState_Ensure();
+            PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(step.errors, status - 1));
+            PyGILState_Release(state);
+            throw PythonError();
+        }
+    }
+
     c10::IValue patched(const Patch &patch)
     {
         if (patch.kind == 0) {
@@ -214,6 +242,9 @@ struct Executor {
                 continue;
             }
             at::Tensor tensor = std::move(results[i]).toTensor();
+            if (step.own[i] >= 0) {
+                set_tensor(at(step.own[i]), tensor);
+            }
             bool check = step.check[i] && spec(slot).known && tensor.defined();
             set_tensor(at(slot), check ? fixed(std::move(tensor), spec(slot)) : std::move(tensor));
         }
@@ -282,7 +313,39 @@ struct Executor {
     }
 };
 
+template <typename Result, size_t... I>
+int call_with(void *function, char *const *addresses, std::index_sequence<I...>)
+{
+    using Pointer = Result (*)(decltype(static_cast<void>(I), static_cast<char *>(nullptr))...);
+    if constexpr (std::is_void_v<Result>) {
+        reinterpret_cast<Pointer>(function)(addresses[I]...);
+        return 0;
+    }
+    else {
+        return reinterpret_cast<Pointer>(function)(addresses[I]...);
+    }
+}
+
+template <typename Result, size_t N> int call_of(void *function, char *const *addresses)
+{
+    return call_with<Result>(function, addresses, std::make_index_sequence<N>());
+}
+
+constexpr size_t kMostArguments = 96;
+
+template <typename Result, size_t... N> constexpr auto calls(std::index_sequence<N...>)
+{
+    return std::array<CpuCall, sizeof...(N)>{call_of<Result, N>...};
+}
+
 } // namespace
+
+CpuCall cpu_call(size_t arity, bool checked)
+{
+    static constexpr auto plain = calls<void>(std::make_index_sequence<kMostArguments + 1>());
+    static constexpr auto with_status = calls<int>(std::make_index_sequence<kMostArguments + 1>());
+    return arity > kMostArguments ? nullptr : checked ? with_status[arity] : plain[arity];
+}
 
 Run::~Run()
 {
@@ -372,6 +435,10 @@ void execute(Run &run)
         guard.reset_device(run.plan.device);
     }
     run.stream = current_stream(run.plan.device);
+    std::optional<PoolScope> pooled;
+    if (run.plan.device.type() == c10::kCPU) {
+        pooled.emplace();
+    }
     Executor executor(run);
     for (const Step &step : run.plan.steps) {
         std::visit(executor, step);

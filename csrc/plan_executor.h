@@ -42,6 +42,17 @@ struct KernelStep {
     std::vector<int> checked; /* positions of arguments whose alignment is not known */
     unsigned programs;
 };
+/* Calls a C function with these addresses; what it returns. */
+using CpuCall = int (*)(void *function, char *const *addresses);
+/* How to call a function of so many addresses, or null where there are too many; `checked`: it returns an int. */
+CpuCall cpu_call(size_t arity, bool checked);
+struct CpuKernelStep {
+    PyObject *owner; /* keeps the function's library open */
+    PyObject *errors; /* what the statuses from 1 on stand for, or null if the function returns none */
+    void *function;
+    CpuCall call;
+    std::vector<int> slots;
+};
 struct Patch {
     int argument;
     int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors */
@@ -53,6 +64,7 @@ struct ExternStep {
     std::vector<Patch> patches;
     std::vector<int> outputs; /* -1: not kept */
     std::vector<bool> check;
+    std::vector<int> own; /* where a checked result goes as the operator gave it; -1: nowhere */
     bool plain; /* a function of torch's own: no result shares memory with an argument, nothing is written to */
 };
 struct ViewStep {
@@ -70,7 +82,8 @@ struct PythonStep {
 struct TouchStep {
     int slot; /* an input that a kernel has written to */
 };
-using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, TouchStep>;
+using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, CpuKernelStep,
+                          TouchStep>;
 
 struct Output {
     int slot;         /* -1: the object */

@@ -29,6 +29,7 @@ from dynajit.interp.policy import module_policy  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
+from dynajit.runtime.memory import stats as memory_stats  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
+    "memory_stats",
     "module_policy",
     "register_backend",
     "reset",

@@ -21,7 +21,7 @@ from dynajit import api, script
 from dynajit.config import config
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
-from dynajit.runtime import store, toolchain
+from dynajit.runtime import memory, store, toolchain
 
 
 def doctor(arguments: list[str]) -> int:
@@ -49,6 +49,7 @@ def doctor(arguments: list[str]) -> int:
         print(f"C compiler  {error}")
         fine = False
     print(f"cache       {store.find().root}")
+    print(f"memory      {memory.stats()}")
     print("settings")
     print("\n".join(f"  {line}" for line in config.describe().splitlines()))
     return 0 if fine else 1

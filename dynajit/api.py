@@ -305,8 +305,10 @@ def _settings_of(fn: Any) -> dict[str, Any]:
 
 
 def reset() -> None:
-    """Forget all compiled variants and counts; the next call of anything compiled compiles again."""
+    """Forget all compiled variants and counts; the next call of anything compiled compiles again. Memory kept for CPU
+    tensors goes back to the system."""
     reset_caches()
+    _C.memory_pool_trim()
     counters.clear()
     compile_times().clear()
 

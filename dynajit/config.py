@@ -51,6 +51,9 @@ class Config:
     simd: str = _doc(
         "auto", "vector instructions of CPU kernels: auto (what this machine has), avx512, avx2, neon, none"
     )
+    memory_pool_mb: int = _doc(
+        1024, "memory of dead CPU tensors of compiled graphs kept for the next ones, at most so many megabytes; 0: none"
+    )
     debug: bool = _doc(False, "write each compile's graphs, code, guards and times into a folder of its own")
     debug_dir: str = _doc("dynajit_debug", "where these folders are made")
     debug_inputs: bool = _doc(

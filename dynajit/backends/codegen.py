@@ -24,7 +24,7 @@ from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs, phases, records
-from dynajit.runtime import autotune, cuda_graphs, executor, gpu, toolchain, triton_compiler
+from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 
 # No option changes what is generated yet; a name nobody knows is an error all the same.
 _OPTIONS: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str
             device = _kernel_device(gm)
             choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
             plan = _with_separate_objects(generator.generate(gm, inputs, name, device, choose), gm)
-            compiled = executor.build(plan) if device.type == "cpu" else gpu.build(plan)
+            compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
                 compiled = cuda_graphs.record(plan, compiled)
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError) as error:

@@ -77,6 +77,7 @@ class _Writer:
         self.plan = plan
         self.scope: dict[str, Any] = {"_fix": _fix, "refused": refused, "math": math}
         self.scope.update(_with_sizes=_with_sizes, float_bits=_C.float_bits)
+        self.scope.update(_enter_pool=_C.memory_pool_enter, _leave_pool=_C.memory_pool_leave)
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self._taken: set[str] = {kernel.name for kernel in plan.kernels} | {"_", "refused", "_library", "math"}
@@ -117,7 +118,9 @@ class _Writer:
                     self._free(step)
         outputs = "".join(f"{self._output(place, value)}, " for place, value in enumerate(plan.outputs))
         self.lines.append(f"return ({outputs.strip()})" if plan.outputs else "return ()")
-        return "\n    ".join([f"def call({parameters}):", *self.lines]) + "\n"
+        opening = [f"def call({parameters}):", "    _enter_pool()", "    try:"]
+        body = [f"        {line}" for line in self.lines]
+        return "\n".join([*opening, *body, "    finally:", "        _leave_pool()"]) + "\n"
 
     def _alloc(self, step: AllocStep) -> None:
         buffer = self.plan.buffers[step.buffer]

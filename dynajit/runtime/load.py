@@ -1,11 +1,14 @@
 """Compiled C into this process.
 
 In:  C source and what to call in it.
-Out: an open `Library`; its functions take addresses as integers, and the GIL is released while one runs.
+Out: an open `Library`: addresses of functions for native plans, or functions that take addresses as integers, during
+     which the GIL is released.
 """
 
 from __future__ import annotations
 
+import _ctypes
+import ctypes
 import functools
 import hashlib
 import weakref
@@ -25,18 +28,26 @@ class Library:
     """An open shared object. The functions it hands out do not keep it open: hold on to it while they may be called."""
 
     def __init__(self, path: Path) -> None:
-        # Imported here because it brings a C parser along that a process with warm graphs only may never need.
-        import cffi
-
         self.path = path
-        self._ffi = cffi.FFI()
-        # ABI mode: nothing is generated or compiled for the binding. cffi releases the GIL around each call.
-        self._library = self._ffi.dlopen(str(path))
+        self._library = ctypes.CDLL(str(path))
+        weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
+
+    def address(self, name: str) -> int:
+        """Where the function of that name is."""
+        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
+        assert address is not None
+        return address
 
     def functions(self, prototypes: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
         """The functions of these names; a prototype has `{}` for the name: "void {}(uintptr_t, uintptr_t);"."""
-        self._ffi.cdef("\n".join(text.format(name) for name, text in prototypes.items()), override=True)
-        return {name: getattr(self._library, name) for name in prototypes}
+        # Imported here because it brings a C parser along, and most processes never need it.
+        import cffi
+
+        ffi = cffi.FFI()
+        ffi.cdef("\n".join(text.format(name) for name, text in prototypes.items()))
+        # ABI mode: nothing is generated or compiled for the binding. cffi releases the GIL around each call.
+        library = ffi.dlopen(str(self.path))
+        return {name: getattr(library, name) for name in prototypes}
 
 
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()

@@ -1,6 +1,6 @@
 """A call plan as the plain data that `csrc/plan_builder.cpp` makes a native executor of.
 
-In:  a `codegen.plan.Plan` whose kernels run on a GPU, and the kernels loaded.
+In:  a `codegen.plan.Plan`, and its kernels loaded: for a GPU `_C.GpuKernel`s, for CPUs `CpuKernel`s.
 Out: `build(plan, kernels)`: a `_C.PlanExecutor`. Tensors live in numbered slots: inputs first, then whatever else has
      a name. Operators of torch's are called through the dispatcher with arguments converted once; what is no operator
      is a Python function of slots.
@@ -9,6 +9,7 @@ One more kind of step: a case in `_Writer.step`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,14 +29,24 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 
-_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _TOUCH = range(8)
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH = range(9)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """A C function: its address, what keeps its library open, and what the statuses it returns stand for (None: it
+    returns none)."""
+
+    address: int
+    owner: object
+    errors: tuple[str, ...] | None = None
 
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
-    """The plan's executor; `kernels` are `_C.GpuKernel`s by name."""
+    """The plan's executor; `kernels` are the loaded kernels by name."""
     writer = _Writer(plan, kernels)
     steps = [writer.step(step) for step in plan.steps]
-    outputs = [(writer.slot(out.name), None) if isinstance(out, BufferRef) else (-1, out) for out in plan.outputs]
+    outputs = [writer.output(place, value) for place, value in enumerate(plan.outputs)]
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
     return _C.PlanExecutor(plan.device, len(plan.inputs), writer.buffers(), constants, steps, outputs)
 
@@ -54,12 +65,22 @@ class _Writer:
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
         self.tensors = tensors_used(plan)
         self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
+        self.laid_out = _laid_out(plan) if plan.device.type == "cpu" else None
         # Memory from torch's allocators starts at multiples of 16; inputs and results of operators may not.
         self.aligned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)}
 
     def slot(self, name: str) -> int:
         """The number of a tensor's slot."""
         return self.slots.setdefault(name, len(self.slots))
+
+    def output(self, place: int, value: Any) -> tuple[int, Any]:
+        """Where an output comes from: its slot, or the value itself."""
+        if not isinstance(value, BufferRef):
+            return -1, value
+        own = f"{value.name}.own"  # no name of a buffer has a dot
+        if own in self.slots and (self.plan.returns is None or place < self.plan.returns):
+            return self.slots[own], None
+        return self.slot(value.name), None
 
     def buffers(self) -> list[Any]:
         """What is known of each slot."""
@@ -78,8 +99,11 @@ class _Writer:
             case AllocStep(buffer, str(reuse)):
                 return _REUSE, self.slot(buffer), self.slot(reuse), buffer in self.tensors
             case KernelStep(kernel, args, _, programs):
+                loaded = self.kernels[kernel]
+                if isinstance(loaded, CpuKernel):
+                    return _CPU_KERNEL, loaded.owner, loaded.address, tuple(map(self.slot, args)), loaded.errors
                 checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
-                return _KERNEL, self.kernels[kernel], tuple(map(self.slot, args)), checked, programs
+                return _KERNEL, loaded, tuple(map(self.slot, args)), checked, programs
             case ViewStep(output, base, offset):
                 return _VIEW, self.slot(output), self.slot(base), offset, output in self.visible
             case FreeStep(buffers):
@@ -98,9 +122,18 @@ class _Writer:
         if given is None:
             return self._python(step, outputs)
         schema = step.target._schema
-        check = tuple(int(step.check and name is not None and name in self.plan.buffers) for name in step.outputs)
+        check = tuple(int(step.check and self._relied_on(name)) for name in step.outputs)
+        own = tuple(self._own(name) if checked else -1 for name, checked in zip(step.outputs, check, strict=True))
         plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
-        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, plain
+        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, own, plain
+
+    def _relied_on(self, name: str | None) -> bool:
+        """Does anything rely on the strides that this result was to have?"""
+        return name in self.plan.buffers and (self.laid_out is None or name in self.laid_out)
+
+    def _own(self, name: str | None) -> int:
+        """The slot for a result as its operator gave it, -1 if the user does not see it."""
+        return self.slot(f"{name}.own") if self.laid_out is not None and name in self.visible else -1
 
     def _native_arguments(self, step: ExternStep) -> tuple[list[Any], list[Any]] | None:
         """The values of the schema's arguments, and which of them are tensors of slots; None where an argument or
@@ -138,7 +171,8 @@ class _Writer:
 
     def _python(self, step: ExternStep, outputs: tuple[int, ...]) -> tuple[Any, ...]:
         names = tuple(dict.fromkeys(ref.name for ref in refs_in((step.args, step.kwargs))))
-        function = functools.partial(_call, step, names, self.plan.buffers)
+        known = {str(name): self.plan.buffers[str(name)] for name in step.outputs if self._relied_on(name)}
+        function = functools.partial(_call, step, names, known)
         return _PYTHON, function, tuple(map(self.slot, names)), outputs
 
 
@@ -182,6 +216,16 @@ def _fixed(value: Any, buffer: Any) -> Any:
         return value
     made = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=value.device)
     return made.copy_(value)
+
+
+def _laid_out(plan: Plan) -> set[str]:
+    """The buffers whose strides something relies on: kernels, views, the backward graph. To the user and to other
+    operators goes what an operator gave."""
+    found = {arg for step in plan.steps if isinstance(step, KernelStep) for arg in step.args}
+    found |= {step.base for step in plan.steps if isinstance(step, ViewStep)}
+    if plan.returns is not None:
+        found |= {ref.name for ref in plan.outputs[plan.returns :] if isinstance(ref, BufferRef)}
+    return found
 
 
 def tensors_used(plan: Plan) -> set[str]:

@@ -108,12 +108,13 @@ def test_operators(driver: ctypes.CDLL) -> None:
     torch.testing.assert_close((first, third), (two[:6], two[12:]))
 
 
-def test_results_get_the_strides_kernels_expect(driver: ctypes.CDLL) -> None:
-    steps: list[Step] = [ExternStep(aten.t.default, (BufferRef("x"),), {}, ("y",))]
-    square = {"x": ((3, 3), (3, 1)), "y": ((3, 3), (3, 1))}
+def test_views_get_the_strides_they_expect_and_the_user_the_operator_s_own(driver: ctypes.CDLL) -> None:
+    steps: list[Step] = [ExternStep(aten.t.default, (BufferRef("x"),), {}, ("y",)), ViewStep("v", "y", 1)]
+    square = {"x": ((3, 3), (3, 1)), "y": ((3, 3), (3, 1)), "v": ((8,), (1,))}
     x = torch.randn(3, 3)
-    (y,) = build(plan(steps, [BufferRef("y")], **square))(x)
-    assert y.stride() == (3, 1) and torch.equal(y, x.t())
+    y, v = build(plan(steps, [BufferRef("y"), BufferRef("v")], **square))(x)
+    assert y.stride() == (1, 3) and torch.equal(y, x.t())
+    assert torch.equal(v, x.t().flatten()[1:])
 
 
 def test_views_and_aliases(driver: ctypes.CDLL) -> None:
@@ -168,7 +169,8 @@ def test_errors(driver: ctypes.CDLL) -> None:
     with pytest.raises(KeyError, match="mine"):
         build(plan([ExternStep(broken, (BufferRef("x"),), {}, ("y",))], [BufferRef("y")]))(torch.randn(8))
     with pytest.raises(RuntimeError, match="disagree about a result's shape"):
-        build(plan([ExternStep(aten.sin.default, (BufferRef("x"),), {}, ("y",))], [BufferRef("y")]))(torch.randn(3))
+        steps = [ExternStep(aten.sin.default, (BufferRef("x"),), {}, ("y",)), ViewStep("v", "y", 0)]
+        build(plan(steps, [BufferRef("v")], v=((8,), (1,))))(torch.randn(3))
 
 
 def test_kernels_that_do_not_load(driver: ctypes.CDLL) -> None:
