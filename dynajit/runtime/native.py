@@ -154,7 +154,7 @@ class _Writer:
             if patch is not None:
                 patches.append(patch)
                 value = None
-            elif any(refs_in(value)) or isinstance(value, torch.Tensor):
+            elif any(refs_in(value)) or isinstance(value, torch.Tensor) or _number_for_tensor(argument.type, value):
                 return None
             values.append(_plain(value))
         return values, patches
@@ -179,6 +179,11 @@ class _Writer:
 def _plain(value: Any) -> Any:
     """fx's own lists stand for plain ones."""
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _number_for_tensor(kind: Any, value: Any) -> bool:
+    """Is the value a number where the operator takes a tensor? Python's calls make one of it."""
+    return isinstance(value, (bool, int, float, complex)) and "Tensor" in str(kind)
 
 
 def _returns_tensors(kind: Any) -> bool:
