@@ -7,6 +7,7 @@ Out: `build(plan)`: a function from the graph's inputs to the tuple of its outpu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +44,9 @@ def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
     if not plan.kernels:
         return {}
     library = load.load_source(plan.source)
+    refused = functools.partial(executor.refused, plan.eager)
     return {
-        kernel.name: native.CpuKernel(library.address(kernel.name), library, kernel.errors if kernel.checked else None)
+        kernel.name: native.CpuKernel(library.address(kernel.name), library, refused if kernel.checked else None)
         for kernel in plan.kernels
         if isinstance(kernel, KernelInfo)
     }

@@ -342,8 +342,9 @@ def _reinterpret(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def refused(eager: Callable[..., Any], *inputs: Any) -> None:
+def refused(eager: Callable[..., Any] | None, *inputs: Any) -> None:
     """A kernel met a value that the operator refuses: run the graph operator by operator for the operator's error."""
     with torch.no_grad():
-        eager(*inputs)
+        if eager is not None:
+            eager(*inputs)
     raise IndexError("index out of range")
