@@ -114,16 +114,19 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, library, address, slots, what to call where a value is refused or None) */
+/* (kind, library, address, slots, errors or None) */
 CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
 {
     CpuKernelStep step{item(given, 1), nullptr, PyLong_AsVoidPtr(item(given, 2)), nullptr,
                        slot_numbers(plan, item(given, 3), false)};
     need(!PyErr_Occurred());
-    PyObject *refused = item(given, 4);
-    step.call = cpu_call(step.slots.size(), refused != Py_None);
+    PyObject *errors = item(given, 4);
+    if (errors != Py_None) {
+        need(PyTuple_Check(errors));
+        step.errors = Py_NewRef(errors);
+    }
+    step.call = cpu_call(step.slots.size(), step.errors != nullptr);
     need(step.call != nullptr);
-    step.refused = refused != Py_None ? Py_NewRef(refused) : nullptr;
     Py_INCREF(step.owner);
     return step;
 }
@@ -309,7 +312,7 @@ int executor_traverse(PyObject *object, visitproc visit, void *arg)
         }
         else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
             Py_VISIT(function->owner);
-            Py_VISIT(function->refused);
+            Py_VISIT(function->errors);
         }
     }
     return 0;
@@ -336,7 +339,7 @@ int executor_clear(PyObject *object)
         }
         else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
             Py_DECREF(function->owner);
-            Py_XDECREF(function->refused);
+            Py_XDECREF(function->errors);
         }
     }
     for (const Output &output : plan->outputs) {

@@ -6,7 +6,6 @@ Out: a callable taking the graph's inputs and returning its outputs.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +22,6 @@ from dynajit.symbols import is_symbolic
 
 # (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
 CompileFn = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
-# torch's tracers patch torch while they trace: one at a time.
-_tracing = threading.RLock()
 
 
 def compile_joint(
@@ -38,16 +35,6 @@ def compile_joint(
     The result is a callable with the graph's inputs and outputs. It belongs to the grad mode, inference mode, autocast
     state and input metadata that it was compiled under: the caller guards on them.
     """
-    with _tracing:
-        return _compile_joint(gm, example_inputs, compile_fn, decompositions)
-
-
-def _compile_joint(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_fn: CompileFn,
-    decompositions: Decompositions | None,
-) -> Callable[..., Any]:
     inside = without_inference_mode(gm)
     if inside is not None:
         with torch.inference_mode(inside[1]):
