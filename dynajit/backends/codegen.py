@@ -104,7 +104,8 @@ def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str
             compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
                 compiled = cuda_graphs.record(plan, compiled)
-    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError) as error:
+    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+        # OSError: there is no place left to write a kernel to
         _tell(f"{error}; such graphs run operator by operator")
         return _run_op_by_op(gm, inputs, phase)
     _report(plan, phase)
@@ -160,7 +161,7 @@ def _run_op_by_op(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Ca
 
 
 def _tell(reason: str) -> None:
-    """Warn once for each reason: it costs speed, and can be mended."""
-    if reason not in _told:
-        _told.add(reason)
+    """Warn once for each reason, which its first line is: it costs speed, and can be mended."""
+    if (kind := reason.partition("\n")[0]) not in _told:
+        _told.add(kind)
         warnings.warn(f"dynajit: {reason}", stacklevel=2)

@@ -27,6 +27,7 @@ from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
+from dynajit.graph.fake import modes_left
 from dynajit.guards.program import GuardSet
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
@@ -124,6 +125,7 @@ def _capture(
         progress.watch(code.co_name),
         rules.no_saved_tensor_hooks(),
         collector.relaxed(),
+        modes_left(),
     ):
         record.phases, record.spans = phases, phases.spans
         try:

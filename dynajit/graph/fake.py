@@ -6,7 +6,8 @@ way in for ordinary tensors, and for operations, which needn't be hidden from to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,6 +42,19 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if refused is not None:
             raise RuntimeError(refused)
         return self.dispatch(func, types, args, kwargs or {})
+
+
+@contextmanager
+def modes_left() -> Iterator[None]:
+    """Whatever happens in the body, no dispatch mode entered there stays on: an interrupt may come while torch is about
+    to enter or leave one."""
+    depth, lifting = torch._C._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors()
+    try:
+        yield
+    finally:
+        while torch._C._len_torch_dispatch_stack() > depth:
+            torch._C._pop_torch_dispatch_stack()
+        torch._C._set_only_lift_cpu_tensors(lifting)
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:

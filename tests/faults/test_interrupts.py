@@ -1,0 +1,108 @@
+"""KeyboardInterrupt at any point of a compile: it reaches the user, nothing stays behind, and the next call works."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+pytestmark = pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread only"
+)
+POINTS = 40
+
+
+def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    y = x.sin() * 2
+    seen.append(1)
+    with torch.no_grad():
+        y = y + x.mean()
+    print(end="")
+    for _ in range(3):
+        y = torch.relu(y - 0.1)
+    return y.sum(0)
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    def raise_it(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def state() -> tuple[Any, ...]:
+    """What a capture changes while it runs."""
+    return (
+        torch.is_grad_enabled(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+        sys.getrecursionlimit(),
+        gc.get_threshold(),
+        gc.isenabled(),
+        torch.get_rng_state().sum().item(),
+        len(logging.getLogger("torch._subclasses.fake_tensor").filters),
+        sys.exc_info(),
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
+    x = torch.linspace(-1, 1, 64).reshape(8, 8)
+    wanted = program(x, [])
+    with dynajit.config.patch(cache_dir=str(tmp_path)):
+        dynajit.compile(program, backend=backend)(x, [])  # what is done once for a process
+        dynajit.reset()
+        started = time.perf_counter()
+        dynajit.compile(program, backend=backend)(x, [])
+        whole = time.perf_counter() - started
+        before = state()
+        hit = 0
+        for point in range(POINTS):
+            dynajit.reset()
+            compiled = dynajit.compile(program, backend=backend)
+            seen: list[int] = []
+            try:
+                with interrupted_after(whole * (point + 0.5) / POINTS):
+                    result = compiled(x, seen)
+            except KeyboardInterrupt:
+                hit += 1
+                assert seen in ([], [1])
+            else:
+                assert torch.allclose(result, wanted)
+            assert state() == before
+            assert torch.allclose(compiled(x, []), wanted)
+    assert hit > 0
+    assert not dynajit.counters["internal_errors"]
+
+
+def test_an_interrupt_while_the_c_compiler_runs(tmp_path: Any) -> None:
+    slow = tmp_path / "cc"
+    slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 3;; esac\nexec cc "$@"\n')
+    slow.chmod(0o755)
+    x = torch.rand(16)
+    with dynajit.config.patch(cache_dir=str(tmp_path / "cache"), compiler=str(slow)):
+        compiled = dynajit.compile(lambda x: (x * 3).cos() + 1)
+        started = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.5):
+            compiled(x)
+        waited = time.perf_counter() - started
+    assert waited < 3, "the compiler was waited for"
+    assert torch.allclose(compiled(x), (x * 3).cos() + 1)

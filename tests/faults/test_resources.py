@@ -1,0 +1,129 @@
+"""A full disk, a killed compiler, damaged artifacts, no memory: the answer is right; what happened is said once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.exc import BackendCompilerFailed
+from dynajit.runtime.store import Store
+
+PROGRAM = """
+    import resource, sys, warnings
+    import torch, dynajit
+
+    {limit}
+    x = torch.linspace(-1, 1, 32)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        f = dynajit.compile(lambda x: (x * 2).sin() + x.mean())
+        for _ in range(3):
+            torch.testing.assert_close(f(x), (x * 2).sin() + x.mean())
+        g = dynajit.compile(lambda x: (x * 3).sin())
+        torch.testing.assert_close(g(x), (x * 3).sin())
+    print(sum("dynajit" in str(each.message) for each in told))
+"""
+
+
+def run(limit: str, tmp_path: Path, **environment: str) -> int:
+    """How many warnings a fresh process gives that runs PROGRAM under a limit."""
+    code = textwrap.dedent(PROGRAM).format(limit=limit)
+    env = {"PYTHONPATH": str(Path(dynajit.__file__).parents[1]), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "DYNAJIT_CACHE_DIR": str(tmp_path / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return int(done.stdout.split()[-1])
+
+
+def test_nothing_wrong(tmp_path: Path) -> None:
+    assert run("", tmp_path) == 0
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    limit = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))"
+    assert run(limit, tmp_path) == 2, "the store can't be written, and then kernels not at all"
+
+
+def test_no_memory_for_the_compiler(tmp_path: Path) -> None:
+    killed = tmp_path / "cc"
+    killed.write_text('#!/bin/sh\ncase "$*" in *-shared*) ulimit -v 20000;; esac\nexec cc "$@"\n')
+    killed.chmod(0o755)
+    assert run("", tmp_path, DYNAJIT_COMPILER=str(killed)) == 1
+
+
+def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
+    killed = tmp_path / "cc"
+    killed.write_text('#!/bin/sh\ncase "$*" in *-shared*) kill -9 $$;; esac\nexec cc "$@"\n')
+    killed.chmod(0o755)
+    assert run("", tmp_path, DYNAJIT_COMPILER=str(killed)) == 1
+
+
+def test_each_byte_of_an_artifact_counts(tmp_path: Path) -> None:
+    kept = Store(tmp_path, 1 << 20)
+    contents = bytes(range(200))
+    path = kept.put("ab12", ".so", lambda made: made.write_bytes(contents) and None)
+    for position in range(len(contents)):
+        damaged = bytearray(contents)
+        damaged[position] ^= 0x40
+        path.write_bytes(bytes(damaged))
+        assert kept.get("ab12", ".so") is None, position
+    path.write_bytes(contents)
+    assert kept.get("ab12", ".so") == path
+
+
+def test_damaged_kernels_are_made_again(tmp_path: Path) -> None:
+    """In processes of their own: a library must not change under a process that has loaded it."""
+    assert run("", tmp_path) == 0
+    kernels = list((tmp_path / "cache").rglob("*.so"))
+    kernels[0].write_bytes(b"")
+    kernels[1].write_bytes(kernels[1].read_bytes()[:-1])
+    assert len(kernels) == 2 and run("", tmp_path) == 0
+    assert all(path.stat().st_size > 1000 for path in kernels)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RecursionError("too deep"), OSError(28, "No space left")])
+def test_a_backend_that_runs_out(error: Exception) -> None:
+    def backend(module: Any, inputs: Any) -> Any:
+        raise error
+
+    x = torch.ones(3)
+    compiled = dynajit.compile(lambda x: x + 1, backend=backend)
+    with pytest.raises((BackendCompilerFailed, MemoryError, RecursionError)):
+        compiled(x)
+    with dynajit.config.patch(suppress_errors=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(compiled(x), x + 1)
+    assert torch.equal(dynajit.compile(lambda x: x + 2)(x), x + 2)
+
+
+def test_a_low_recursion_limit() -> None:
+    def deep(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x + 1 if n == 0 else deep(x, n - 1) * 1
+
+    limit = sys.getrecursionlimit()
+    x = torch.ones(3)
+    try:
+        sys.setrecursionlimit(200)
+        with pytest.raises(RecursionError):
+            deep(x, 400)
+        with pytest.raises(RecursionError):
+            dynajit.compile(deep, backend="eager")(x, 400)
+        assert sys.getrecursionlimit() == 200
+    finally:
+        sys.setrecursionlimit(limit)
+    assert torch.equal(dynajit.compile(deep, backend="eager")(x, 5), x + 1)
