@@ -53,7 +53,7 @@ def modes_left() -> Iterator[None]:
         yield
     finally:
         while torch._C._len_torch_dispatch_stack() > depth:
-            torch._C._pop_torch_dispatch_stack()
+            torch._C._pop_torch_dispatch_stack(None)
         torch._C._set_only_lift_cpu_tensors(lifting)
 
 

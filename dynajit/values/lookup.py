@@ -45,7 +45,7 @@ def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
 def hides_dict(kind: type) -> bool:
     """Whether `__dict__` of an instance is something else than the dictionary of its attributes."""
     found, _ = lookup_type(kind, "__dict__")
-    return found is not MISSING and not isinstance(found, types.GetSetDescriptorType)
+    return found is not MISSING and not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType))
 
 
 def is_data_descriptor(found: Any) -> bool:
