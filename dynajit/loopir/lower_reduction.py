@@ -97,8 +97,9 @@ def _place_of(build: Builder, kind: str, x: Value, extreme: Value, dims: Sequenc
     sizes = [x.shape[dim] for dim in dims]
 
     def body(axes: Any) -> Scalar:
-        a = build.element(x, axes)
-        m = build.element(extreme, axes)
+        wide = compute_dtype(x.dtype)
+        a = convert(build.element(x, axes), wide)
+        m = convert(build.element(extreme, axes), wide)
         here = apply("eq", a, m)
         if a.dtype.is_floating_point:
             here = apply("or", here, apply("ne", a, a))
