@@ -7,7 +7,7 @@ mode (`without_inference_mode`), whether it has levels of torch.func (`has_level
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,18 @@ def _calls(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in gm.graph.nodes if node.op.startswith("call")]
 
 
+def _inside_autocast(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The calls made while autocast is on; its own contexts' are not among them."""
+    depth = int(torch_compat.any_autocast_enabled())
+    for node in _calls(gm):
+        if node.target is torch.autocast_increment_nesting:
+            depth += 1
+        elif node.target is torch.autocast_decrement_nesting:
+            depth -= 1
+        elif depth > 0:
+            yield node
+
+
 def has_levels(gm: torch.fx.GraphModule) -> bool:
     """Whether torch.func's transforms are in the graph."""
     names = [getattr(node.target, "__name__", "") for node in _calls(gm)]
@@ -39,15 +51,7 @@ def has_bodies(gm: torch.fx.GraphModule) -> bool:
 def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
     """Whether the dtype of autocast changes inside of autocast. Weights that were cast before keep their dtype then,
     until the outermost context ends: torch's cache of them does not look at the dtype."""
-    depth = int(torch_compat.any_autocast_enabled())
-    for node in _calls(gm):
-        if node.target is torch.autocast_increment_nesting:
-            depth += 1
-        elif node.target is torch.autocast_decrement_nesting:
-            depth -= 1
-        elif node.target is torch.set_autocast_dtype and depth > 0:
-            return True
-    return False
+    return any(node.target is torch.set_autocast_dtype for node in _inside_autocast(gm))
 
 
 def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
@@ -57,19 +61,10 @@ def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
         for node in gm.graph.nodes
         if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
     }
-    depth = int(torch_compat.any_autocast_enabled())
-    for node in _calls(gm):
-        if node.target is torch.autocast_increment_nesting:
-            depth += 1
-        elif node.target is torch.autocast_decrement_nesting:
-            depth -= 1
-        elif (
-            depth > 0
-            and _writes(node)
-            and any(_memory(part.meta.get("example_value")) in kept for part in _first(node))
-        ):
-            return True
-    return False
+    return any(
+        _writes(node) and any(_memory(part.meta.get("example_value")) in kept for part in _first(node))
+        for node in _inside_autocast(gm)
+    )
 
 
 def _memory(value: Any) -> int | None:
