@@ -306,6 +306,19 @@ class _Printer(Expressions):
 
     def _column_kernel(self) -> None:
         kernel = self.kernel
+        self._open_column_blocks()
+        self.lane = "[l]"
+        self.watch()
+        for section in kernel.sections:
+            self._row_section(section)
+            if section.loops:
+                self._column_loop(section)
+        self.tell()
+        self.close()
+
+    def _open_column_blocks(self) -> None:
+        """The loop over blocks of columns: `base` is a block's first column, `n` how many it has."""
+        kernel = self.kernel
         last = kernel.outer[-1]
         block = self.block = self._column_block()
         blocks = _rounded_up(last.size, block)
@@ -317,14 +330,6 @@ class _Printer(Expressions):
         self.put(f"const int64_t base = o % {blocks} * {self.block};")
         left = f"{last.size} - base"
         self.put(f"const int64_t n = {left} < {self.block} ? {left} : {self.block};")
-        self.lane = "[l]"
-        self.watch()
-        for section in kernel.sections:
-            self._row_section(section)
-            if section.loops:
-                self._column_loop(section)
-        self.tell()
-        self.close()
 
     def _open_lanes(self) -> None:
         last = self.kernel.outer[-1]
@@ -396,15 +401,8 @@ class _Printer(Expressions):
 
     def _scan_columns(self, store: Store, carried: str, sign: str, start: str) -> None:
         kernel = self.kernel
-        last = kernel.outer[-1]
-        block = self.block = self._column_block()
-        blocks = _rounded_up(last.size, block)
-        rows = _count(kernel.outer[:-1])
-        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
-        self._open_flat(self._threads() if count != 1 else (), kernel.outer[:-1], count, "o", f" / {blocks}")
-        self.gains(ROW)
-        self.put(f"const int64_t base = o % {blocks} * {block};")
-        self.put(f"const int64_t n = {last.size} - base < {block} ? {last.size} - base : {block};")
+        self._open_column_blocks()
+        block = self.block
         self.watch()
         self.put(f"{carried} t[{block}];")
         self.put(f"for (int64_t l = 0; l < {block}; ++l) t[l] = {start};")
