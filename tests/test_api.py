@@ -142,7 +142,19 @@ def test_methods() -> None:
         abs,
         torch.nn.functional.softplus,
     ],
-    ids=str,
+    ids=[
+        "torch.sin",
+        "Tensor.sin",
+        "F.gelu",
+        "F.relu",
+        "object",
+        "partial",
+        "partial of own",
+        "lambda",
+        "aten.sin",
+        "abs",
+        "F.softplus",
+    ],
 )
 def test_other_callables(target: Callable[..., Any]) -> None:
     counter = CompileCounter()

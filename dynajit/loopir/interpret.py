@@ -51,6 +51,7 @@ class _Interpreter:
         self.program = program
         self.names: dict[str, Any] = {**program.constants, **inputs}
         self.guards = 0  # how many guards the expression at hand is under
+        self.shared: dict[tuple[int, bool], torch.Tensor] = {}  # by expression and whether it stands under a guard
 
     def run(self) -> tuple[Any, ...]:
         for item in self.program.items:
@@ -85,6 +86,7 @@ class _Interpreter:
             axis = axis_of(index)
             axes.append((index, 1 if axis is None else axis.size))
         grid = _grid(axes)
+        self.shared.clear()  # it holds for one grid
         sizes = [size for _, size in axes]
         value = self.value(tensor.body, grid).expand(sizes)
         if isinstance(tensor, Scan):
@@ -96,7 +98,18 @@ class _Interpreter:
         return value.to(tensor.dtype)
 
     def value(self, node: Scalar, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
-        """The expression at every point of the grid."""
+        """The expression at every point of the grid.
+
+        What several expressions share is computed once: a window's running maximum stands twice in each step, so that
+        its tree doubles with every element.
+        """
+        key = (id(node), self.guards > 0)
+        found = self.shared.get(key)
+        if found is None:
+            found = self.shared[key] = self._value(node, grid)
+        return found
+
+    def _value(self, node: Scalar, grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
         if isinstance(node, Const):
             return torch.tensor(node.value, dtype=node.dtype)
         if isinstance(node, Position):
