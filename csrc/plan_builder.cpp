@@ -114,19 +114,16 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, library, address, slots, errors or None) */
+/* (kind, library, address, slots, what to call where a value is refused or None) */
 CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
 {
     CpuKernelStep step{item(given, 1), nullptr, PyLong_AsVoidPtr(item(given, 2)), nullptr,
                        slot_numbers(plan, item(given, 3), false)};
     need(!PyErr_Occurred());
-    PyObject *errors = item(given, 4);
-    if (errors != Py_None) {
-        need(PyTuple_Check(errors));
-        step.errors = Py_NewRef(errors);
-    }
-    step.call = cpu_call(step.slots.size(), step.errors != nullptr);
+    PyObject *refused = item(given, 4);
+    step.call = cpu_call(step.slots.size(), refused != Py_None);
     need(step.call != nullptr);
+    step.refused = refused != Py_None ? Py_NewRef(refused) : nullptr;
     Py_INCREF(step.owner);
     return step;
 }
@@ -312,7 +309,7 @@ int executor_traverse(PyObject *object, visitproc visit, void *arg)
         }
         else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
             Py_VISIT(function->owner);
-            Py_VISIT(function->errors);
+            Py_VISIT(function->refused);
         }
     }
     return 0;
@@ -339,7 +336,7 @@ int executor_clear(PyObject *object)
         }
         else if (const CpuKernelStep *function = std::get_if<CpuKernelStep>(&step)) {
             Py_DECREF(function->owner);
-            Py_XDECREF(function->errors);
+            Py_XDECREF(function->refused);
         }
     }
     for (const Output &output : plan->outputs) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <dlfcn.h>
+#include <numeric>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -185,11 +186,10 @@ struct Executor {
             }
         }
         int status = step.call(step.function, addresses);
-        if (step.errors != nullptr && status != 0) {
-            PyGILState_STATE state = PyGILState_Ensure();
-            PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(step.errors, status - 1));
-            PyGILState_Release(state);
-            throw PythonError();
+        if (step.refused != nullptr && status != 0) {
+            std::vector<int> inputs(static_cast<size_t>(plan.inputs));
+            std::iota(inputs.begin(), inputs.end(), 0);
+            (*this)(PythonStep{step.refused, inputs, {}});
         }
     }
 

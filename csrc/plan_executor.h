@@ -48,7 +48,7 @@ using CpuCall = int (*)(void *function, char *const *addresses);
 CpuCall cpu_call(size_t arity, bool checked);
 struct CpuKernelStep {
     PyObject *owner; /* keeps the function's library open */
-    PyObject *errors; /* what the statuses from 1 on stand for, or null if the function returns none */
+    PyObject *refused; /* called with the graph's inputs where the function returns 1; null if it returns nothing */
     void *function;
     CpuCall call;
     std::vector<int> slots;

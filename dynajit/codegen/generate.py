@@ -13,7 +13,6 @@ import torch
 
 from dynajit.codegen.c import mathlib
 from dynajit.codegen.c.printer import Printed, print_kernel
-from dynajit.codegen.c.text import NAN_REDUCTIONS
 from dynajit.codegen.memory import plan_memory
 from dynajit.codegen.plan import (
     AllocStep,
@@ -199,11 +198,7 @@ class _Planner:
     def _source(self) -> str:
         if not self.texts:
             return ""
-        helpers = [name for name in self.helpers if name != "nan_reductions"]
-        parts = [mathlib.PRELUDE, mathlib.definitions(helpers)]
-        if "nan_reductions" in self.helpers:
-            parts.append(NAN_REDUCTIONS)
-        return "\n".join((*parts, *self.texts))
+        return "\n".join((mathlib.PRELUDE, mathlib.definitions(self.helpers), *self.texts))
 
     # ---- extern calls
 

@@ -26,6 +26,7 @@ from dynajit.loopir.nodes import (
     axes_for,
     axis_of,
 )
+from dynajit.loopir.one_hot import only_element
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.size import hint_of
@@ -110,6 +111,11 @@ class Builder:
         reduced = {dim % rank for dim in dims} if dims and rank else set(range(rank))
         if all(x.shape[dim] == 1 for dim in reduced):
             return self._reduce_nothing(kind, x, reduced, keepdim, dtype)
+        only = only_element(x, *reduced) if kind == "sum" and len(reduced) == 1 and keepdim else None
+        if only is not None:
+            return self.pointwise(
+                [1 if i in reduced else n for i, n in enumerate(x.shape)], lambda axes: convert(only, dtype)
+            )
         kept_shape = [1 if i in reduced else size for i, size in enumerate(x.shape)]
         shape = tuple(kept_shape) if keepdim else tuple(size for i, size in enumerate(x.shape) if i not in reduced)
         outer = iter(axes_for(shape))

@@ -211,7 +211,10 @@ def _nll_loss_backward(
         each = apply("neg", each)
         if weight is not None:
             each = apply("mul", each, _weight_of(build, weight, label, counts, dtype))
-        here = apply("and", counts, apply("eq", label, position(axes[0 if one_row else 1])))
+        # narrow numbers: as many of them go into a vector as of floats
+        narrow = torch.int32 if x.shape[0 if one_row else 1] < 1 << 31 else torch.int64
+        own = convert(position(axes[0 if one_row else 1]), narrow)
+        here = apply("and", counts, apply("eq", convert(label, narrow), own))
         return select(here, each, like(0, each))
 
     return build.result(body)

@@ -278,7 +278,7 @@ def _native_layer_norm(
 @lowering(aten._softmax.default)
 def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
     exponentials, total = _exponentials(build, x, dim)[1:]
-    return build.elementwise(lambda e, s: apply("div", e, s), exponentials, total, dtype=total.dtype)
+    return build.elementwise(lambda e, s: apply("ratio", e, s), exponentials, total, dtype=total.dtype)
 
 
 @lowering(aten._safe_softmax.default)

@@ -68,6 +68,8 @@ OPS: dict[str, ScalarOp] = {
     "sub": ScalarOp(2, NUMBERS, "same", 1, torch.sub, "({0} - {1})"),
     "mul": ScalarOp(2, NUMBERS, "same", 1, torch.mul, "({0} * {1})"),
     "div": _floats(4, torch.true_divide, "({0} / {1})", arity=2),
+    # As `div`, for a divisor that is the same for many and between 1 and 2^24 (or NaN), and a dividend up to it.
+    "ratio": _floats(3, torch.true_divide, "ratio_{s}({0}, {1})", "ratio", arity=2),
     "neg": ScalarOp(1, NUMBERS, "same", 1, torch.neg, "(-{0})"),
     "abs": ScalarOp(1, NUMBERS, "same", 1, torch.abs, "__builtin_fabs{t}({0})", "({0} < 0 ? -{0} : {0})"),
     # NaN in either argument is the result.

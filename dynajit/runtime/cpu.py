@@ -2,12 +2,12 @@
 
 In:  a `codegen.plan.Plan` for CPUs.
 Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs. It runs natively; a plan of symbolic
-     sizes, or with kernels that may refuse a value or have very many arguments, runs as a Python function
-     (`executor.py`).
+     sizes, or with kernels of very many arguments, runs as a Python function (`executor.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +35,6 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
 def _runs_natively(plan: Plan) -> bool:
     if any(isinstance(step, SizeStep) for step in plan.steps):
         return False
-    if any(isinstance(kernel, KernelInfo) and kernel.checked for kernel in plan.kernels):
-        return False
     if any(is_symbolic((*buffer.shape, *buffer.stride)) for buffer in plan.buffers.values()):
         return False
     return all(len(step.args) <= MOST_ARGUMENTS for step in plan.steps if isinstance(step, KernelStep))
@@ -46,8 +44,9 @@ def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
     if not plan.kernels:
         return {}
     library = load.load_source(plan.source)
+    refused = functools.partial(executor.refused, plan.eager)
     return {
-        kernel.name: native.CpuKernel(library.address(kernel.name), library)
+        kernel.name: native.CpuKernel(library.address(kernel.name), library, refused if kernel.checked else None)
         for kernel in plan.kernels
         if isinstance(kernel, KernelInfo)
     }

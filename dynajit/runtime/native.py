@@ -34,10 +34,12 @@ _ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH = r
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuKernel:
-    """A C function that returns nothing: its address, and what keeps its library open."""
+    """A C function: its address, what keeps its library open, and, if it returns a status, what is called with the
+    graph's inputs where that is not 0."""
 
     address: int
     owner: object
+    refused: Callable[..., Any] | None = None
 
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
@@ -99,7 +101,7 @@ class _Writer:
             case KernelStep(kernel, args, _, programs):
                 loaded = self.kernels[kernel]
                 if isinstance(loaded, CpuKernel):
-                    return _CPU_KERNEL, loaded.owner, loaded.address, tuple(map(self.slot, args)), None
+                    return _CPU_KERNEL, loaded.owner, loaded.address, tuple(map(self.slot, args)), loaded.refused
                 checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
                 return _KERNEL, loaded, tuple(map(self.slot, args)), checked, programs
             case ViewStep(output, base, offset):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynajit.codegen.c.ranges import Ranges, variant
 from dynajit.codegen.c.segments import Piece, simplified
 from dynajit.codegen.c.text import VALUE_TYPES, index_text, number
 from dynajit.loopir.index import Axis, axes_of
@@ -53,6 +54,7 @@ class Expressions:
         self.piece: Piece | None = None  # of the loop that is being written
         self.lane = ""  # in column mode, the subscript of row values
         self.needs: dict[Scalar, Needs] = {}
+        self.ranges = Ranges(kernel)
         self.checked = any(
             isinstance(node, Op) and node.name in CHECKS for value in kernel.expressions() for node in scalars_in(value)
         )
@@ -144,15 +146,17 @@ class Expressions:
 
     def store(self, store: Store) -> None:
         """The element of a stored tensor."""
-        self.put_stored(store, self.expression(store.value))
+        rounded = isinstance(store.value, Load) or (isinstance(store.value, Op) and store.value.name == "convert")
+        self.put_stored(store, self.expression(store.value), rounded)
 
-    def put_stored(self, store: Store, value: str) -> None:
-        """The line that stores this value."""
+    def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
+        """The line that stores this value; `rounded`: the tensor's dtype can hold it as it is."""
         dtype = store.tensor.dtype
         target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
         if dtype is torch.bfloat16:
             self.helpers["bf16"] = None
-            self.put(f"{target} = store_bf16({value});")
+            cut = "cut" if rounded and store.value.dtype is torch.bfloat16 else "store"
+            self.put(f"{target} = {cut}_bf16({value});")
         elif dtype is torch.float16:
             self.put(f"{target} = (_Float16)({value});")
         else:
@@ -242,6 +246,11 @@ class Expressions:
             return self._check(node, arguments)
         operation = OPS[node.name]
         kind = "f64" if dtype is torch.float64 else "f32"
+        if operation.helper and kind == "f32":
+            chosen = variant(operation.helper, self.ranges.of(node.arguments[0]))
+            if chosen != operation.helper:
+                self.helpers[f"{chosen}_f32"] = None
+                return f"{chosen}_f32({arguments[0]})"
         if operation.helper:
             self.helpers[f"{operation.helper}_{kind}"] = None
         return operation.text(dtype).format(

@@ -47,6 +47,7 @@ INLINE uint16_t store_bf16(float f) {
   uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (uint16_t)(f != f ? 0x7fc0u : r);
 }
+INLINE uint16_t cut_bf16(float f) { return (uint16_t)(f32_to_bits(f) >> 16); }
 INLINE float round_bf16(float f) {
   uint32_t u = f32_to_bits(f);
   uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
@@ -75,8 +76,22 @@ _TO_INT = "\n".join(
     ]
 )
 
+_EXP_PART = """\
+/* exp(r) for |r| <= log(2) / 2. */
+INLINE float exp_part(float r) {
+  float p = 0x1.6850e4p-10f;
+  p = FMA32(p, r, 0x1.123bccp-7f);
+  p = FMA32(p, r, 0x1.555b98p-5f);
+  p = FMA32(p, r, 0x1.55548ep-3f);
+  p = FMA32(p, r, 0x1.fffff8p-2f);
+  p = FMA32(p, r, 1.0f);
+  p = FMA32(p, r, 1.0f);
+  return p;
+}
+"""
+
 _EXP = """\
-/* 2^n * polynomial(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The
+/* 2^n * exp(r), |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The
    power goes in as two factors, so that results below the normal range round right and those above become infinite. */
 INLINE float exp_f32(float x) {
   x = x > 89.0f ? 89.0f : x;
@@ -85,13 +100,7 @@ INLINE float exp_f32(float x) {
   float n = t - 0x1.8p+23f;
   float r = FMA32(n, -0x1.62e400p-1f, x);
   r = FMA32(n, -0x1.7f7d1cp-20f, r);
-  float p = 0x1.6850e4p-10f;
-  p = FMA32(p, r, 0x1.123bccp-7f);
-  p = FMA32(p, r, 0x1.555b98p-5f);
-  p = FMA32(p, r, 0x1.55548ep-3f);
-  p = FMA32(p, r, 0x1.fffff8p-2f);
-  p = FMA32(p, r, 1.0f);
-  p = FMA32(p, r, 1.0f);
+  float p = exp_part(r);
   int32_t i = (int32_t)(f32_to_bits(t) - 0x4b400000u);
   int32_t h = i >> 1;
   return p * bits_to_f32((uint32_t)(h + 127) << 23) * bits_to_f32((uint32_t)(i - h + 127) << 23);
@@ -124,6 +133,51 @@ INLINE float log_f32(float x) {
 }
 """
 
+_EXP_DOWN = """\
+/* exp of what is not above 40, and below that of anything: with 64 added to its exponent, the power is one factor. */
+INLINE float exp_down_f32(float x) {
+  x = x < -104.0f ? -104.0f : x;
+  float t = FMA32(x, 0x1.715476p+0f, 0x1.8p+23f + 191.0f);
+  float n = t - (0x1.8p+23f + 191.0f);
+  float r = FMA32(n, -0x1.62e400p-1f, x);
+  r = FMA32(n, -0x1.7f7d1cp-20f, r);
+  return exp_part(r) * bits_to_f32(f32_to_bits(t) << 23) * 0x1p-64f;
+}
+"""
+
+_EXP_MID = """\
+/* exp of what is between -80 and 80. */
+INLINE float exp_mid_f32(float x) {
+  float t = FMA32(x, 0x1.715476p+0f, 0x1.8p+23f + 127.0f);
+  float n = t - (0x1.8p+23f + 127.0f);
+  float r = FMA32(n, -0x1.62e400p-1f, x);
+  r = FMA32(n, -0x1.7f7d1cp-20f, r);
+  return exp_part(r) * bits_to_f32(f32_to_bits(t) << 23);
+}
+"""
+
+_SIN_SMALL = """\
+/* sin of what is between -1.01 and 1.01. */
+INLINE float sin_small_f32(float x) {
+  float s = x * x;
+  float p = FMA32(0x1.6998f4p-19f, s, -0x1.9ffdc2p-13f);
+  p = FMA32(p, s, 0x1.1110eap-7f);
+  p = FMA32(p, s, -0x1.555556p-3f);
+  return FMA32(p * s, x, x);
+}
+"""
+
+_COS_SMALL = """\
+/* cos of what is between -1.01 and 1.01. */
+INLINE float cos_small_f32(float x) {
+  float s = x * x;
+  float p = FMA32(0x1.95ce7ep-16f, s, -0x1.6bf94cp-10f);
+  p = FMA32(p, s, 0x1.55552p-5f);
+  p = FMA32(p, s, -0.5f);
+  return FMA32(p, s, 1.0f);
+}
+"""
+
 _TANH = """\
 INLINE float tanh_f32(float x) {
   float a = __builtin_fabsf(x);
@@ -133,7 +187,8 @@ INLINE float tanh_f32(float x) {
   p = FMA32(p, z, 1.33314422036e-1f);
   p = FMA32(p, z, -3.33332819422e-1f);
   p = FMA32(p * z, x, x);
-  float q = 1.0f - 2.0f / (exp_f32(2.0f * a) + 1.0f);
+  float e = exp_down_f32(-2.0f * a);
+  float q = (1.0f - e) / (1.0f + e);
   q = __builtin_copysignf(q, x);
   return a < 0.625f ? p : q;
 }
@@ -142,7 +197,8 @@ INLINE float tanh_f32(float x) {
 _ERF = """\
 INLINE float erf_f32(float x) {
   float t = __builtin_fabsf(x);
-  float s = x * x;
+  t = t > 4.0f ? 4.0f : t;
+  float s = t * t;
   float r = FMA32(-1.72853470e-5f, t, 3.83197126e-4f);
   float u = FMA32(-3.88396438e-3f, t, 2.42546219e-2f);
   r = FMA32(r, s, u);
@@ -150,16 +206,14 @@ INLINE float erf_f32(float x) {
   r = FMA32(r, t, -6.34846687e-1f);
   r = FMA32(r, t, -1.28717512e-1f);
   r = FMA32(r, t, -t);
-  r = t > 4.0f ? -100.0f : r;
-  r = __builtin_copysignf(1.0f - exp_f32(r), x);
+  r = __builtin_copysignf(1.0f - exp_mid_f32(r), x);
   float p = FMA32(-5.96761703e-4f, s, 4.99119423e-3f);
   p = FMA32(p, s, -2.67681349e-2f);
   p = FMA32(p, s, 1.12819925e-1f);
   p = FMA32(p, s, -3.76125336e-1f);
   p = FMA32(p, s, 1.28379166e-1f);
   p = FMA32(p, x, x);
-  p = t > 0.921875f ? r : p;
-  return x != x ? x : p;
+  return t > 0.921875f ? r : p;
 }
 """
 
@@ -219,15 +273,36 @@ INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row) 
 #endif
 """
 
+_RATIO = """\
+/* a / s by the reciprocal of s, which the compiler takes out of the loop, put right by the remainder: division costs four
+   times as much. Right where nothing on the way is infinite or denormal. */
+#if defined(__FMA__) || defined(__aarch64__)
+INLINE float ratio_f32(float a, float s) {
+  float r = 1.0f / s;
+  float q = a * r;
+  return FMA32(FMA32(-q, s, a), r, q);
+}
+#else
+#define ratio_f32(a, s) ((a) / (s))
+#endif
+"""
+
 # name -> text, names it needs
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
     "to_int": (_TO_INT, ()),
-    "exp_f32": (_EXP, ()),
+    "ratio_f32": (_RATIO, ()),
+    "ratio_f64": ("#define ratio_f64(a, s) ((a) / (s))\n", ()),
+    "exp_part": (_EXP_PART, ()),
+    "exp_f32": (_EXP, ("exp_part",)),
+    "exp_down_f32": (_EXP_DOWN, ("exp_part",)),
+    "exp_mid_f32": (_EXP_MID, ("exp_part",)),
+    "sin_small_f32": (_SIN_SMALL, ()),
+    "cos_small_f32": (_COS_SMALL, ()),
     "log_f32": (_LOG, ()),
-    "tanh_f32": (_TANH, ("exp_f32",)),
-    "erf_f32": (_ERF, ("exp_f32",)),
+    "tanh_f32": (_TANH, ("exp_down_f32",)),
+    "erf_f32": (_ERF, ("exp_mid_f32",)),
     "turn_8x8": (_TURN_8X8, ()),
     "turn_16": (_turn(16), ()),
     "turn_32": (_turn(32), ("turn_8x8",)),

@@ -72,6 +72,10 @@ class _Printer(Expressions):
     sizes: tuple[str, ...] = ()
     block = 0  # in column mode, how many columns go together
 
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.nans: dict[Reduction, str] = {}  # extremes in the loop at hand -> the variable that notes NaNs
+
     def function(self) -> str:
         kernel = self.kernel
         parameters = [
@@ -221,10 +225,8 @@ class _Printer(Expressions):
 
     def _clause(self, reduction: Reduction, name: str) -> str:
         sign = {"sum": "+", "prod": "*", "max": "max", "min": "min"}[reduction.kind]
-        if reduction.dtype.is_floating_point and reduction.kind in ("max", "min"):
-            self.helpers["nan_reductions"] = None
-            sign += "_or_nan"
-        return f" reduction({sign} : {name})"
+        flag = f" reduction(| : {self.nans[reduction]})" if reduction in self.nans else ""
+        return f" reduction({sign} : {name}){flag}"
 
     def _combine(self, reduction: Reduction, target: str, value: str) -> str:
         operation = OPS[REDUCTIONS[reduction.kind].combine].text(reduction.dtype)
@@ -256,6 +258,7 @@ class _Printer(Expressions):
         for reduction in wide:
             self.locals[reduction] = self.fresh("p")
             self.put(f"float {self.locals[reduction]} = 0;")
+        greatest = self._open_extremes(section)
         clauses = "".join(self._clause(r, self.locals[r]) for r, _ in section.reductions)
         pieces: list[Piece] | list[None] = (
             cuts(section.values(), last) if (low, high) == ("0", str(last.size)) else [None]
@@ -270,8 +273,28 @@ class _Printer(Expressions):
         for reduction, total in totals.items():
             self.put(f"{total} += {self.locals[reduction]};")
             self.locals[reduction] = total
+        self._close_extremes(greatest)
         if blocked:
             self.close()
+
+    def _open_extremes(self, section: Section) -> dict[Reduction, str]:
+        """The greatest and the least of floats, where a NaN anywhere is the result: in the loop NaNs are passed over
+        and noted beside, which is one vector instruction each. The variables with the results of earlier loops."""
+        totals = {}
+        for reduction, _ in section.reductions:
+            if reduction.dtype.is_floating_point and reduction.kind in ("max", "min"):
+                totals[reduction] = self.locals[reduction]
+                self.locals[reduction], self.nans[reduction] = self.fresh("p"), self.fresh("n")
+                self.put(f"{VALUE_TYPES[reduction.dtype]} {self.locals[reduction]} = {self._start(reduction)};")
+                self.put(f"int {self.nans[reduction]} = 0;")
+        return totals
+
+    def _close_extremes(self, totals: dict[Reduction, str]) -> None:
+        for reduction, total in totals.items():
+            part = self.locals[reduction]
+            self.put(f"if ({self.nans.pop(reduction)}) {part} = {number(math.nan, reduction.dtype)};")
+            self.put(self._combine(reduction, total, part))
+            self.locals[reduction] = total
 
     def _innermost(self, section: Section) -> None:
         for store in section.stores:
@@ -280,7 +303,12 @@ class _Printer(Expressions):
             self.put(f"{self.scratch[tensor]}[{self.scratch_index()}] = {self.expression(value)};")
         for reduction, value in section.reductions:
             target = self.locals[reduction] + self.lane
-            self.put(self._combine(reduction, target, self.expression(value)))
+            text = self.expression(value)
+            if reduction in self.nans:
+                self.put(f"{target} = {text} {'>' if reduction.kind == 'max' else '<'} {target} ? {text} : {target};")
+                self.put(f"{self.nans[reduction]} |= {text} != {text};")
+            else:
+                self.put(self._combine(reduction, target, text))
 
     def scratch_index(self) -> str:
         inner = self.kernel.inner

@@ -30,19 +30,6 @@ MEMORY_TYPES = {
 VALUE_TYPES = MEMORY_TYPES | {torch.bfloat16: "float", torch.float16: "float", torch.bool: "int"}
 
 
-def _nan_reduction(name: str, sign: str, ctype: str, start: str) -> str:
-    keep = f"(omp_out {sign} omp_in || omp_out != omp_out) ? omp_out : omp_in"
-    return f"#pragma omp declare reduction({name} : {ctype} : omp_out = {keep}) initializer(omp_priv = {start})\n"
-
-
-# The greatest and the least of floats, where a NaN anywhere is the result.
-NAN_REDUCTIONS = "".join(
-    _nan_reduction(name, sign, ctype, start)
-    for ctype, infinity in (("float", "__builtin_inff()"), ("double", "__builtin_inf()"))
-    for name, sign, start in (("max_or_nan", ">", f"-{infinity}"), ("min_or_nan", "<", infinity))
-)
-
-
 def index_symbols(index: Index) -> set[SizeSymbol]:
     """The symbols of sizes in an index."""
     numbers = [index.constant, *(factor for _, factor in index.terms)]

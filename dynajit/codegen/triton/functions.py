@@ -96,6 +96,8 @@ _TEXT: dict[str, str] = {
 _BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
     ("div", torch.float32): "tl.div_rn({0}, {1})",
     ("div", torch.float64): "({0} / {1})",
+    ("ratio", torch.float32): "tl.div_rn({0}, {1})",
+    ("ratio", torch.float64): "({0} / {1})",
     ("sqrt", torch.float32): "tl.sqrt_rn({0})",
     ("sqrt", torch.float64): "tl.sqrt({0})",
     # Minus in Triton is 0 - x, which loses the sign of zero.
