@@ -13,7 +13,7 @@ import torch
 
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
-from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.nodes import Const, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import RuntimeFloat, Size
@@ -71,7 +71,14 @@ def _reciprocal(build: Builder, x: Value) -> Value:
 
 def sigmoid(a: Scalar) -> Scalar:
     """1 / (1 + exp(-a))"""
-    return apply("div", like(1, a), apply("add", like(1, a), apply("exp", apply("neg", a))))
+    return _times_sigmoid(like(1, a), a)
+
+
+def _times_sigmoid(x: Scalar, a: Scalar) -> Scalar:
+    """x / (1 + exp(-a)), by the exponential of what is not positive, which never becomes infinite."""
+    e = apply("exp", apply("neg", apply("abs", a)))
+    above = select(apply("ge", a, like(0, a)), x, apply("mul", x, e) if not isinstance(x, Const) else e)
+    return apply("div", above, apply("add", like(1, a), e))
 
 
 @lowering(aten.sigmoid.default)
@@ -81,7 +88,7 @@ def _sigmoid(build: Builder, x: Value) -> Value:
 
 @lowering(aten.silu.default)
 def _silu(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("div", a, apply("add", like(1, a), apply("exp", apply("neg", a)))), x)
+    return build.elementwise(lambda a: _times_sigmoid(a, a), x)
 
 
 @lowering(aten.gelu.default)

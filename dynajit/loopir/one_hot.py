@@ -1,8 +1,8 @@
 """Sums along rows that have one element at most which is not zero, as the gradient of a loss by class has.
 
 In:  a computed tensor and the dimension it is summed along.
-Out: the expression of that one element, if the tensor is known to be `place == own place ? value : 0`, with a place that
-     is inside of the row and a value that is the same for the whole row.
+Out: the expression of that one element, if the tensor is known to be `place == own place ? value : 0`, with a place
+     that is inside of the row and a value that is the same for the whole row.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +34,17 @@ LIMITS = {
     "asinh": 4,
     "acosh": 4,
     "atanh": 4,
+    "sigmoid": 4,
+    "rsqrt": 4,
+    "sqrt": 1,
+}
+
+# What is called where the argument is known to be small: name -> expression, greatest error
+VARIANTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "exp_down": (lambda x: torch.exp(torch.clamp_max(x, 0.0)), 2),
+    "exp_mid": (lambda x: torch.exp(torch.clamp(x, -80.0, 80.0)), 2),
+    "cos_small": (lambda x: torch.cos(torch.clamp(x, -1.0, 1.0)), 2),
+    "sin_small": (lambda x: torch.sin(torch.clamp(x, -1.0, 1.0)), 2),
 }
 
 
@@ -66,6 +78,41 @@ def test_error(name: str) -> None:
     assert error[worst] <= LIMITS[name], (
         f"{name}({x[worst].item()!r}) = {actual[worst].item()!r}, {exact[worst].item()!r}"
     )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str) -> None:
+    """Functions for arguments within bounds, which are called where these are known."""
+    function, limit = VARIANTS[name]
+    x = _samples()
+    plan = plan_of(function, x)
+    assert f"= {name}_f32(" in plan.source
+    (actual,) = executor.build(plan)(x)
+    error = _ulps(actual, function(x.double())).nan_to_num(math.inf)
+    assert error.max() <= limit, f"{name}({x[error.argmax()].item()!r}): {error.max().item()} ulp"
+
+
+def test_pow() -> None:
+    """x^y over the exponents of both, where the result is a number."""
+    magnitude = torch.exp2(torch.linspace(-126, 127, 401))
+    x = torch.cat([magnitude, torch.tensor([0.0, 1.0, math.inf, math.nan, 1e-45])]).repeat_interleave(401)
+    y = torch.cat([torch.linspace(-40, 40, 397), torch.tensor([0.5, 2.0, math.inf, math.nan])]).repeat(406)
+    (actual,) = executor.build(plan_of(torch.pow, x, y))(x, y)
+    error = _ulps(actual, torch.pow(x.double(), y.double())).nan_to_num(math.inf)
+    assert error.max() <= 4, (x[error.argmax()], y[error.argmax()], actual[error.argmax()])
+
+
+def test_softmax_knows_its_arguments() -> None:
+    """What is subtracted is the greatest of the row: the exponential needs no test for large arguments."""
+    plan = plan_of(lambda x: torch.exp(x - x.amax(-1, keepdim=True)).sum(-1), torch.randn(8, 64))
+    assert "= exp_down_f32(" in plan.source
+
+
+@pytest.mark.parametrize("row", [[math.nan, 1.0, 2.0], [math.inf, 1.0, 2.0], [-math.inf] * 3, [-math.inf, 0.0, 1e38]])
+def test_softmax_of_special_rows(row: list[float]) -> None:
+    x = torch.tensor(row).repeat(4, 9)
+    (actual,) = executor.build(plan_of(lambda x: x.softmax(-1), x))(x)
+    torch.testing.assert_close(actual, x.softmax(-1), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "sin", "erf", "log", "sigmoid"])

@@ -274,8 +274,8 @@ INLINE void turn_8x8(const uint32_t *a, int64_t step, uint32_t *t, int64_t row) 
 """
 
 _RATIO = """\
-/* a / s by the reciprocal of s, which the compiler takes out of the loop, put right by the remainder: division costs four
-   times as much. Right where nothing on the way is infinite or denormal. */
+/* a / s by the reciprocal of s, which the compiler takes out of the loop, put right by the remainder: division costs
+   four times as much. Right where nothing on the way is infinite or denormal. */
 #if defined(__FMA__) || defined(__aarch64__)
 INLINE float ratio_f32(float a, float s) {
   float r = 1.0f / s;
