@@ -18,8 +18,8 @@ _LIMIT = 1 << 63
 
 
 def _holds(tree: Any, names: tuple[str, ...], *values: Any) -> bool:
-    """What both leaves decide: false for what is no number, and where the arithmetic fails."""
-    if any(type(value) not in (int, float) or abs(value) >= _LIMIT for value in values):
+    """What both leaves decide: false for what is no number, for ints beyond 64 bits, and where the arithmetic fails."""
+    if not all(type(value) is float or (type(value) is int and abs(value) < _LIMIT) for value in values):
         return False
     try:
         return bool(symbols.value_of(tree, dict(zip(names, values, strict=True))))

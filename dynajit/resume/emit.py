@@ -71,6 +71,8 @@ class Emission:
         self.make_continuation = maker.continuation
         self.make_shell = maker.shell
         self.emit = Emitter()
+        # code of no line of the user's stands at the first: some readers of tracebacks can do nothing with none at all
+        self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
         self.out = Rebuilder(self.emit, maker.generator)
         self.results: list[Value] = []
         # how all frames go on behind the instruction (or loop), one for each place where control may go from there,

@@ -40,7 +40,9 @@ def state_now() -> int:
 
 @functools.lru_cache(maxsize=4096)
 def overriding(cls: type) -> bool:
-    """Whether torch asks instances of the class."""
+    """Whether torch asks instances of the class. Tensor's own `__torch_function__` serves its subclasses."""
+    if cls is torch.Tensor:
+        return False
     found, _ = lookup_type(cls, "__torch_function__")
     function = getattr(cls, "__torch_function__", None)
     return found is not MISSING and function is not torch._C._disabled_torch_function_impl
