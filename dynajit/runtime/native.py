@@ -122,6 +122,8 @@ class _Writer:
         if given is None:
             return self._python(step, outputs)
         schema = step.target._schema
+        if not schema.returns:
+            outputs = ()  # the graph has a name for it all the same
         check = tuple(int(step.check and self._relied_on(name)) for name in step.outputs)
         own = tuple(self._own(name) if checked else -1 for name, checked in zip(step.outputs, check, strict=True))
         plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
