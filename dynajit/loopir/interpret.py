@@ -35,6 +35,7 @@ _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
     "prod": torch.prod,
     "max": torch.amax,
+    "peak": torch.amax,
     "min": torch.amin,
 }
 

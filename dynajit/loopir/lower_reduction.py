@@ -191,8 +191,9 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
     if not x.shape or x.shape[dim] == 1:
         return build.result(lambda axes: convert(build.element(x, axes), dtype))
     dim %= len(x.shape)
-    if build.out.stride()[dim] == 1:
-        raise NotLowered("along a row, where one sum waits for the one before, eager's loop is faster")
+    if build.out.stride()[dim] == 1 and (kind != "sum" or dtype is torch.float64):
+        # Groups of neighbours are added up by themselves, which of float64 would show.
+        raise NotLowered("along a row, where one product waits for the one before, eager's loop is as fast")
     return build.scan(kind, x, dim)
 
 
@@ -283,7 +284,7 @@ def _softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 
 @lowering(aten._safe_softmax.default)
 def _safe_softmax(build: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    greatest, exponentials, total = _exponentials(build, x, dim)
+    greatest, exponentials, total = _exponentials(build, x, dim, "max")
 
     def body(e: Scalar, s: Scalar, m: Scalar) -> Scalar:
         return select(apply("eq", m, like(float("-inf"), m)), like(0, e), apply("div", e, s))
@@ -298,13 +299,13 @@ def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Val
     return build.elementwise(lambda a, s: apply("sub", a, apply("log", s)), shifted, total, dtype=total.dtype)
 
 
-def _exponentials(build: Builder, x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """The greatest of x, the exponentials of x minus that, and their sum, along `dim`."""
+def _exponentials(build: Builder, x: Value, dim: int, kind: str = "peak") -> tuple[Value, Value, Value]:
+    """The greatest of x, the exponentials of x minus that, and their sum, along `dim`. The sum is NaN if one of x is."""
     if not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
     dims = [dim] if x.shape else []
-    greatest = build.reduce("max", x, dims, True, dtype)
+    greatest = build.reduce(kind, x, dims, True, dtype)
     shifted = build.map(lambda a, m: apply("sub", a, m), x, greatest, dtype=dtype)
     exponentials = build.map(lambda a: apply("exp", a), shifted, dtype=dtype)
     return greatest, exponentials, build.reduce("sum", exponentials, dims, True, dtype)

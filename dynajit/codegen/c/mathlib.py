@@ -287,6 +287,35 @@ INLINE float ratio_f32(float a, float s) {
 #endif
 """
 
+
+
+def _running(name: str, ctype: str, size: int) -> str:
+    """Running sums of `n` numbers in place, `t` before them; `p` has room for a multiple of eight. Eight are summed by
+    themselves: one after the other waits only for the eight before."""
+    return f"""\
+#if defined(__clang__) || __GNUC__ >= 12
+typedef {ctype} eight_{name} __attribute__((vector_size({8 * size}), aligned({size}), may_alias));
+INLINE {ctype} running_{name}({ctype} *p, int64_t n, {ctype} t) {{
+  for (int64_t k = n; k % 8; ++k) p[k] = 0;
+  for (int64_t k = 0; k < n; k += 8) {{
+    eight_{name} x = *(eight_{name} *)(p + k), z = {{0}};
+    x += __builtin_shufflevector(x, z, 8, 0, 1, 2, 3, 4, 5, 6);
+    x += __builtin_shufflevector(x, z, 8, 8, 0, 1, 2, 3, 4, 5);
+    x += __builtin_shufflevector(x, z, 8, 8, 8, 8, 0, 1, 2, 3);
+    *(eight_{name} *)(p + k) = x + t;
+    t += x[7];
+  }}
+  return t;
+}}
+#else
+INLINE {ctype} running_{name}({ctype} *p, int64_t n, {ctype} t) {{
+  for (int64_t k = 0; k < n; ++k) p[k] = t += p[k];
+  return t;
+}}
+#endif
+"""
+
+
 # name -> text, names it needs
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
@@ -303,6 +332,9 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "log_f32": (_LOG, ()),
     "tanh_f32": (_TANH, ("exp_down_f32",)),
     "erf_f32": (_ERF, ("exp_mid_f32",)),
+    "running_f32": (_running("f32", "float", 4), ()),
+    "running_f64": (_running("f64", "double", 8), ()),
+    "running_i64": (_running("i64", "int64_t", 8), ()),
     "turn_8x8": (_TURN_8X8, ()),
     "turn_16": (_turn(16), ()),
     "turn_32": (_turn(32), ("turn_8x8",)),

@@ -31,8 +31,8 @@ SPLIT_PIECES = 64
 SUM_BLOCK = 4096
 # What is read across the order of memory is read in tiles of this size.
 ACROSS, ALONG = 32, 128
-# Running sums are taken of so many elements by themselves.
-SCANNED = 8
+# Running sums are taken of so many elements at once; a multiple of eight.
+SCANNED = 256
 # How many columns go together in column mode, and how many bytes may be kept of them.
 COLUMN_BLOCKS = (1024, 512, 256, 128, 64)
 COLUMN_BYTES = 24 * 1024
@@ -224,11 +224,13 @@ class _Printer(Expressions):
             self.put(f"{ctype} {name} = {self._start(reduction)};")
 
     def _clause(self, reduction: Reduction, name: str) -> str:
-        sign = {"sum": "+", "prod": "*", "max": "max", "min": "min"}[reduction.kind]
+        sign = {"sum": "+", "prod": "*", "max": "max", "peak": "max", "min": "min"}[reduction.kind]
         flag = f" reduction(| : {self.nans[reduction]})" if reduction in self.nans else ""
         return f" reduction({sign} : {name}){flag}"
 
     def _combine(self, reduction: Reduction, target: str, value: str) -> str:
+        if reduction.kind == "peak":
+            return f"{target} = {value} > {target} ? {value} : {target};"
         operation = OPS[REDUCTIONS[reduction.kind].combine].text(reduction.dtype)
         return f"{target} = {operation.format(target, value)};"
 
@@ -407,24 +409,24 @@ class _Printer(Expressions):
             self.close()
 
     def _scan_row(self, store: Store, carried: str, sign: str) -> None:
-        """Groups of elements are combined by themselves: one after the other waits only for the group before."""
+        """Block after block: the elements, running sums of these in place, and their stores."""
         last = self.kernel.inner[-1]
         name = last.name
-        self.put("int64_t b = 0;")
-        self.open(f"for (; b + {SCANNED} <= {last.size}; b += {SCANNED})")
+        self.open(f"for (int64_t b = 0; b < {last.size}; b += {SCANNED})")
+        self.put(f"const int64_t n = {last.size} - b < {SCANNED} ? {last.size} - b : {SCANNED};")
         self.put(f"{carried} p[{SCANNED}];")
-        self.open(self.simd(), f"for (int64_t {name} = b; {name} < b + {SCANNED}; ++{name})", has=[last])
+        self.open(self.simd(), f"for (int64_t {name} = b; {name} < b + n; ++{name})", has=[last])
         self.put(f"p[{name} - b] = {self.expression(store.value)};")
         self.close()
-        self.put(f"for (int k = 1; k < {SCANNED}; ++k) p[k] = p[k - 1] {sign} p[k];")
-        self.open("#pragma omp simd", f"for (int64_t {name} = b; {name} < b + {SCANNED}; ++{name})", has=[last])
-        self.put_stored(store, f"t {sign} p[{name} - b]")
+        kind = {"float": "f32", "double": "f64", "int64_t": "i64"}.get(carried)
+        if sign == "+" and kind is not None:
+            self.helpers[f"running_{kind}"] = None
+            self.put(f"t = running_{kind}(p, n, t);")
+        else:
+            self.put(f"for (int64_t k = 0; k < n; ++k) p[k] = t = t {sign} p[k];")
+        self.open("#pragma omp simd", f"for (int64_t {name} = b; {name} < b + n; ++{name})", has=[last])
+        self.put_stored(store, f"p[{name} - b]")
         self.close()
-        self.put(f"t = t {sign} p[{SCANNED - 1}];")
-        self.close()
-        self.open(f"for (int64_t {name} = b; {name} < {last.size}; ++{name})", has=[last])
-        self.put(f"t = t {sign} {self.expression(store.value)};")
-        self.put_stored(store, "t")
         self.close()
 
     def _scan_columns(self, store: Store, carried: str, sign: str, start: str) -> None:

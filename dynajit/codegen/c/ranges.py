@@ -83,7 +83,7 @@ class Ranges:
         for section in kernel.sections:
             self.kept.update(section.kept)
             self.stored.update((store.tensor, store) for store in section.stores)
-            self.greatest.update((r, value) for r, value in section.reductions if r.kind == "max")
+            self.greatest.update((r, value) for r, value in section.reductions if r.kind in ("max", "peak"))
 
     def of(self, node: Scalar) -> Bounds:
         """The bounds of an expression."""
