@@ -123,3 +123,12 @@ def test_short_tensors(name: str) -> None:
     (whole,) = executor.build(plan_of(function, x))(x)
     (part,) = executor.build(plan_of(function, x[:5]))(x[:5])
     torch.testing.assert_close(whole[:5], part, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_sine_and_cosine_of_the_same() -> None:
+    """Compilers make one call of the two, for which there are no vectors: they are told not to."""
+    x = torch.linspace(-50, 50, 777)
+    plan = plan_of(lambda x: torch.sin(x) + torch.cos(x) * torch.exp(-x * x), x)
+    (actual,) = executor.build(plan)(x)
+    torch.testing.assert_close(actual, torch.sin(x) + torch.cos(x) * torch.exp(-x * x))
+    assert "#define sin_f32 sinf" not in plan.source.partition("#ifdef NAMED")[0]

@@ -28,11 +28,10 @@ PRELUDE = """\
 #endif
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #if __GLIBC_PREREQ(2, 35)
-#define VECTOR_VARIANTS __attribute__((simd("notinbranch")))
+#define VECTOR_VARIANTS __attribute__((simd("notinbranch"), const))
+/* By a name of its own, or the compiler makes one call of sin(x) and cos(x), of which there is no variant. */
+#define NAMED(name) __asm__(name)
 #endif
-#endif
-#ifndef VECTOR_VARIANTS
-#define VECTOR_VARIANTS
 #endif
 
 INLINE float bits_to_f32(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
@@ -399,5 +398,8 @@ def _text(name: str) -> str:
     arity, vector = _LIBRARY[base]
     ctype, suffix = ("float", "f") if kind == "f32" else ("double", "")
     arguments = ", ".join([ctype] * arity)
-    variants = "VECTOR_VARIANTS " if vector else ""
-    return f"{variants}extern {ctype} {base}{suffix}({arguments});\n#define {name} {base}{suffix}\n"
+    plain = f"extern {ctype} {base}{suffix}({arguments});\n#define {name} {base}{suffix}\n"
+    if not vector:
+        return plain
+    named = f'VECTOR_VARIANTS extern {ctype} {name}({arguments}) NAMED("{base}{suffix}");\n'
+    return f"#ifdef NAMED\n{named}#else\n{plain}#endif\n"

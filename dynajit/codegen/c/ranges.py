@@ -107,8 +107,12 @@ class Ranges:
         low, high = rule(*map(self.of, node.arguments))
         if node.name == "sub" and self._below_greatest(*node.arguments):
             high = min(high, 0.0)
-        if node.name == "mul" and node.arguments[0] is node.arguments[1]:
-            low = max(low, 0.0)
+        if node.name == "mul":
+            a, b = node.arguments
+            if a is b:
+                low = max(low, 0.0)
+            elif _negated(a) is b or _negated(b) is a:
+                high = min(high, 0.0)
         return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
     def _below_greatest(self, a: Scalar, b: Scalar) -> bool:
@@ -126,6 +130,10 @@ class Ranges:
             store = self.stored.get(node.tensor)
             return store.value if store is not None and store.address is node.address else node
         return node
+
+
+def _negated(node: Scalar) -> Scalar | None:
+    return node.arguments[0] if isinstance(node, Op) and node.name == "neg" else None
 
 
 def _exact(node: Scalar) -> Scalar:
