@@ -300,7 +300,7 @@ def _log_softmax(build: Builder, x: Value, dim: int, half_to_float: bool) -> Val
 
 
 def _exponentials(build: Builder, x: Value, dim: int, kind: str = "peak") -> tuple[Value, Value, Value]:
-    """The greatest of x, the exponentials of x minus that, and their sum, along `dim`. The sum is NaN if one of x is."""
+    """The greatest of x, the exponentials of x minus that, and their sum along `dim`, which is NaN if one of x is."""
     if not x.dtype.is_floating_point:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))

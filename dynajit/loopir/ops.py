@@ -184,7 +184,7 @@ REDUCTIONS: dict[str, ReduceOp] = {
     "sum": ReduceOp("add", lambda dtype: 0),
     "prod": ReduceOp("mul", lambda dtype: 1),
     "max": ReduceOp("maximum", _lowest),
-    # As `max`, but where some are NaN it may be the greatest of the others: cheaper, for what shows NaNs by other means.
+    # As `max`, but where some are NaN it may be the greatest of the others: cheaper, where NaNs show by other means.
     "peak": ReduceOp("maximum", _lowest),
     "min": ReduceOp("minimum", _highest),
 }
