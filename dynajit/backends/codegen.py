@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from dynajit import codegen as generator
 from dynajit.aot import compile_joint, decompositions
+from dynajit.aot.attention import recognise
 from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
@@ -100,7 +101,8 @@ def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str
         with phases.timer("codegen"):
             device = _kernel_device(gm)
             choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
-            plan = _with_separate_objects(generator.generate(gm, inputs, name, device, choose), gm)
+            fused = recognise(gm) if phase == "inference" else gm
+            plan = _with_separate_objects(generator.generate(fused, inputs, name, device, choose), fused)
             compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
                 compiled = cuda_graphs.record(plan, compiled)
