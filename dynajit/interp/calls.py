@@ -88,6 +88,8 @@ class Calls(Tracer):
                 return torch_op(self, "call_function", real, args, kwargs)
             if is_pure(real):
                 return self.fold(real, args, kwargs)
+            if policy.is_marked_constant(real):
+                return self.compute_once(real, args, kwargs)
             original = policy.undisabled(real)
             if original is not None:
                 return self._trace(
@@ -208,6 +210,19 @@ class Calls(Tracer):
         if not _plain_data([found]):
             raise GraphBreak(breaks.SKIPPED_CALL, f"{policy.name_of(fn)}, which gives {found.describe()}")
         return found
+
+    def compute_once(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """Run a function whose result never changes for these arguments; the object itself is what the trace uses."""
+        try:
+            reals = [arg.real() for arg in args]
+            named = {name: arg.real() for name, arg in kwargs.items()}
+        except NotReal as missing:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
+        try:
+            result = fn(*reals, **named)
+        except Exception as error:  # whatever it is, it is the traced program's exception
+            raise raised_again(self, error) from None
+        return self.wrap(result, ConstSource(result, f"{fn.__qualname__}()"))
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return torch_op(self, op, target, args, kwargs)

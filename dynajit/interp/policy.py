@@ -94,8 +94,9 @@ SKIPPED_MODULES: dict[str, str] = {
     "tqdm": "writes output",
     "rich": "writes output",
     "torch._jit_internal": "another compiler",
+    "torch.nn.parallel": "talks to other processes and devices",
 }
-# traced although a prefix above covers them
+# traced although a shorter prefix above covers them: the longest prefix in any of the tables counts
 TRACED_MODULES = (
     "torch.autograd.grad_mode",
     "torch.autograd.forward_ad",
@@ -169,11 +170,10 @@ def treatment_of(module: str) -> tuple[str, str]:
         if name in _by_user:
             return _by_user[name]
         name = name.rpartition(".")[0]
-    for traced in TRACED_MODULES:
-        if module == traced or module.startswith(traced + "."):
-            return "trace", ""
     name = module
     while name:
+        if name in TRACED_MODULES:
+            return "trace", ""
         if name in COMPUTED_MODULES:
             return "compute", COMPUTED_MODULES[name]
         if name in SKIPPED_MODULES:
@@ -243,6 +243,12 @@ def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     if tx.caller_module().startswith("torch.optim"):
         return ConstVal(None)
     raise GraphBreak(breaks.USER_BREAK)
+
+
+def is_marked_constant(function: types.FunctionType) -> bool:
+    """Whether the program promises that equal arguments give the same result for as long as the process lives: by
+    `dynajit.assume_constant_result`, or by torch's function of that name, whose mark libraries set without torch."""
+    return getattr(function, "_dynamo_marked_constant", False) is True
 
 
 def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:

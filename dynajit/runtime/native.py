@@ -141,7 +141,7 @@ class _Writer:
         """The values of the schema's arguments, and which of them are tensors of slots; None where an argument or
         result is of a kind that only Python can handle."""
         schema = step.target._schema  # type: ignore[attr-defined]
-        if not all(_returns_tensors(result.type) for result in schema.returns):
+        if not all(_returns_tensors(result.type, len(schema.returns)) for result in schema.returns):
             return None
         values: list[Any] = []
         patches: list[Any] = []
@@ -188,8 +188,9 @@ def _number_for_tensor(kind: Any, value: Any) -> bool:
     return isinstance(value, (bool, int, float, complex)) and "Tensor" in str(kind)
 
 
-def _returns_tensors(kind: Any) -> bool:
-    return str(kind) in ("Tensor", "Optional[Tensor]", "List[Tensor]")
+def _returns_tensors(kind: Any, count: int) -> bool:
+    """Whether one of `count` results is a tensor, or the only one a list of them, whose items are the results."""
+    return str(kind) in ("Tensor", "Optional[Tensor]") or (count == 1 and str(kind) == "List[Tensor]")
 
 
 def _call(step: ExternStep, names: tuple[str, ...], buffers: Any, *values: Any) -> tuple[Any, ...]:

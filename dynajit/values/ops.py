@@ -30,8 +30,9 @@ from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
+from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
-from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent
 from dynajit.values.tensor import TensorVal, is_constant_result
 
@@ -113,7 +114,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if answer is not None:
         return answer
     name = _name_of(target)
-    rewritten = _with_tensor_as_scalar(tx, name, args, kwargs)
+    rewritten = _with_tensor_as_scalar(tx, name, args, kwargs) or rewrite(tx, name, target, args, kwargs)
     if rewritten is not None:
         return rewritten
     if name in REFUSED:
@@ -215,8 +216,6 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
 
     torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler.
     """
-    if name in _FOREACH_FACTORED:
-        return _foreach_with_tensors_as_scalars(tx, _FOREACH_FACTORED[name], args, kwargs)
     factor = kwargs.get("value", kwargs.get("alpha"))
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
         return None
@@ -226,31 +225,6 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     part = args[1] if combine is None else torch_op(tx, "call_function", combine, args[1:], {})
     scaled = torch_op(tx, "call_function", torch.mul, [part, factor], {})
     return torch_op(tx, "call_method", add, [args[0], scaled], {})
-
-
-def _foreach_with_tensors_as_scalars(
-    tx: Tracer, method: str, args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value | None:
-    """`_foreach_addcdiv_` and its like with tensors for factors, one by one; the same optimizers call them so."""
-    factors = args[3] if len(args) == 4 and not kwargs else kwargs.get("value", kwargs.get("scalars"))
-    if len(args) + len(kwargs) != 4 or len(args) < 3:
-        return None
-    if isinstance(factors, SequenceVal) and any(isinstance(item, TensorVal) for item in factors.values(tx)):
-        each = factors.values(tx)
-    elif isinstance(factors, TensorVal):
-        each = tx.unpack(factors) if factors.fake.dim() else []
-    else:
-        return None
-    columns = [tx.unpack(arg) for arg in args[:3]]
-    each = each or [factors] * len(columns[0])
-    made = [
-        torch_op(tx, "call_method", method, list(row), {"value": factor})
-        for *row, factor in zip(*columns, each, strict=True)
-    ]
-    return ListVal(made)
-
-
-_FOREACH_FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")}
 
 
 # name → method that adds, how the arguments after the first are combined

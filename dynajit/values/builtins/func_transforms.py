@@ -279,7 +279,9 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
         if not value.fake.requires_grad and not tx.open_levels:
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
     for entry in tx.graph.inputs:
-        if not entry.fake.requires_grad or id(tx.tensors.get(id(entry.fake))) in wanted:
+        if not isinstance(entry.fake, torch.Tensor) or not entry.fake.requires_grad:
+            continue  # a number that varies
+        if id(tx.tensors.get(id(entry.fake))) in wanted:
             continue
         if not entry.real.is_leaf:
             raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")

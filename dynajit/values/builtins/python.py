@@ -14,6 +14,8 @@ import types
 import typing
 from typing import Any
 
+import torch
+
 from dynajit.config import config
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
@@ -205,8 +207,16 @@ def object_eq(tx: Tracer, left: Value, right: Value) -> Value:
     return ConstVal(True) if left is right else ConstVal(NotImplemented)
 
 
+_LASTING = (torch.nn.Module, torch.optim.Optimizer)
+
+
 @builtin(id)
 def id_(tx: Tracer, obj: Value) -> Value:
+    real = obj.real_object if isinstance(obj, ObjVal) else None
+    if isinstance(real, _LASTING) and obj.source is not None:
+        # tables outside are kept by such ids: what is found there is the program's own choice of object
+        tx.guard(obj.source, "ID", real)
+        return ConstVal(id(real))
     if isinstance(obj, (ObjVal, TensorVal, ListVal, DictVal, SetVal, FunctionVal, ClassVal)):
         return IdVal(obj)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"id() of {obj.describe()}")

@@ -234,7 +234,6 @@ _reads(
     torch._C._get_privateuse1_backend_name,
     torch.amp.is_autocast_available,
     torch._C._is_any_autocast_enabled,
-    torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else id,
     torch._C._len_torch_dispatch_stack,
     torch._C._is_autocast_available,
     torch._C._get_cudnn_enabled,
@@ -246,6 +245,7 @@ _reads(
     torch.is_deterministic_algorithms_warn_only_enabled,
     torch.get_num_interop_threads,
     torch.get_float32_matmul_precision,
+    *(getattr(torch._C, name) for name in ("_cuda_getDeviceCount",) if hasattr(torch._C, name)),
 )
 
 
@@ -264,7 +264,16 @@ def _constant(result: object, *functions: Any) -> None:
         builtin(function)(model)
 
 
-_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+@builtin(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+def _is_compiling(tx: Tracer) -> Value:
+    """Where torch's modules compute something else for a compiler, they are told that there is none."""
+    return ConstVal(tx.caller_module() not in _SAME_AS_EAGER)
+
+
+# the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler
+_SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer"})
+
+
 _constant(
     False,
     torch.compiler.is_exporting,

@@ -1,0 +1,126 @@
+"""What training programs hold around the model: scalers, foreach updates, wrappers, caches kept by identity."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dynajit
+from dynajit.testing import assert_same, compare
+
+BACKENDS = ["eager", "codegen"]
+
+
+def both(make: Callable[[Callable[..., Any]], Any], backend: str) -> None:
+    """`make(wrap)` runs a whole program, with `wrap` in place of the compiler."""
+    torch.manual_seed(0)
+    expected = make(lambda fn: fn)
+    torch.manual_seed(0)
+    compare(make(dynajit.compile(backend=backend)), expected, exact=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_scaler_inside_of_a_step(backend: str) -> None:
+    def program(wrap: Callable[..., Any]) -> Any:
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+
+        @wrap
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        losses = [step(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(3)]
+        return losses, [parameter.detach() for parameter in model.parameters()], scaler.get_scale()
+
+    both(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_foreach_in_place_on_lists_with_one_tensor_twice(backend: str) -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        torch._foreach_addcdiv_([a, a], [b, c], [c, b], 0.5)
+        torch._foreach_add_([a, b], [b, a])
+        torch._foreach_mul_([a, b], [2.0, 3.0])
+        return a, b
+
+    assert_same(f, *(torch.rand(4) + 1 for _ in range(3)), breaks=0, backend=backend)
+
+
+def test_operator_that_returns_a_list_and_a_tensor() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, found: torch.Tensor, scale: torch.Tensor) -> Any:
+        torch._amp_foreach_non_finite_check_and_unscale_([a, b], found, scale)
+        return a + 1, found
+
+    assert_same(f, torch.ones(3), torch.ones(2), torch.zeros(1), torch.full((1,), 2.0), backend="codegen")
+
+
+def test_tables_kept_by_the_id_of_a_module() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    factors = {id(first): 2.0, id(second): 3.0}
+
+    def f(x: torch.Tensor, module: nn.Module) -> torch.Tensor:
+        return module(x) * factors[id(module)]
+
+    compiled = dynajit.compile(f, backend="eager", fullgraph=True)
+    x = torch.randn(3, 2)
+    for module in (first, second, first):
+        torch.testing.assert_close(compiled(x, module), f(x, module))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_data_parallel_wrapper_keeps_its_module_compiled(backend: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("gloo", f"file://{Path(folder)}/store", rank=0, world_size=1)
+        try:
+
+            def program(wrap: Callable[..., Any]) -> Any:
+                model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+                wrapped = wrap(nn.parallel.DistributedDataParallel(model))
+                wrapped(torch.randn(2, 4)).sum().backward()
+                return [parameter.grad for parameter in model.parameters()]
+
+            before = dynajit.counters()["graph_break_events"]
+            both(program, backend)
+            assert dynajit.counters()["graph_break_events"] - before == 1
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def test_encoder_hides_padded_rows_as_in_eager_mode() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).eval()
+    hidden = torch.tensor([[False, False, True], [False, False, False]])
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            dynajit.compile(encoder, backend="eager")(x, src_key_padding_mask=hidden),
+            encoder(x, src_key_padding_mask=hidden),
+        )
+
+
+def test_gradient_per_sample_with_sizes_that_vary() -> None:
+    weight = torch.randn(3)
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (w * x).sin().sum()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, x)
+        return result
+
+    assert_same(f, torch.randn(4, 3), then=[(torch.randn(5, 3),), (torch.randn(6, 3),)], breaks=0)
