@@ -122,12 +122,12 @@ class _Writer:
         if given is None:
             return self._python(step, outputs)
         schema = step.target._schema
-        if not schema.returns:
-            outputs = ()  # the graph has a name for it all the same
-        check = tuple(int(step.check and self._relied_on(name)) for name in step.outputs)
-        own = tuple(self._own(name) if checked else -1 for name, checked in zip(step.outputs, check, strict=True))
+        # the graph has a name for a result even where there is none
+        names = step.outputs if schema.returns else ()
+        check = tuple(int(step.check and self._relied_on(name)) for name in names)
+        own = tuple(self._own(name) if checked else -1 for name, checked in zip(names, check, strict=True))
         plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
-        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, own, plain
+        return _EXTERN, schema.name, schema.overload_name, *given, outputs[: len(names)], check, own, plain
 
     def _relied_on(self, name: str | None) -> bool:
         """Does anything rely on the strides that this result was to have?"""
