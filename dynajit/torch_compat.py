@@ -6,7 +6,9 @@ torch runs. One more difference: a function here, named for what it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +45,30 @@ def aot_options() -> dict[str, Any]:
     nobody's.
     """
     return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
+
+
+@contextlib.contextmanager
+def floats_stay_symbolic() -> Iterator[None]:
+    """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass over them makes tensors of
+    those that meet the operators it knows, and constants of the others: an optimizer whose learning rate follows a
+    schedule would be compiled at each step, for the foreach operators are not among them."""
+    import torch._functorch._aot_autograd.graph_compile as stages
+
+    given: Any = getattr(stages, "tensorify_python_scalars", None)
+    thread = threading.get_ident()
+
+    def unless_inside(module: torch.fx.GraphModule, *args: Any) -> Any:
+        inference = not any(node.name.startswith("tangents") for node in module.graph.find_nodes(op="placeholder"))
+        return None if inference and threading.get_ident() == thread else given(module, *args)
+
+    if given is None:
+        yield
+        return
+    stages.tensorify_python_scalars = unless_inside  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        stages.tensorify_python_scalars = given
 
 
 def symbol_hints(env: Any) -> dict[Any, Any]:

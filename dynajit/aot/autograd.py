@@ -16,6 +16,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
+from dynajit.aot.double_backward import differentiable_twice
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.locks import ProcessLock
 
@@ -49,7 +50,6 @@ def _compile(
 ) -> Callable[..., Any]:
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
@@ -65,7 +65,12 @@ def _compile(
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
-    with functorch_config.patch(torch_compat.aot_options()), tracing(context), _lstm_with_backward(gm):
+    with (
+        functorch_config.patch(torch_compat.aot_options()),
+        torch_compat.floats_stay_symbolic(),
+        tracing(context),
+        _lstm_with_backward(gm),
+    ):
         compiled = _again_if_asked(
             lambda: aot_module_simplified(
                 traced,
@@ -73,7 +78,7 @@ def _compile(
                 fw_compiler=compiler("forward"),
                 bw_compiler=compiler("backward"),
                 inference_compiler=compiler("inference"),
-                partition_fn=min_cut_rematerialization_partition,
+                partition_fn=_partition,
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
@@ -81,9 +86,22 @@ def _compile(
     if context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
         context.fw_metadata.bw_donated_idxs = []
+    mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
-    return eager_on_overlap(example_inputs, _mutated(context, example_inputs), gm.forward, compiled)
+    draws = any(map(_draws, gm.graph.nodes))
+    compiled = differentiable_twice(gm.forward, mutated, draws, _plain_outputs(context), compiled)
+    return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
+
+
+def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
+    the one to the other; the plain one, which saves what backward needs, does."""
+    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+
+    floats = any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes)
+    partition = default_partition if floats else min_cut_rematerialization_partition
+    return partition(joint, *args, **kwargs)
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -161,6 +179,13 @@ def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
     # AOTAutograd puts parameters that the module itself holds before the inputs.
     own = len(metadata.input_info) - len(inputs)
     return [at - own for at, info in enumerate(metadata.input_info) if info.mutates_data and at >= own]
+
+
+def _plain_outputs(context: TracingContext) -> bool:
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    metadata = context.fw_metadata
+    return metadata is not None and all(info.output_type is OutputType.non_alias for info in metadata.output_info)
 
 
 def _boxed(fn: Callable[..., Any]) -> Callable[[list[Any]], Any]:

@@ -96,3 +96,26 @@ def test_random_numbers(backend: str) -> None:
         torch.manual_seed(size)
         assert torch.equal(compiled(x), expected)
         assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_floats_that_change_in_graphs_with_gradients(backend: str) -> None:
+    def f(x: Tensor, s: float) -> Tensor:
+        return (x * s).sin() / s + x.sum() * s + x.clamp(max=s) + s**2 * x
+
+    calls = [(torch.rand(3, 4).requires_grad_(), s) for s in (0.5, 0.7, 0.9, 1.1)]
+
+    def gradient(x: Tensor, s: float) -> Any:
+        x.grad = None
+        y = compiled(x, s) if side else f(x, s)
+        y.sum().backward()
+        return y.detach(), x.grad
+
+    compiled = dynajit.compile(f, backend=backend)
+    dynajit.counters.clear()
+    for x, s in calls:
+        side = True
+        ours = gradient(x, s)
+        side = False
+        torch.testing.assert_close(ours, gradient(x, s))
+    assert dynajit.counters()["recompiles"] == 1

@@ -124,3 +124,52 @@ def test_gradient_per_sample_with_sizes_that_vary() -> None:
         return result
 
     assert_same(f, torch.randn(4, 3), then=[(torch.randn(5, 3),), (torch.randn(6, 3),)], breaks=0)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_learning_rate_that_follows_a_schedule(backend: str, optimizer: Any) -> None:
+    def program(wrap: Callable[..., Any]) -> Any:
+        model = nn.Linear(4, 3)
+        stepper = optimizer(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(stepper, 0.9)
+        step = wrap(lambda: stepper.step())
+        for _ in range(5):
+            stepper.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            step()
+            schedule.step()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    dynajit.reset()
+    both(program, backend)
+    assert dynajit.counters()["recompiles"] <= 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_differentiated_again(backend: str) -> None:
+    def program(wrap: Callable[..., Any]) -> Any:
+        model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+        compiled = wrap(model)
+        found = []
+        for count in (3, 4, 5):
+            x = torch.rand(count, 2, requires_grad=True)
+            u = compiled(x)
+            (du,) = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)
+            (second,) = torch.autograd.grad(du[:, 0].sum(), x, create_graph=True)
+            (du[:, 1] - second[:, 0]).pow(2).mean().backward()
+            found.append((u, du, second, x.grad))
+        return found, [parameter.grad for parameter in model.parameters()]
+
+    both(program, backend)
+
+
+def test_backward_twice_through_one_graph() -> None:
+    def program(wrap: Callable[..., Any]) -> Any:
+        x = torch.randn(3, requires_grad=True)
+        y = wrap(lambda x: x.sin() * x)(x).sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        return x.grad
+
+    both(program, "codegen")

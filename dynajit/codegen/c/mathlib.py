@@ -287,7 +287,6 @@ INLINE float ratio_f32(float a, float s) {
 """
 
 
-
 def _running(name: str, ctype: str, size: int) -> str:
     """Running sums of `n` numbers in place, `t` before them; `p` has room for a multiple of eight. Eight are summed by
     themselves: one after the other waits only for the eight before."""

@@ -1,0 +1,92 @@
+"""Backward passes that are to be differentiated again (`create_graph=True`).
+
+In:  the captured graph and what AOTAutograd made of it, whose backward is a compiled graph too, without a derivative.
+Out: the same callable; where the backward pass records a graph, it computes the gradients by running the captured graph
+     again, operator by operator, with autograd. Graphs that would not give the same values a second time keep
+     AOTAutograd's backward, which raises when it is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit import torch_compat
+from dynajit.report import logs
+
+
+def differentiable_twice(
+    forward: Callable[..., Any], mutated: Sequence[int], draws: bool, plain_outputs: bool, compiled: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`compiled` with gradients that can be differentiated.
+
+    Args:
+        forward: runs the captured graph operator by operator.
+        mutated: positions of the inputs that the graph writes.
+        draws: whether it draws random numbers.
+        plain_outputs: whether no output shares memory with an input or another output.
+        compiled: what AOTAutograd returned.
+    """
+    reason = (
+        ("it writes its inputs" if mutated else "")
+        or ("it draws random numbers" if draws else "")
+        or ("" if plain_outputs else "its results share memory")
+        or ("it runs under autocast" if torch_compat.any_autocast_enabled() else "")
+    )
+    if reason:
+        logs.emit("aot_graphs", f"gradients can't be differentiated again: {reason}")
+        return compiled
+
+    def call(*inputs: Any) -> Any:
+        outputs = compiled(*inputs)
+        for output in outputs:
+            if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+                output.grad_fn.register_hook(_Again(forward, inputs))
+                break
+        return outputs
+
+    return call
+
+
+class _Again:
+    """Called behind the compiled backward of one call of the graph, with what that was given and what it returned."""
+
+    def __init__(self, forward: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        self.forward = forward
+        self.inputs: tuple[Any, ...] | None = inputs
+        self.versions = _versions(inputs)
+
+    def __call__(self, grad_inputs: Sequence[Any], grad_outputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        inputs = self.inputs
+        if not torch.is_grad_enabled():
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                self.inputs = None  # as saved tensors are let go of after their last use
+            return None
+        tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
+        if inputs is None or len(grad_inputs) != len(tensors) or self.versions != _versions(inputs):
+            return None
+        outputs = self.forward(*inputs)
+        if len(outputs) != len(grad_outputs):
+            return None
+        used = [
+            (output, grad)
+            for output, grad in zip(outputs, grad_outputs, strict=True)
+            if grad is not None and isinstance(output, torch.Tensor) and output.requires_grad
+        ]
+        wanted = [value for value in tensors if value.requires_grad]
+        if not used or not wanted:
+            return None
+        found = iter(
+            torch.autograd.grad(
+                [output for output, _ in used], wanted, [grad for _, grad in used], create_graph=True, allow_unused=True
+            )
+        )
+        return tuple(
+            next(found) if value.requires_grad else given for value, given in zip(tensors, grad_inputs, strict=True)
+        )
+
+
+def _versions(inputs: Sequence[Any]) -> list[int]:
+    return [value._version for value in inputs if isinstance(value, torch.Tensor) and not value.is_inference()]
