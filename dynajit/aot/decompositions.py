@@ -17,14 +17,16 @@ Decompositions = dict[Any, Callable[..., Any]]
 
 
 @functools.cache
-def for_codegen(device: str = "cpu") -> Decompositions:
-    """The table for generated kernels on such a device."""
+def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decompositions:
+    """The table for generated kernels on such a device. With `eager_rounding`, operators that are one loop in eager
+    stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
     from dynajit.aot.batch_norm import RULES
 
     # A release that lacks one of them has nothing to decompose there.
-    names = _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
+    names = () if eager_rounding else _POINTWISE
+    names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     table: Decompositions = {**get_decompositions(operators), **(_OWN if device == "cpu" else RULES)}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
@@ -45,13 +47,20 @@ _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 
 # What has a lowering in loopir is not listed: one well-known kernel beats ten fused ones. Neither is what would become
 # many operators that don't fuse (training batch norm on CPUs, embedding and index backward, pooling, upsampling).
-_NAMES: tuple[str, ...] = (
+_POINTWISE: tuple[str, ...] = (
     # activations
     *("celu", "elu", "elu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid"),
     *("hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "leaky_relu_backward"),
     *("log_sigmoid_forward", "log_sigmoid_backward", "logit", "logit_backward", "mish", "mish_backward", "selu"),
     *("gelu_backward", "sigmoid_backward", "silu_backward", "softplus", "softplus_backward", "softshrink"),
     *("tanh_backward", "threshold", "prelu", "_prelu_kernel", "_prelu_kernel_backward"),
+    # losses
+    *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
+    *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),
+    # arithmetic
+    *("addcdiv", "addcmul", "lerp", "sinc", "xlogy", "special_xlog1py", "special_entr", "hypot", "deg2rad", "rad2deg"),
+)
+_NAMES: tuple[str, ...] = (
     # normalisation
     *("native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
     # The second is what torch rewrites the first to, and rewrites again.
@@ -61,13 +70,9 @@ _NAMES: tuple[str, ...] = (
         "_fused_rms_norm",
         "_fused_rms_norm_backward",
     ),
-    # losses
-    *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
-    *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),
     # arithmetic
-    *("addcdiv", "addcmul", "lerp", "nan_to_num", "sinc", "xlogy", "special_xlog1py", "special_entr", "heaviside"),
-    *("linalg_vector_norm", "norm", "logsumexp", "std", "std_mean", "native_dropout_backward", "zero", "fill"),
-    *("masked_fill", "rsub", "hypot", "deg2rad", "rad2deg", "trace", "count_nonzero", "dist"),
+    *("nan_to_num", "heaviside", "linalg_vector_norm", "norm", "logsumexp", "std", "std_mean"),
+    *("native_dropout_backward", "zero", "fill", "masked_fill", "rsub", "trace", "count_nonzero", "dist"),
 )
 # What torch's kernels for GPUs spend more passes over memory on than the generated ones.
 _GPU_NAMES: tuple[str, ...] = ("native_batch_norm_backward", "batch_norm_backward")

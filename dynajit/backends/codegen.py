@@ -19,16 +19,18 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit import codegen as generator
-from dynajit.aot import compile_joint, decompositions
+from dynajit.aot import compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
+from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.exc import ConfigError
 from dynajit.report import debug, logs, phases, records
 from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 
-# No option changes what is generated yet; a name nobody knows is an error all the same.
-_OPTIONS: tuple[str, ...] = ()
+# option -> the values it takes, the default first
+_CHOICES: dict[str, tuple[Any, ...]] = {"numerics": ("fused", "eager"), "freezing": (False, True)}
+_OPTIONS: tuple[str, ...] = tuple(_CHOICES)
 # Modes in which plans for GPUs are recorded as CUDA graphs.
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
 _CPU = torch.device("cpu")
@@ -36,22 +38,38 @@ _serial = itertools.count()
 _told: set[str] = set()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What the options say."""
+
+    mode: str
+    eager_rounding: bool
+    freezing: bool
+
+
 @register_backend(name="codegen")
 def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Functionalise `gm`, differentiate it if need be, and generate code for its ATen graphs."""
-    for name in options.get("options") or ():
-        if name not in _OPTIONS:
-            raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
+    """Functionalise `gm`, differentiate it if need be, and generate code for its ATen graphs.
+
+    Options: `numerics`: "eager" to round bfloat16 and float16 just as eager does, where operators fuse less;
+    `freezing`: in inference, take parameters and buffers as constants.
+    """
+    settings = _settings(options.get("mode"), options.get("options") or {})
     device = next((d for d in map(_device, example_inputs) if d is not None and d.type != "cpu"), _CPU)
     why = _unsupported(device)
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
-    mode = options.get("mode")
-    compile_fn = functools.partial(_generate, mode) if mode is not None else _generate_default
+    compile_fn: CompileFn = functools.partial(_generate, settings)
+    table = decompositions.for_codegen(device.type, settings.eager_rounding)
+    weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None
+    if weights:
+        compile_fn = freezing.frozen(compile_fn, weights, len(example_inputs))
     try:
         with phases.timer("aot"):
-            return compile_joint(gm, example_inputs, compile_fn, decompositions.for_codegen(device.type))
+            return compile_joint(
+                freezing.fold_batch_norm(gm, weights) if weights else gm, example_inputs, compile_fn, table
+            )
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
         _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")
@@ -87,11 +105,17 @@ def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
     return _CPU
 
 
-def _generate_default(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
-    return _generate("default", gm, inputs, phase)
+def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
+    for name, value in options.items():
+        if name not in _CHOICES:
+            raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
+        if value not in _CHOICES[name]:
+            raise ConfigError(f"options: {name} is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")
+    return _Settings(mode or "default", options.get("numerics") == "eager", bool(options.get("freezing")))
 
 
-def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    mode = settings.mode
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
         text = gm.print_readable(print_output=False)
@@ -101,8 +125,9 @@ def _generate(mode: str, gm: torch.fx.GraphModule, inputs: list[Any], phase: str
         with phases.timer("codegen"):
             device = _kernel_device(gm)
             choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
-            fused = recognise(gm) if phase == "inference" else gm
-            plan = _with_separate_objects(generator.generate(fused, inputs, name, device, choose), fused)
+            fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
+            made = generator.generate(fused, inputs, name, device, choose, settings.eager_rounding)
+            plan = _with_separate_objects(made, fused)
             compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
                 compiled = cuda_graphs.record(plan, compiled)

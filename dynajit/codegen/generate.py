@@ -62,16 +62,18 @@ def generate(
     name: str = "graph",
     device: torch.device = _CPU,
     choose: Choose | None = None,
+    eager_rounding: bool = False,
 ) -> Plan:
     """Plan the graph; kernels run on `device`. `example_inputs` are the fake inputs, in the order of the placeholders.
-    `choose` decides between ways to print a kernel for a GPU (without it the first is taken)."""
+    `choose` decides between ways to print a kernel for a GPU (without it the first is taken). `eager_rounding`: as for
+    `lower`."""
     _fill_placeholders(gm, example_inputs)
     left: set[str] = set()
     with _lock:
         while True:
             try:
                 with timer("lowering"):
-                    program = lower(gm, name, device, left)
+                    program = lower(gm, name, device, left, eager_rounding)
                     if device.type != "cpu" and program.size_origins:
                         raise SymbolicShapes(f"kernels for {device.type} have static sizes")
                     if debug.enabled():

@@ -48,6 +48,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
+from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.size import SizeTable, Undecided
 from dynajit.symbols import is_symbolic
 
@@ -77,16 +78,26 @@ def forget() -> None:
     nodes.clear()
 
 
-def lower(gm: torch.fx.GraphModule, name: str, device: torch.device = CPU, left: Collection[str] = ()) -> Program:
-    """The graph as a program that computes on `device`; the ops named in `left` are left to the dispatcher."""
-    return _Lowering(gm, name, device, left).run()
+def lower(
+    gm: torch.fx.GraphModule,
+    name: str,
+    device: torch.device = CPU,
+    left: Collection[str] = (),
+    eager_rounding: bool = False,
+) -> Program:
+    """The graph as a program that computes on `device`; the ops named in `left` are left to the dispatcher, and with
+    `eager_rounding` those whose results in bfloat16 and float16 may differ from eager's."""
+    return _Lowering(gm, name, device, left, eager_rounding).run()
 
 
 class _Lowering:
     """One graph: what each fx node became, and the builder."""
 
-    def __init__(self, gm: torch.fx.GraphModule, name: str, device: torch.device, left: Collection[str]) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, name: str, device: torch.device, left: Collection[str], eager_rounding: bool
+    ) -> None:
         self.gm = gm
+        self.eager_rounding = eager_rounding
         self.left = left
         self.device = device
         self.program = Program(name, (), device, returns=gm.meta.get("returns"))
@@ -203,6 +214,8 @@ class _Lowering:
         if not _computed_on(out, self.device) or not all(
             _lowerable(arg, self.device) for arg in (*args, *kwargs.values())
         ):
+            return None
+        if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
             return None
         build.out = self._sized(out)
         made = len(self.program.items)
