@@ -1,6 +1,7 @@
 /* CPython 3.11. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 
@@ -102,6 +103,22 @@ void dj_frame_drop_locals(Frame *frame)
         for (int i = 0; i < frame->stacktop; i++) {
             Py_CLEAR(frame->localsplus[i]);
         }
+    }
+}
+
+RecursionRoom dj_recursion_room_enter(PyThreadState *tstate)
+{
+    int added = Py_MAX(0, DJ_DEEP_ROOM - tstate->recursion_remaining);
+    tstate->recursion_remaining += added;
+    tstate->recursion_limit += added;
+    return (RecursionRoom){.limit = tstate->recursion_limit, .added = added};
+}
+
+void dj_recursion_room_leave(PyThreadState *tstate, RecursionRoom room)
+{
+    if (tstate->recursion_limit == room.limit) {
+        tstate->recursion_remaining -= room.added;
+        tstate->recursion_limit -= room.added;
     }
 }
 

@@ -1,6 +1,7 @@
 /* CPython 3.12. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 
@@ -130,6 +131,22 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
 void dj_frame_drop_locals(Frame *frame)
 {
     (void)frame; /* the evaluator has cleared it */
+}
+
+RecursionRoom dj_recursion_room_enter(PyThreadState *tstate)
+{
+    int added = Py_MAX(0, DJ_DEEP_ROOM - tstate->py_recursion_remaining);
+    tstate->py_recursion_remaining += added;
+    tstate->py_recursion_limit += added;
+    return (RecursionRoom){.limit = tstate->py_recursion_limit, .added = added};
+}
+
+void dj_recursion_room_leave(PyThreadState *tstate, RecursionRoom room)
+{
+    if (tstate->py_recursion_limit == room.limit) {
+        tstate->py_recursion_remaining -= room.added;
+        tstate->py_recursion_limit -= room.added;
+    }
 }
 
 bool dj_thread_is_traced(PyThreadState *tstate)

@@ -4,6 +4,7 @@
  * not counted; an empty slot is PyStackRef_NULL, which is not 0. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
 
@@ -153,6 +154,22 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
 void dj_frame_drop_locals(Frame *frame)
 {
     (void)frame; /* the evaluator has cleared it */
+}
+
+RecursionRoom dj_recursion_room_enter(PyThreadState *tstate)
+{
+    int added = Py_MAX(0, DJ_DEEP_ROOM - tstate->py_recursion_remaining);
+    tstate->py_recursion_remaining += added;
+    tstate->py_recursion_limit += added;
+    return (RecursionRoom){.limit = tstate->py_recursion_limit, .added = added};
+}
+
+void dj_recursion_room_leave(PyThreadState *tstate, RecursionRoom room)
+{
+    if (tstate->py_recursion_limit == room.limit) {
+        tstate->py_recursion_remaining -= room.added;
+        tstate->py_recursion_limit -= room.added;
+    }
 }
 
 bool dj_thread_is_traced(PyThreadState *tstate)

@@ -9,6 +9,7 @@
  * what stood below each of our places in the chain. A frame that comes back to us while we are handing it on goes to the
  * next lower place, so that no frame goes round for ever. */
 #include "dynajit.h"
+#include "recursion.h"
 
 enum { MAX_CHAIN = 16 };
 
@@ -238,7 +239,9 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
         PyObject *args[4] = {(PyObject *)code, (PyObject *)function, tuple, reasons};
         HookRegion region;
         dj_hook_enter_off(&region);
+        RecursionRoom room = dj_recursion_room_enter(PyThreadState_Get());
         result = PyObject_Vectorcall(callback, args, 4, NULL);
+        dj_recursion_room_leave(PyThreadState_Get(), room);
         dj_hook_leave(&region);
     }
     Py_XDECREF(reasons);
@@ -514,6 +517,15 @@ static PyObject *call_eager(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *call_deep(PyObject *module, PyObject *function)
+{
+    (void)module;
+    RecursionRoom room = dj_recursion_room_enter(PyThreadState_Get());
+    PyObject *result = PyObject_CallNoArgs(function);
+    dj_recursion_room_leave(PyThreadState_Get(), room);
+    return result;
+}
+
 static PyObject *hook_installed(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -539,6 +551,8 @@ static PyMethodDef methods[] = {
      "current_key()\n--\n\nThe thread's key, also inside the callback, where the callback is off."},
     {"call_eager", call_eager, METH_VARARGS,
      "call_eager(function, args=(), kwargs=None)\n--\n\nCall with this thread's callback off."},
+    {"call_deep", call_deep, METH_O,
+     "call_deep(function)\n--\n\nCall it with room for 20,000 Python frames, whatever the program's limit is."},
     {"hook_installed", hook_installed, METH_NOARGS, "hook_installed()\n--\n\nOur evaluator is the interpreter's."},
     {"active_hook_count", active_hook_count, METH_NOARGS,
      "active_hook_count()\n--\n\nThreads whose callback is on, or that are shielded from other evaluators."},

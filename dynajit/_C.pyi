@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import torch
 
+_T = TypeVar("_T")
 Callback = Callable[[CodeType, FunctionType, tuple[Any, ...], list[tuple[Variant, int]]], Variant | None]
 
 OURS: Final[int]
@@ -22,6 +23,7 @@ def current_key() -> Any: ...
 def call_eager(
     function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Any: ...
+def call_deep(function: Callable[[], _T]) -> _T: ...
 def tail(continuation: CompiledFunction, *arguments: object) -> Any: ...
 def hook_installed() -> bool: ...
 def active_hook_count() -> int: ...

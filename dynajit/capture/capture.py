@@ -33,7 +33,6 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
-from dynajit.interp.recursion import with_deep_recursion
 from dynajit.report import breaks, debug, logs, progress, records, runnable
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
@@ -129,9 +128,7 @@ def _capture(
     ):
         record.phases, record.spans = phases, phases.spans
         try:
-            variant: _C.Variant | None = with_deep_recursion(
-                lambda: FrameCapture(session, code, function, values, record).run()
-            )
+            variant = FrameCapture(session, code, function, values, record).run()
         finally:
             debug.write_times(record)
             records.publish(record)

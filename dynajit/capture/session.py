@@ -28,7 +28,6 @@ from dynajit.capture import rules
 from dynajit.capture.idle import Idle
 from dynajit.graph.seen import Seen
 from dynajit.interp.frame import SymFrame
-from dynajit.interp.recursion import with_deep_recursion
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
 
@@ -207,7 +206,7 @@ class Session:
     def _whole(self, part: Part, stub: types.FunctionType) -> Callable[..., Any]:
         """What a stub that is not captured hands over to."""
         with rules.own_builtins():
-            code = with_deep_recursion(lambda: part.whole)
+            code = _C.call_deep(lambda: part.whole)
         _C.mark_ours(code)
         return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
 

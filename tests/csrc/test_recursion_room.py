@@ -1,0 +1,92 @@
+"""While dynajit compiles, the thread has more room for frames; the program's own limit is what it was, or what it set."""
+
+import sys
+import threading
+
+import pytest
+
+import dynajit
+from dynajit import _C
+
+
+def deep(depth: int) -> int:
+    return 0 if depth == 0 else 1 + deep(depth - 1)
+
+
+@pytest.fixture(autouse=True)
+def limit_of_before():
+    before = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_there_is_room_inside_only() -> None:
+    before = sys.getrecursionlimit()
+    assert _C.call_deep(lambda: deep(before + 5000)) == before + 5000
+    with pytest.raises(ValueError):
+        _C.call_deep(lambda: int("x"))
+    assert sys.getrecursionlimit() == before
+    with pytest.raises(RecursionError):
+        deep(before + 5000)
+
+
+def test_a_limit_that_is_set_inside_stays() -> None:
+    mine = sys.getrecursionlimit() + 7
+    _C.call_deep(lambda: sys.setrecursionlimit(mine))
+    assert sys.getrecursionlimit() == mine
+    assert deep(mine - 200) == mine - 200
+    with pytest.raises(RecursionError):
+        deep(mine)
+
+
+def test_other_threads_have_no_more_room() -> None:
+    limit = sys.getrecursionlimit()
+    found: list[object] = []
+
+    def other() -> None:
+        try:
+            found.append(deep(limit + 100))
+        except RecursionError as error:
+            found.append(type(error))
+
+    def run() -> None:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    _C.call_deep(run)
+    assert found == [RecursionError]
+
+
+def test_compiling_at_the_end_of_the_programs_room() -> None:
+    """The program sets its limit to what it needs just now; what is compiled there doesn't notice."""
+
+    def lowered() -> list[object]:
+        limit = sys.getrecursionlimit()
+        depth = 1
+        while True:
+            try:
+                sys.setrecursionlimit(depth)
+                break
+            except RecursionError:
+                depth += 1
+        seen: list[object] = []
+        try:
+            sys.setrecursionlimit(depth + 10)
+
+            def endless() -> None:
+                try:
+                    _ = 1 / 0
+                except ZeroDivisionError:
+                    endless()
+
+            try:
+                endless()
+            except RecursionError as error:
+                seen.append(type(error))
+        finally:
+            sys.setrecursionlimit(limit)
+        seen.append(sys.getrecursionlimit() == limit)
+        return seen
+
+    assert dynajit.compile(lowered, backend="eager")() == lowered() == [RecursionError, True]
