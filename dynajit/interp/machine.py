@@ -32,7 +32,7 @@ from dynajit.values.dropping import dropped, has_finaliser
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
-from dynajit.values.objects import is_trusted
+from dynajit.values.objects import ObjVal, is_trusted
 from dynajit.values.tensor import TensorVal
 from dynajit.values.wrap import from_real, wrap
 
@@ -164,8 +164,12 @@ class Interpreter(Calls):
         self._idle_end = self._steps + IDLE_LATER
 
     def _remember_raise(self, frame: SymFrame, error: Value) -> None:
-        """Where a break goes back to that needs the exception with its traceback."""
-        if isinstance(error, ExceptionVal) and error.raised_at is None and frame.checkpoint is not None:
+        """Where a break goes back to that needs the exception with its traceback. A real one has it so far; every frame
+        that it leaves from here on would be in it."""
+        if not (isinstance(error, ObjVal) and issubclass(error.cls, BaseException)):
+            return
+        grows = isinstance(error, ExceptionVal) or (frame.current.handler is None and len(self.frames) > 1)
+        if grows and error.raised_at is None and frame.checkpoint is not None:
             states = [outer.state() for outer in self.frames]
             self.journal.set_attr(error, "raised_at", Snapshot(states, frame.checkpoint))
 

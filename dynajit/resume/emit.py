@@ -19,7 +19,7 @@ from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
-from dynajit.resume.inside import calling_functions, instruction_function
+from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import unneeded, with_bound_variables
 from dynajit.resume.plan import (
     Plan,
@@ -301,7 +301,15 @@ class Emission:
         if self.caught:
             self.emit.set_handler(None)
             self.emit.mark(caught)
+            if len(self.caught) > 1 and (plan.cut is not None or instr.op not in _INLINE):
+                self._reached(len(self.caught) - 1)
             self._continue(self.caught)
+
+    def _reached(self, frames: int) -> None:
+        """The exception on the stack was caught in an inlined frame: it never came to the `frames` that called it."""
+        error = self.out.variable("error")
+        self.emit.store_fast(error)
+        self._call(caught_inside, [partial(self._take, error), partial(self.out.const, frames)])
 
     def _run_loop(self, plan: Plan, cut: Outline) -> None:
         """Call the loop's shell; the locals that it changes are put into cells."""

@@ -7,6 +7,7 @@ frames that eager code would show.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import peeks
 from dynajit.values.base import NULL, Value
+
+_traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 
 
 def instruction_function(frames: Sequence[SymFrame], operands: Sequence[Value]) -> Callable[..., Any]:
@@ -54,6 +57,16 @@ def calling_functions(frames: Sequence[SymFrame], inner: Callable[..., Any], arg
     for outer in reversed(frames):
         inner = _calling_function(outer, inner, names)
     return inner
+
+
+def caught_inside(error: BaseException, frames: int) -> BaseException:
+    """The exception without the first `frames` places of its traceback, the caller's among them; in generated code."""
+    trace = _traceback_of(error)
+    if trace is None or trace.tb_frame is not sys._getframe(1):
+        return error  # made from its class and arguments just now: it shows no frame that it went through before
+    while trace is not None and frames > 0:
+        trace, frames = trace.tb_next, frames - 1
+    return BaseException.with_traceback(error, trace)
 
 
 def _return_pushed(emit: Emitter, count: int) -> None:

@@ -30,8 +30,6 @@ class ExceptionVal(ObjVal):
         self.context: Value = ConstVal(None)
         self.suppress = False
         self.origin: ExceptionVal | None = None  # of a part of an exception group: the group
-        #: the interpreter's state before the instruction that raised it: only running that makes a traceback
-        self.raised_at: Any = None
 
     def describe(self) -> str:
         text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
@@ -167,6 +165,8 @@ def traceback_of(tx: Tracer, error: Value) -> Value:
     real = error.real_object if isinstance(error, ObjVal) else None
     if real is None or error.source is None:
         return ConstVal(None)
+    if raised_at(error) is not None:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
     return tx.wrap(real.__traceback__, AttrSource(error.source, "__traceback__"))
 
 
@@ -198,6 +198,7 @@ def with_context(tx: Tracer, error: Value, owner: Value, name: str) -> None:
             return
         for slot, value in (("name", ConstVal(name)), ("obj", owner)):
             tx.journal.set_item(error.slots, slot, value)
+        tx.journal.set_attr(error, "raised_at", None)  # it gets them where the attribute is read, for real too
 
 
 def _is_set(value: Value | None) -> bool:
@@ -207,7 +208,7 @@ def _is_set(value: Value | None) -> bool:
 def raised_at(value: Value | None) -> Any:
     """The state before the exception was raised, if the value is one that was."""
     error = value.error if isinstance(value, TracebackVal) else value
-    return error.raised_at if isinstance(error, ExceptionVal) else None
+    return error.raised_at if isinstance(error, ObjVal) else None
 
 
 def exception_arguments(value: Value) -> list[Any]:

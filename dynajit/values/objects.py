@@ -78,8 +78,11 @@ class ObjVal(Value):
     """An instance of a class that has no model of its own.
 
     `payload` models the builtin part of instances of `dict`, `list`, ... subclasses. Objects made while tracing have
-    no `real_object`.
+    no `real_object`. `raised_at`, of an exception: the interpreter's state before the instruction that raised it, since
+    only running makes a traceback.
     """
+
+    raised_at: Any = None
 
     def __init__(self, cls: type, real: Any = None, source: Source | None = None, payload: Value | None = None) -> None:
         self.cls = cls
@@ -177,7 +180,8 @@ class ObjVal(Value):
         assert where is not None
         if found is torch.nn.Module.__getattr__:
             return self._module_getattr(tx, name)
-        return tx.call(class_value(tx, self.cls, where, "__getattr__", found), [self, ConstVal(name)], {}, True)
+        # A break in there is one where the attribute is read: what leaves it is given its name and object there.
+        return tx.call(class_value(tx, self.cls, where, "__getattr__", found), [self, ConstVal(name)], {})
 
     def _module_getattr(self, tx: Tracer, name: str) -> Value:
         """nn.Module.__getattr__: parameters, then buffers, then submodules."""
@@ -218,6 +222,8 @@ class ObjVal(Value):
         return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
 
     def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
+        if name == "__traceback__" and self.raised_at is not None:
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, name)
         if name in self.slots:
             if (value := self.slots[name]) is not None:
                 return value
