@@ -206,7 +206,8 @@ def _decode_instrs(code: CodeType) -> list[Instr]:
     positions = list(code.co_positions())
     for raw, start, after, decoding in _raw_instrs(code.co_code):
         index_at[start] = index_at[raw.offset] = index = len(instrs)
-        where = positions[raw.offset >> 1]
+        # a table that somebody replaced may be too short
+        where = positions[raw.offset >> 1] if raw.offset >> 1 < len(positions) else (None, None, None, None)
         if decoding is None:
             instrs.append(Instr(index, "UNKNOWN", (raw.opname, raw.arg), where, raw))
             continue

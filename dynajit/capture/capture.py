@@ -364,7 +364,7 @@ class FrameCapture:
         if not self.is_root and len(others) >= EAGER_LIMIT and all(_is_eager(variant) for variant in others):
             _C.mark_skip(self.code)
             return None
-        if any(isinstance(value, types.CellType) and value == types.CellType() for value in self.values):
+        if any(type(value) is types.CellType and value == types.CellType() for value in self.values):
             # reading an empty cell raises an error that only the original words right
             if not self.is_root and self.session.idle.given_up(self.code):
                 _C.mark_skip(self.code)

@@ -202,6 +202,8 @@ class Calls(Tracer):
             result = fn(*reals, **named)
         except Exception as error:  # whatever it is, it is the traced program's exception
             raise raised_again(self, error) from None
+        if hasattr(type(result), "__next__"):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)}, which gives an iterator")
         return self.from_real(result)
 
     def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

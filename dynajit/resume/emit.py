@@ -73,7 +73,7 @@ class Emission:
         self.emit = Emitter()
         # code of no line of the user's stands at the first: some readers of tracebacks can do nothing with none at all
         self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
-        self.out = Rebuilder(self.emit, maker.generator)
+        self.out = Rebuilder(self.emit, maker.generator, tx.journal.dirty)
         self.results: list[Value] = []
         # how all frames go on behind the instruction (or loop), one for each place where control may go from there,
         # and how where it raises and one of the frames has a handler

@@ -6,7 +6,7 @@ before any effect happens, so that identity and order are eager's. A value says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dynajit.bytecode import Emitter
@@ -104,8 +104,15 @@ def keys_with_hash(value: Value) -> list[Value]:
 class Rebuilder:
     """The generated code's view of the trace's values."""
 
-    def __init__(self, emit: Emitter, generator_maker: Callable[[SymFrame], Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        emit: Emitter,
+        generator_maker: Callable[[SymFrame], Callable[..., Any]],
+        dirty: Mapping[int, Any],
+    ) -> None:
         self.emit = emit
+        #: the values, by id, whose objects the effects will change
+        self.dirty = dirty
         #: from a generator's frame to the function that makes such a generator
         self.generator_maker = generator_maker
         self._variables: dict[int, str] = {}

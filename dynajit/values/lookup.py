@@ -35,7 +35,10 @@ namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__
 
 def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
     """(attribute as it stands in the class that has it, that class) by the method resolution order."""
-    for base in kind.__mro__:
+    order: tuple[type, ...] | None = kind.__mro__
+    if order is None:
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of a class that is being made")
+    for base in order:
         names = namespace_of(base)
         if name in names:
             return names[name], base

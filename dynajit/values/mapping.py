@@ -17,7 +17,7 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.dropping import check_dropped
 from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members
-from dynajit.values.iterators import IteratorVal
+from dynajit.values.iterators import IteratorVal, ended_iterator
 from dynajit.values.keys import UserKey, collide, has_user_key
 from dynajit.values.sequence import Lazy
 
@@ -279,20 +279,26 @@ class DictIterator(IteratorVal):
         self.what = what
         self.index = 0
         self.backwards = backwards
-        self.size: int | None = None
+        #: the dictionary's when the iterator was made, if that was known then; -1 after it was found to have changed
+        self.size = len(mapping.entries) if mapping.complete else None
+        self.ended = False
         self.removals = mapping.removals
         self.kind = type(iter(getattr(mapping.kind(), what)()))
 
     def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
         self.mapping.materialise(tx)
         hashes = list(self.mapping.entries)
         if self.size is None:
             tx.journal.set_attr(self, "size", len(hashes))
         if self.size != len(hashes):
+            tx.journal.set_attr(self, "size", -1)
             raise tx.raised(RuntimeError, "dictionary changed size during iteration")
         if self.removals != self.mapping.removals:
             self.unsupported("going on after keys were exchanged")
         if self.index >= len(hashes):
+            tx.journal.set_attr(self, "ended", True)
             raise Exhausted()
         hashed = hashes[-1 - self.index if self.backwards else self.index]
         tx.journal.set_attr(self, "index", self.index + 1)
@@ -303,29 +309,34 @@ class DictIterator(IteratorVal):
         return value if self.what == "values" else tx.new_tuple([key, value])
 
     def children(self) -> Sequence[Value]:
-        return (self.mapping,)
+        return () if self.ended else (self.mapping,)
 
     def rebuildable(self) -> bool:
-        return self.removals == self.mapping.removals
+        return self.ended or (self.removals == self.mapping.removals and self.size != -1)
 
     def rebuild(self, out: Any) -> None:
-        if self.mapping.source is not None and self.mapping.complete:
+        if not self.ended and self.mapping.source is not None and id(self.mapping) in out.dirty:
             self.mapping.emit_effect(out)  # an iterator made before the change would notice it
 
         def push() -> None:
-            out.push(self.mapping)
-            for part in (self.what, self.index, self.backwards):
+            if self.ended:
+                out.call_const(self.mapping.kind, lambda: None, 0)
+            else:
+                out.push(self.mapping)
+            for part in (self.what, -1 if self.ended else self.index, self.backwards):
                 out.const(part)
 
         out.call_const(_dict_iterator_at, push, 4)
 
 
 def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards: bool) -> Any:
-    """An iterator over a dictionary that has given `index` items; in generated code."""
+    """An iterator over a dictionary that has given `index` items, or came to its end (-1); in generated code."""
     view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
     iterator = reversed(view) if backwards else iter(view)
     for _ in range(index):
         next(iterator)
+    if index < 0:
+        next(iterator, None)  # of an empty dictionary
     return iterator
 
 
@@ -461,12 +472,13 @@ class SetIterator(IteratorVal):
         self.order = members.ordered()
         self.removals = members.removals
         self.index = 0
+        self.changed = False  # in size, as was found once
 
     def next(self, tx: Tracer) -> Value:
         if self.index > len(self.order):
             raise Exhausted()
-        if len(self.members.entries) != len(self.order):
-            tx.journal.set_attr(self, "index", len(self.order) + 1)
+        if self.changed or len(self.members.entries) != len(self.order):
+            tx.journal.set_attr(self, "changed", True)
             raise tx.raised(RuntimeError, "Set changed size during iteration")
         if self.removals != self.members.removals:
             self.unsupported("going on after members were exchanged")
@@ -477,13 +489,16 @@ class SetIterator(IteratorVal):
         return self.order[self.index - 1]
 
     def children(self) -> Sequence[Value]:
-        return (self.members,)
+        return () if self.index > len(self.order) else (self.members,)
 
     def rebuildable(self) -> bool:
-        return self.removals == self.members.removals
+        return self.index > len(self.order) or (self.removals == self.members.removals and not self.changed)
 
     def rebuild(self, out: Any) -> None:
-        if self.members.source is not None and self.members.kind is set:
+        if self.index > len(self.order):
+            out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
+            return
+        if self.members.source is not None and id(self.members) in out.dirty:
             self.members.emit_effect(out)  # an iterator made before the change would notice it
 
         def push() -> None:
@@ -495,8 +510,6 @@ class SetIterator(IteratorVal):
 
 def _set_iterator_at(members: set[Any], index: int) -> Any:
     """An iterator over a set that has given `index` items; in generated code."""
-    if index > len(members):
-        return iter(())
     iterator = iter(members)
     for _ in range(index):
         next(iterator)

@@ -156,7 +156,7 @@ class ModuleVal(RealVal):
                 self.unsupported(name)
             tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
             raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
-        if is_trusted(self.obj.__name__):
+        if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)
             if trusted is not None:
                 return trusted

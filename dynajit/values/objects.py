@@ -53,7 +53,9 @@ class InstanceDict(AttributeDict):
     def __init__(self, owner: ObjVal) -> None:
         real = None
         if owner.real_object is not None and owner.cls.__dictoffset__ != 0:
-            real = _C.generic_getattr(owner.real_object, "__dict__")
+            real = _C.generic_getattr(owner.real_object, "__dict__", None)
+            if not issubclass(type(real), dict):  # some classes written in C keep it to themselves
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the dictionary of {owner.describe()}")
         super().__init__(owner, owner.source, real)
 
     def guard_absent(self, tx: Tracer, name: str) -> None:
@@ -232,6 +234,8 @@ class ObjVal(Value):
                 return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
             except AttributeError:
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
+            except Exception as error:
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {error!r}") from None
         elif isinstance(found, types.GetSetDescriptorType):
             return super().getattr(tx, name)
         error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
