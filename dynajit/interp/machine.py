@@ -28,7 +28,7 @@ from dynajit.values import overrides
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
-from dynajit.values.dropping import dropped, has_finaliser
+from dynajit.values.dropping import dies_with, dropped
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
@@ -491,11 +491,14 @@ class LazyLocals(dict[str, Any]):
         box = self.boxes.pop(name, None)
         old = dict.get(self, name)
         real = box.real if box is not None else getattr(old, "real_object", None)
-        if real is None or not has_finaliser(type(real)) or (old is not None and old.source is None):
+        if real is None or (old is not None and old.source is None):
+            return
+        kind = dies_with(real)
+        if kind is None:
             return
         others = (dict.get(self, other) for other in self if other != name)
         if not any(getattr(value, "real_object", None) is real for value in (*self.tx.frames[0].stack, *others)):
-            self.tx.journal.set_attr(self.tx, "dropped", type(real))
+            self.tx.journal.set_attr(self.tx, "dropped", kind)
 
 
 __all__ = ["Exhausted", "Interpreter"]

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr
@@ -385,12 +386,22 @@ def import_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
         importlib.import_module(full)
     if full not in sys.modules:
         raise GraphBreak(breaks.IMPORT, full)
+    if names.is_const() and names.const() and not _has_all(full, names.const()):
+        raise GraphBreak(breaks.IMPORT, f"a submodule of {full}")
     found = (
         sys.modules[full]
         if (names.is_const() and names.const()) or level.const()
         else sys.modules[full.partition(".")[0]]
     )
     frame.push(tx.from_real(found))
+
+
+def _has_all(package: str, names: Sequence[str]) -> bool:
+    """Whether the names can be read from the package without importing a submodule of it."""
+    found = vars(sys.modules[package])
+    if "__path__" not in found or "__getattr__" in found:
+        return True
+    return all(name in found or f"{package}.{name}" in sys.modules for name in names)
 
 
 @opcode("IMPORT_FROM")

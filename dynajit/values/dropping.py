@@ -6,16 +6,29 @@ could change anything. Such objects are never made while tracing.
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Value
 
+# items of a container that is let go of
+MOST_LOOKED_AT = 8
+
 
 def has_finaliser(cls: type) -> bool:
     """Whether instances run code of the program's when they die."""
     return isinstance(getattr(cls, "__del__", None), types.FunctionType)
+
+
+def dies_with(real: Any) -> type | None:
+    """The class of what runs code of the program's when this object dies: the object, or what a container holds first."""
+    kind = type(real)
+    if has_finaliser(kind):
+        return kind
+    parts = real if kind in (list, tuple, set, frozenset) else real.values() if kind is dict else ()
+    return next((type(part) for part in itertools.islice(parts, MOST_LOOKED_AT) if has_finaliser(type(part))), None)
 
 
 def check_dropped(old: Any) -> None:
@@ -29,4 +42,4 @@ def dropped(cls: type) -> GraphBreak:
     return GraphBreak(breaks.UNKNOWN_CALL, f"letting go of {cls.__qualname__}, whose instances run code when they die")
 
 
-__all__ = ["check_dropped", "dropped", "has_finaliser"]
+__all__ = ["check_dropped", "dies_with", "dropped", "has_finaliser"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from dynajit.report import breaks
 from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import ExceptionVal, HandledVal
-from dynajit.values.iterators import IteratorVal
+from dynajit.values.iterators import IteratorVal, ended_iterator
 
 
 class GeneratorVal(IteratorVal):
@@ -37,6 +38,13 @@ class GeneratorVal(IteratorVal):
         self.dropped = False
         #: the library's function that this is a traced stand-in for, with its arguments
         self.origin: tuple[Callable[..., Any], Sequence[Value], dict[str, Value]] | None = None
+
+    def py_type(self) -> type:
+        if self.origin is None:
+            return self.kind
+        if self.origin[0] is iter:
+            return type(iter(_NothingByPosition()))
+        return self.origin[0] if isinstance(self.origin[0], type) else itertools.chain
 
     def describe(self) -> str:
         return f"the generator {self.frame.code_object.co_qualname}"
@@ -130,7 +138,7 @@ class GeneratorVal(IteratorVal):
         if self.dropped:
             return False
         if self.origin is not None:
-            return self.state == "created"
+            return self.state == "created" or (self.state == "closed" and self.origin[0] is iter)
         frame = self.frame
         if self.state == "running" or str(frame.globals.get("__name__")).startswith("dynajit."):
             return False
@@ -143,7 +151,7 @@ class GeneratorVal(IteratorVal):
 
     def children(self) -> Sequence[Value]:
         if self.origin is not None:
-            return [*self.origin[1], *self.origin[2].values()]
+            return [] if self.state == "closed" else [*self.origin[1], *self.origin[2].values()]
         cut = segments(self.frame.code)
         if self.state == "closed" or cut is None:
             return []
@@ -155,6 +163,9 @@ class GeneratorVal(IteratorVal):
         """A generator that goes on where this one stands, in compiled parts."""
         if self.origin is not None:
             function, args, kwargs = self.origin
+            if self.state == "closed":  # an iterator over an object that has `__getitem__` alone
+                out.call_const(ended_iterator, lambda: out.const(_NothingByPosition()), 1)
+                return
 
             def push() -> None:
                 for value in (*args, *kwargs.values()):
@@ -182,6 +193,13 @@ class GeneratorVal(IteratorVal):
         for name in cut.cells:
             out.push(frame.cells[name])
         out.emit.build_tuple(len(cut.shared) + len(cut.cells))
+
+
+class _NothingByPosition:
+    """What `iter` of has the type of iterators over objects that have `__getitem__` alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
 
 
 def stands_for(

@@ -69,6 +69,11 @@ class InstanceDict(AttributeDict):
         return InstanceAttrSource(self.owner_source, name)
 
 
+def _is_writable(found: types.MemberDescriptorType) -> bool:
+    """Members of other classes written in C may be read-only, which only writing tells."""
+    return issubclass(found.__objclass__, BaseException) or "__slots__" in namespace_of(found.__objclass__)
+
+
 def _length(found: Value) -> Value:
     """What a class's `__len__` returned, if it is a length."""
     if found.is_const() and not (type(found.const()) is int and 0 <= found.const() <= sys.maxsize):
@@ -289,7 +294,7 @@ class ObjVal(Value):
                 raise tx.raised(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no {what}")
             tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {})
             return
-        if isinstance(found, types.MemberDescriptorType):
+        if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
             if value is None and not self._slot_is_full(name, found):
                 raise tx.raised(AttributeError, name)
             tx.journal.changes += 1
@@ -366,7 +371,9 @@ class ObjVal(Value):
         if self.special(tx, "__iter__") is not None:
             return self.call_special(tx, "__iter__")
         if self.special(tx, "__getitem__") is not None:
-            return tx.run_python(by_position, [self])
+            made: Any = tx.run_python(by_position, [self])
+            made.origin = iter, [self], {}
+            return made  # type: ignore[no-any-return]
         raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
 
     def next(self, tx: Tracer) -> Value:

@@ -95,7 +95,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         isinstance(left, ConstVal)
         and type(left.value) is str
         and symbol == "%"
-        and not hasattr(right.py_type(), "__rmod__")
+        and (not hasattr(right.py_type(), "__rmod__") or (isinstance(right, ObjVal) and not _formats_itself(right.cls)))
     ):
         return format_percent(tx, left.value, right)
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
@@ -111,6 +111,11 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if result is not None:
         return result
     return tx.fold(BINARY[symbol][0], [left, right])
+
+
+def _formats_itself(cls: type) -> bool:
+    """Whether `text % object` asks the object, whose class is a subclass of str then."""
+    return issubclass(cls, str) and cls.__rmod__ is not str.__rmod__  # type: ignore[attr-defined]
 
 
 def computes_as_tensor(value: Value, method: str = "") -> bool:

@@ -263,7 +263,9 @@ def _cell(tx: Tracer, obj: types.CellType, source: Source) -> Value:
 def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
     tx.guard(source, "TYPE", types.MethodType)
     owner = wrap(tx, obj.__self__, AttrSource(source, "__self__"))
-    return MethodVal(owner, wrap(tx, obj.__func__, AttrSource(source, "__func__")))
+    made = MethodVal(owner, wrap(tx, obj.__func__, AttrSource(source, "__func__")))
+    made.source = source  # the very object, which weak references and `is` tell from another one
+    return made
 
 
 @wraps_type(functools.partial)
