@@ -13,7 +13,7 @@ _MOST_BITS = 512
 
 def short(value: Any, limit: int = 80) -> str:
     """Types by name, constants by repr, other objects by their type."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # isinstance() would run a user's `__getattribute__`
         try:
             module = type.__dict__["__module__"].__get__(value)
         except AttributeError:

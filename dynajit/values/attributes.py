@@ -6,9 +6,11 @@ which only the names that were looked at are guarded, and only those that were c
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit import _C
 from dynajit.guards.source import AttrSource, ItemSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
@@ -135,8 +137,7 @@ class AttributeDict(DictVal):
             return
 
         def push() -> None:
-            out.push(self.owner)
-            out.emit.load_attr("__dict__")
+            self.rebuild(out)
             self.push_entries(out)
 
         out.call_const(dict.update, push, 2)
@@ -150,5 +151,13 @@ class AttributeDict(DictVal):
         return (self.owner,)
 
     def rebuild(self, out: Any) -> None:
-        out.push(self.owner)
-        out.emit.load_attr("__dict__")
+        if not isinstance(self.owner.py_type().__getattribute__, types.FunctionType):
+            out.push(self.owner)
+            out.emit.load_attr("__dict__")
+            return
+
+        def push() -> None:
+            out.push(self.owner)
+            out.const("__dict__")
+
+        out.call_const(_C.generic_getattr, push, 2)

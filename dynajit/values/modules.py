@@ -139,9 +139,20 @@ class ModuleVal(RealVal):
     """A Python module."""
 
     def describe(self) -> str:
+        if self._finds_itself():
+            return "a module that finds its attributes itself"
         return f"the module {vars(self.obj).get('__name__')}"
 
+    def _finds_itself(self) -> bool:
+        """Whether reading any attribute runs code of the program's."""
+        kind = type(self.obj)
+        return kind is not types.ModuleType and isinstance(
+            lookup_type(kind, "__getattribute__")[0], types.FunctionType
+        )
+
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if self._finds_itself():
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
         written = tx.global_value(self.obj.__dict__, name)
         if written is not None:
             return written
@@ -166,8 +177,6 @@ class ModuleVal(RealVal):
         """What code of the program's gives: descriptors of a subclass of modules, `__getattr__`; None if there is
         none for the name."""
         kind, names = type(self.obj), self.obj.__dict__
-        if isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType):
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}, which finds them itself")
         found, where = lookup_type(kind, name)
         if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
             return bind(tx, self, kind, name, found, where, tx.from_real(kind))  # type: ignore[arg-type]
