@@ -271,6 +271,19 @@ class InstanceAttrSource(_Attribute):
 
     __slots__ = ()
 
+    def emit(self, e: Emitter, load: Load) -> None:
+        if self.attr != "__dict__":
+            super().emit(e, load)
+            return
+        base = self.base
+        assert base is not None
+
+        def push() -> None:
+            load(base)
+            e.load_const("__dict__")
+
+        e.call_function(lambda: e.load_const(_C.generic_getattr), push, 2)
+
     def access(self) -> tuple[str, object]:
         return "INSTANCE_ATTR", self.attr
 

@@ -132,7 +132,7 @@ class Interpreter(Calls):
                 frame.checkpoint = self._checkpoint(frame, instr)
                 if self._steps > self._idle_end:
                     self._check_idle()
-                if self.dropped is not None:
+                if self.dropped is not None and instr.op not in _BLIND:
                     raise dropped(self.dropped)
             try:
                 result = HANDLERS[instr.op](self, frame, instr)
@@ -434,6 +434,10 @@ class Interpreter(Calls):
         """Whether the call at hand may be continued in, once."""
         direct, self.direct_call = self.direct_call, False
         return direct
+
+
+# instructions that can't notice what a finaliser did
+_BLIND = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST"})
 
 
 class LocalBox:

@@ -281,11 +281,17 @@ class Emission:
             self.emit.set_location(instr.positions)
             for value in self.operands:
                 self.out.push(value)
-            if instr.op in _UNBOUND and self._is_unbound(plan.frames[-1], instr):
+            unbound = instr.op in _UNBOUND and self._is_unbound(plan.frames[-1], instr)
+            reads_cell = instr.op == "LOAD_DEREF" and not unbound
+            if reads_cell:
+                self.out.push(plan.frames[-1].cells[instr.arg])  # here it may have another name
+            if unbound:
                 self._unbound(instr)
             else:
                 self._let_go()
-            if len(self.resumes) < 2:
+            if reads_cell:
+                self.emit.load_attr("cell_contents")
+            elif len(self.resumes) < 2:
                 self.emit.rerun(instr)
                 self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
         if plan.cut is not None:

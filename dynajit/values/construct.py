@@ -72,7 +72,8 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
     if kind.__flags__ & _ABSTRACT:
         return tx.fold(object.__new__, [cls])  # raises
     new, new_where = lookup_type(kind, "__new__")
-    if isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType):
+    in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
+    if in_python or isinstance(new, classmethod):
         assert new_where is not None
         made = tx.call(bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs)
         if not issubclass(made.py_type(), kind):

@@ -23,7 +23,7 @@ def has_finaliser(cls: type) -> bool:
 
 
 def dies_with(real: Any) -> type | None:
-    """The class of what runs code of the program's when this object dies: the object, or what a container holds first."""
+    """The class of what runs code of the program's when this object dies: itself, or what a container holds first."""
     kind = type(real)
     if has_finaliser(kind):
         return kind

@@ -110,6 +110,8 @@ def _bind_from(
     if isinstance(found, types.ClassMethodDescriptorType):
         return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):
+        if owner is not None and not issubclass(kind, found.__objclass__):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of another class, {found.__objclass__.__name__}")
         return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
     if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
         cached = tx.wrap(found, source)

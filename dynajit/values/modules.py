@@ -6,7 +6,7 @@ In: the real objects. Out: `ModuleVal`, whose attributes are guarded unless the 
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -135,6 +135,9 @@ class ProxyVal(Value):
         out.call_const(types.MappingProxyType, lambda: out.push(self.mapping), 1)
 
 
+names_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
+
+
 class ModuleVal(RealVal):
     """A Python module."""
 
@@ -146,9 +149,7 @@ class ModuleVal(RealVal):
     def _finds_itself(self) -> bool:
         """Whether reading any attribute runs code of the program's."""
         kind = type(self.obj)
-        return kind is not types.ModuleType and isinstance(
-            lookup_type(kind, "__getattribute__")[0], types.FunctionType
-        )
+        return kind is not types.ModuleType and isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if self._finds_itself():
@@ -195,7 +196,7 @@ class ModuleVal(RealVal):
         custom = lookup_type(kind, "__setattr__")[1] not in (types.ModuleType, object)
         if custom or is_data_descriptor(lookup_type(kind, name)[0]):
             super().setattr(tx, name, value)
-        tx.store_global(self.obj.__dict__, name, value)
+        tx.store_global(names_of_module(self.obj), name, value)
 
 
 def trusted_value(tx: Tracer, found: Any) -> Value | None:

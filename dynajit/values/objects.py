@@ -57,6 +57,9 @@ class InstanceDict(AttributeDict):
             if not issubclass(type(real), dict):  # some classes written in C keep it to themselves
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the dictionary of {owner.describe()}")
         super().__init__(owner, owner.source, real)
+        self.own_reading = isinstance(lookup_type(owner.cls, "__getattribute__")[0], types.FunctionType)
+        if self.own_reading and owner.source is not None:
+            self.source = InstanceAttrSource(owner.source, "__dict__")
 
     def guard_absent(self, tx: Tracer, name: str) -> None:
         tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)
@@ -64,7 +67,7 @@ class InstanceDict(AttributeDict):
     def entry_source(self, name: str) -> Source:
         """Generated code must not run a user's `__getattribute__`."""
         assert self.owner_source is not None
-        if isinstance(lookup_type(self.owner.cls, "__getattribute__")[0], types.FunctionType):
+        if self.own_reading:
             return ItemSource(InstanceAttrSource(self.owner_source, "__dict__"), name)
         return InstanceAttrSource(self.owner_source, name)
 
@@ -239,8 +242,8 @@ class ObjVal(Value):
                 return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
             except AttributeError:
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
-            except Exception as error:
-                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {error!r}") from None
+            except Exception as refusal:
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {refusal!r}") from None
         elif isinstance(found, types.GetSetDescriptorType):
             return super().getattr(tx, name)
         error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")

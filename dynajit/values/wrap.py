@@ -15,6 +15,7 @@ import inspect
 import math
 import re
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,8 @@ _KNOWN_CALLABLES = (
     torch._ops.OpOverload,
     torch._ops.HigherOrderOperator,
 )
+# whose attributes are another object's
+_STAND_INS = (super, weakref.ProxyType, weakref.CallableProxyType)
 _C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -305,7 +308,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
         return _tuple(tx, obj, source)
-    if hides_dict(kind):
+    if hides_dict(kind) or issubclass(kind, _STAND_INS):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
     if kind.__module__ == "typing" or issubclass(kind, (types.GenericAlias, types.UnionType)):
         tx.guard(source, "ID", obj)

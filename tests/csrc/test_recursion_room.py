@@ -1,4 +1,4 @@
-"""While dynajit compiles, the thread has more room for frames; the program's own limit is what it was, or what it set."""
+"""While dynajit compiles, the thread has more room for frames; the program's own limit is what it set."""
 
 import sys
 import threading

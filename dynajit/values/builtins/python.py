@@ -74,9 +74,20 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
     try:
-        return issubclass(kind, cls)
+        return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
     except TypeError as error:
         raise tx.raised(TypeError, *error.args) from None
+
+
+def _claimed_class(tx: Tracer, obj: Value) -> type:
+    """`obj.__class__`, which proxies have answered by their target."""
+    kind = obj.py_type()
+    own = isinstance(obj, ObjVal) and (
+        isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
+        or lookup_type(kind, "__class__")[1] is not object
+    )
+    found = tx.find_attribute(obj, "__class__") if own else None
+    return found.obj if isinstance(found, ClassVal) else kind
 
 
 def _checks_class_alone(cls: Any) -> bool:

@@ -1,0 +1,362 @@
+"""The smallest programs of what CPython's own test-suite found."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dynajit
+
+
+def same(fn: Callable[..., Any], *args: Any) -> Any:
+    """Run twice compiled and once eagerly; the results must be equal."""
+    expected = fn(*args)
+    compiled = dynajit.compile(fn, backend="eager")
+    assert compiled(*args) == expected
+    assert compiled(*args) == expected
+    return expected
+
+
+@dynajit.disable
+def outside(*values: Any) -> Any:
+    """A break."""
+    return values[0] if values else None
+
+
+# ------------------------------------------------------------------------------------------------------------ iterators
+
+
+def probe(iterator: Iterator[Any]) -> list[Any]:
+    found = []
+    for _ in range(3):
+        try:
+            found.append(next(iterator))
+        except (StopIteration, RuntimeError) as error:
+            found.append(repr(error))
+    return found
+
+
+def grow(container: Any) -> None:
+    if isinstance(container, dict):
+        container[9] = 1
+    else:
+        container.add(9)
+
+
+def iterated_then_grown(make: Callable[[], Any]) -> Any:
+    container = make()
+    iterator = iter(container)
+    first = probe(iterator)
+    grow(container)
+    second = probe(iterator)
+    outside()
+    return first, second, probe(iterator), type(iterator).__name__, sorted(container)
+
+
+def grown_before_the_first(make: Callable[[], Any]) -> Any:
+    container = make()
+    iterator = iter(container)
+    grow(container)
+    return probe(iterator)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4])
+@pytest.mark.parametrize("kind", [dict.fromkeys, set])
+@pytest.mark.parametrize("program", [iterated_then_grown, grown_before_the_first])
+def test_containers_that_grow_while_they_are_iterated(program: Any, kind: Any, size: int) -> None:
+    same(program, lambda: kind(range(size)))
+
+
+class Items:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __getitem__(self, index: int) -> int:
+        if index < self.count:
+            return index
+        raise IndexError
+
+
+@pytest.mark.parametrize(
+    "view",
+    [iter, lambda d: iter(d.values()), lambda d: iter(d.items()), lambda d: reversed(d), lambda d: reversed(d.keys())],
+)
+def test_an_iterator_at_its_end_holds_nothing(view: Any) -> None:
+    def program() -> Any:
+        died = []
+
+        class Named(dict[int, int]):
+            pass
+
+        held = Named()
+        reference = weakref.ref(held, lambda _: died.append(True))
+        iterator = view(held)
+        del held
+        found = next(iterator, None)
+        outside()
+        gc.collect()
+        return found, died, reference() is None, type(iterator).__name__
+
+    assert same(program)[1] == [True]
+
+
+def test_iterators_by_position_at_their_end() -> None:
+    def program() -> Any:
+        iterator = iter(Items(2))
+        found = list(iterator)
+        outside()
+        return found, list(iterator), type(iterator).__name__
+
+    same(program)
+
+
+def test_iterators_are_no_constants() -> None:
+    def program(code: types.CodeType) -> Any:
+        lines, places = code.co_lines(), code.co_positions()
+        found = [next(lines), next(places)]
+        outside()
+        return found, list(lines)
+
+    same(program, program.__code__)
+
+
+# ----------------------------------------------------------------------------------------------------------- tracebacks
+
+
+def places_of(error: BaseException) -> list[tuple[str, int]]:
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_name, trace.tb_lineno - trace.tb_frame.f_code.co_firstlineno))
+        trace = trace.tb_next
+    return found
+
+
+def caught_inside(fn: Callable[[], Any]) -> list[tuple[str, int]]:
+    try:
+        fn()
+    except Exception as error:
+        return places_of(error)
+    return []
+
+
+def simple() -> None:
+    _ = 1 / 0
+
+
+def raised_again() -> None:
+    try:
+        simple()
+    except TypeError:
+        pass
+
+
+def from_a_handler() -> None:
+    try:
+        simple()
+    except ZeroDivisionError:
+        [].pop()
+
+
+def with_finally() -> None:
+    try:
+        outside()
+    finally:
+        simple()
+
+
+@pytest.mark.parametrize("fn", [simple, raised_again, from_a_handler, with_finally])
+def test_tracebacks_show_the_frames_that_the_exception_went_through(fn: Any) -> None:
+    def program() -> Any:
+        return caught_inside(fn)
+
+    expected = program()
+    compiled = dynajit.compile(program, backend="eager")
+    assert compiled() == compiled() == expected
+    assert [name for name, _ in expected][:2] == ["caught_inside", fn.__name__]
+
+
+# ----------------------------------------------------------------------------------------------------------- attributes
+
+
+def test_errors_of_getattr_know_the_name_and_the_object() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> Any:
+            outside(name)
+            raise AttributeError("no such thing", 23)
+
+    def program(lazy: Lazy) -> Any:
+        try:
+            return lazy.anything
+        except AttributeError as error:
+            outside()
+            return error.args, error.name, error.obj is lazy
+
+    assert same(program, Lazy())[1:] == ("anything", True)
+
+
+def test_objects_made_here_are_filled_without_their_own_getattribute() -> None:
+    class Proxy:
+        def __init__(self, target: Any) -> None:
+            self._target = target
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "_target":
+                return object.__getattribute__(self, name)
+            return getattr(self._target, name)
+
+    def program() -> Any:
+        proxy = Proxy([1, 2])
+        outside(proxy)
+        return proxy.copy(), isinstance(proxy, list)
+
+    assert same(program) == ([1, 2], True)
+
+
+def test_modules_that_find_their_attributes_themselves() -> None:
+    log = []
+
+    class Watched(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            log.append(name)
+            return types.ModuleType.__getattribute__(self, name)
+
+    def program(module: Any) -> Any:
+        module.number = 12
+        return module.number
+
+    module = Watched("watched")
+    assert same(program, module) == 12
+    assert set(log) == {"number"}
+
+
+def test_members_that_can_not_be_written() -> None:
+    def program(reference: Any) -> Any:
+        try:
+            reference.__callback__ = None
+        except AttributeError as error:
+            return str(error)
+        return "written"
+
+    same(program, weakref.ref(outside, lambda _: None))
+
+
+def test_a_super_object_in_a_class() -> None:
+    class Base:
+        def name(self) -> str:
+            return "base"
+
+    class Derived(Base):
+        above: Any
+
+        def name(self) -> str:
+            return "derived " + self.above.name()
+
+    Derived.above = super(Derived)
+
+    def program() -> str:
+        return Derived().name()
+
+    assert same(program) == "derived base"
+
+
+def test_new_as_a_class_method() -> None:
+    class Odd:
+        @classmethod
+        def __new__(cls, *args: Any) -> Any:
+            return args
+
+    def program() -> Any:
+        return Odd(1, 2)
+
+    assert same(program) == (Odd, 1, 2)
+
+
+def test_methods_of_another_class() -> None:
+    class Number(int):
+        __add__ = str.__add__  # type: ignore[assignment]
+
+    def program(number: Number) -> str:
+        try:
+            return str(number + number)
+        except TypeError as error:
+            return str(error)
+
+    same(program, Number(1))
+
+
+# --------------------------------------------------------------------------------------------------------------- others
+
+
+def test_a_bound_method_stays_itself() -> None:
+    class Owner:
+        def method(self) -> None:
+            pass
+
+    def program() -> Any:
+        bound = Owner().method
+        reference = weakref.ref(bound)
+        alive = reference() is bound
+        outside(bound)
+        again = reference()
+        kept = again is bound
+        del bound, again
+        outside()
+        return alive, kept, reference() is None
+
+    assert same(program) == (True, True, True)
+
+
+def test_objects_in_a_container_die_with_it() -> None:
+    class Counted:
+        count = 0
+
+        def __init__(self) -> None:
+            type(self).count += 1
+
+        def __del__(self) -> None:
+            type(self).count -= 1
+
+    def program() -> Any:
+        several = [Counted(), Counted()]
+        before = Counted.count
+        outside()
+        del several
+        return before, Counted.count
+
+    assert same(program) == (2, 0)
+
+
+def test_subclasses_of_str_are_formatted_by_their_own_text() -> None:
+    class Text(str):
+        def __str__(self) -> str:
+            return "own text"
+
+    def program(text: Text) -> Any:
+        return "%s|%5.3s" % (text, text), "%s" % text, f"{text}"
+
+    assert same(program, Text("x"))[1] == "own text"
+
+
+def test_submodules_are_imported_by_from(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_package").mkdir()
+    (tmp_path / "found_package" / "__init__.py").write_text("")
+    (tmp_path / "found_package" / "inner.py").write_text("value = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program() -> int:
+        import found_package
+        from found_package import inner
+
+        return inner.value + len(found_package.__name__)  # type: ignore[no-any-return]
+
+    try:
+        assert dynajit.compile(program, backend="eager")() == 18
+    finally:
+        for name in ("found_package", "found_package.inner"):
+            sys.modules.pop(name, None)
