@@ -130,7 +130,7 @@ class Interpreter(Calls):
             if instr.op not in SIMPLE:
                 self._steps += 1
                 frame.checkpoint = self._checkpoint(frame, instr)
-                if self._steps > self._idle_end:
+                if self._steps + self.journal.work > self._idle_end:
                     self._check_idle()
                 if self.dropped is not None and instr.op not in _BLIND:
                     raise dropped(self.dropped)
@@ -161,7 +161,7 @@ class Interpreter(Calls):
         if work == self._work_seen:
             raise GraphBreak(breaks.TOO_LONG, f"{self._steps} instructions")
         self._work_seen = work
-        self._idle_end = self._steps + IDLE_LATER
+        self._idle_end = self._steps + self.journal.work + IDLE_LATER
 
     def _remember_raise(self, frame: SymFrame, error: Value) -> None:
         """Where a break goes back to that needs the exception with its traceback. A real one has it so far; every frame

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 
+ITEMS_PER_INSTRUCTION = 16
+
+
 class Journal:
     """Append-only while tracing runs forward; shrinks only by rollback."""
 
@@ -19,6 +22,8 @@ class Journal:
         self.dirty: dict[int, Any] = {}
         #: counts what the program changed, in objects made while tracing too; never goes back
         self.changes = 0
+        #: what copying long containers cost, in instructions traced meanwhile; never goes back
+        self.work = 0
         #: keys of tables are compared by identity alone
         self.rolling_back = False
 
@@ -48,6 +53,10 @@ class Journal:
             self.dirty[key] = value
             self._undo.append(lambda: self.dirty.pop(key, None) and None)
 
+    def charge(self, items: int) -> None:
+        """So many items were copied."""
+        self.work += items // ITEMS_PER_INSTRUCTION
+
     def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """`mapping[key] = value`, undoable, the order of keys included."""
         if key in mapping:
@@ -67,6 +76,7 @@ class Journal:
     def replace_all(self, container: Any, items: Any) -> None:
         """Replace the contents of a list or dict, undoable."""
         old = container.copy()
+        self.charge(len(old))
 
         def restore() -> None:
             container.clear()

@@ -61,6 +61,7 @@ class SequenceVal(Value):
         tx.journal.record(restore)
 
     def values(self, tx: Tracer) -> list[Value]:
+        tx.journal.charge(len(self.items))
         return [self.item(tx, index) for index in range(len(self.items))]
 
     def real(self) -> Any:
