@@ -246,7 +246,8 @@ class Emission:
 
     def _effects(self) -> None:
         for value in self.tx.journal.dirty.values():
-            value.emit_effect(self.out)
+            if id(value) not in self.out.done:
+                value.emit_effect(self.out)
         for (_, name), (globals_, value) in self.tx.globals_written.items():
             self._store_global(globals_, name, value)
         for setter, args in self.exit_state:

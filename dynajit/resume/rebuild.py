@@ -113,6 +113,8 @@ class Rebuilder:
         self.emit = emit
         #: the values, by id, whose objects the effects will change
         self.dirty = dirty
+        #: and those of them whose effect has been carried out
+        self.done: set[int] = set()
         #: from a generator's frame to the function that makes such a generator
         self.generator_maker = generator_maker
         self._variables: dict[int, str] = {}
@@ -262,6 +264,17 @@ class Rebuilder:
         else:
             self.prepare(value)
             self.emit.load_fast(self._variables[id(value)])
+
+    def bring_up_to_date(self, value: Any) -> None:
+        """Fill a container now, or carry out the effect on it, before what depends on it is made."""
+        mine = [entry for entry in self._fills if entry[0] is value]
+        self._fills = [entry for entry in self._fills if entry[0] is not value]
+        for part, fill in mine:
+            self._fill_keys(part)
+            fill(self)
+        if value.source is not None and id(value) in self.dirty and id(value) not in self.done:
+            self.done.add(id(value))
+            value.emit_effect(self)
 
     def push_value(self, value: Any) -> None:
         """Push a value, or an item nobody looked at."""

@@ -14,7 +14,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
-from dynajit.values.sequence import LIST_METHODS, Lazy, LiveIterator, SequenceVal
+from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal
 
 
 class DequeVal(SequenceVal):
@@ -72,8 +72,20 @@ class DequeVal(SequenceVal):
         return tx.class_attribute(self, collections.deque, name)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        index, items = self._index(tx, key, "index"), self.values(tx)
+        index, items, before = self._index(tx, key, "index"), self.values(tx), self.changes
         self.replace(tx, [*items[:index], value, *items[index + 1 :]])
+        self.changes = before  # another item at its place is no change to iterators
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return any(self.is_item(tx, member, item) for member in self.values(tx))
+
+    def is_item(self, tx: Tracer, member: Value, item: Value) -> bool:
+        """Whether they are equal; what compares them must not change the deque."""
+        before = self.changes
+        found = identical(member, item) or tx.equal(member, item)
+        if self.changes != before:
+            raise tx.raised(RuntimeError, "deque mutated during iteration")
+        return found
 
     def delitem(self, tx: Tracer, key: Value) -> None:
         index, items = self._index(tx, key, "index"), self.values(tx)
@@ -141,8 +153,7 @@ class DequeIterator(LiveIterator):
         return super().next(tx)
 
     def rebuild(self, out: Any) -> None:
-        if self.deque.source is not None and self.deque.changes:
-            self.deque.emit_effect(out)  # an iterator made before the change would notice it
+        out.bring_up_to_date(self.deque)  # an iterator made before the change would notice it
 
         def push() -> None:
             out.push(self.sequence)
@@ -207,17 +218,25 @@ def insert(tx: Tracer, self: DequeVal, index: Value, item: Value) -> Value:
 def remove(tx: Tracer, self: DequeVal, item: Value) -> Value:
     items = self.values(tx)
     for position, member in enumerate(items):
-        if identical(member, item) or tx.equal(member, item):
+        before = self.changes
+        found = identical(member, item) or tx.equal(member, item)
+        if self.changes != before:
+            self.unsupported("removing from it while what compares its items changes it")
+        if found:
             self.replace(tx, [*items[:position], *items[position + 1 :]])
             return ConstVal(None)
     raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
+
+
+def count(tx: Tracer, self: DequeVal, item: Value) -> Value:
+    return ConstVal(sum(self.is_item(tx, member, item) for member in self.values(tx)))
 
 
 def index(tx: Tracer, self: DequeVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
     items = self.values(tx)
     first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
     for position in range(first, last):
-        if identical(items[position], item) or tx.equal(items[position], item):
+        if self.is_item(tx, items[position], item):
             return ConstVal(position)
     raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
 
@@ -259,6 +278,7 @@ DEQUE_METHODS: dict[str, Callable[..., Value]] = {
         popleft,
         insert,
         remove,
+        count,
         index,
         clear,
         reverse,
@@ -266,6 +286,5 @@ DEQUE_METHODS: dict[str, Callable[..., Value]] = {
         copy,
     )
 }
-DEQUE_METHODS["count"] = LIST_METHODS["count"]
 DEQUE_METHODS["__iadd__"] = iadd
 DEQUE_METHODS["__copy__"] = copy

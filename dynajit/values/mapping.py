@@ -315,8 +315,8 @@ class DictIterator(IteratorVal):
         return self.ended or (self.removals == self.mapping.removals and self.size != -1)
 
     def rebuild(self, out: Any) -> None:
-        if not self.ended and self.mapping.source is not None and id(self.mapping) in out.dirty:
-            self.mapping.emit_effect(out)  # an iterator made before the change would notice it
+        if not self.ended:
+            out.bring_up_to_date(self.mapping)  # an iterator made before the change would notice it
 
         def push() -> None:
             if self.ended:
@@ -498,8 +498,7 @@ class SetIterator(IteratorVal):
         if self.index > len(self.order):
             out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
             return
-        if self.members.source is not None and id(self.members) in out.dirty:
-            self.members.emit_effect(out)  # an iterator made before the change would notice it
+        out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
 
         def push() -> None:
             out.push(self.members)

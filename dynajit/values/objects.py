@@ -75,7 +75,9 @@ class InstanceDict(AttributeDict):
 
 def _is_writable(found: types.MemberDescriptorType) -> bool:
     """Members of other classes written in C may be read-only, which only writing tells."""
-    return issubclass(found.__objclass__, (BaseException, collections.defaultdict)) or "__slots__" in namespace_of(found.__objclass__)
+    return issubclass(found.__objclass__, (BaseException, collections.defaultdict)) or "__slots__" in namespace_of(
+        found.__objclass__
+    )
 
 
 def _length(found: Value) -> Value:

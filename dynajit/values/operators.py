@@ -188,6 +188,9 @@ def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bo
     if isinstance(left, ListVal) and symbol == "*":
         left.replace(tx, left.values(tx) * _repeats(left, right))
         return True
+    if isinstance(left, DequeVal) and symbol == "*" and _is_count(right):
+        left.replace(tx, left.values(tx) * _repeats(left, right))
+        return True
     if isinstance(left, DictVal) and symbol == "|":
         left.call_method(tx, "update", [right], {})
         return True
@@ -210,6 +213,8 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
             return TupleVal(both, _sum_kind(left.kind, right.kind))
     if symbol == "*":
         sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
+        if isinstance(sequence, DequeVal) and _is_count(times):
+            return DequeVal(sequence.values(tx) * _repeats(sequence, times), sequence.limit)
         if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
             if sequence.py_type() is tuple and times.const() == 1:
                 return sequence

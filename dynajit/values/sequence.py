@@ -33,6 +33,10 @@ class Lazy:
 _EMPTY: list[Any] = []
 
 
+# Items of a sequence from outside that are read one by one; what is longer the program reads itself.
+MOST_READ = 4096
+
+
 class SequenceVal(Value):
     """What lists and tuples share."""
 
@@ -61,7 +65,10 @@ class SequenceVal(Value):
         tx.journal.record(restore)
 
     def values(self, tx: Tracer) -> list[Value]:
-        tx.journal.charge(len(self.items))
+        count = len(self.items)
+        if count > MOST_READ and self.source is not None:
+            raise GraphBreak(breaks.TOO_LONG, f"reading all of a {self.kind.__name__} of {count} items")
+        tx.journal.charge(count)
         return [self.item(tx, index) for index in range(len(self.items))]
 
     def real(self) -> Any:

@@ -37,7 +37,7 @@ from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, Namespa
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.partials import PartialVal
-from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.sequence import MOST_READ, Lazy, ListVal, TupleVal
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
@@ -191,6 +191,8 @@ def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
 
 @wraps_type(collections.deque)
 def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
+    if len(obj) > MOST_READ:
+        return _opaque(tx, obj, source, breaks.TOO_LONG, f"a deque of {len(obj)} items")
     return DequeVal.outside(tx, obj, source)
 
 

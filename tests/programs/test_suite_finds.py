@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import collections
 import sys
 import types
 import weakref
@@ -100,7 +100,6 @@ def test_an_iterator_at_its_end_holds_nothing(view: Any) -> None:
         del held
         found = next(iterator, None)
         outside()
-        gc.collect()
         return found, died, reference() is None, type(iterator).__name__
 
     assert same(program)[1] == [True]
@@ -124,6 +123,79 @@ def test_iterators_are_no_constants() -> None:
         return found, list(lines)
 
     same(program, program.__code__)
+
+
+def test_deques_that_change_while_they_are_searched() -> None:
+    class Clearing:
+        def __init__(self, other: collections.deque[Any]) -> None:
+            self.other = other
+
+        def __eq__(self, other: object) -> Any:
+            self.other.clear()
+            return NotImplemented
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def program(search: Callable[[Any], Any]) -> Any:
+        items: collections.deque[Any] = collections.deque()
+        items.extend([Clearing(items), 2])
+        try:
+            return search(items)
+        except (RuntimeError, IndexError) as error:
+            return repr(error)
+
+    searches: list[Callable[[Any], Any]] = [
+        lambda d: 3 in d,
+        lambda d: d.count(3),
+        lambda d: d.index(3),
+        lambda d: d.remove(3),
+    ]
+    for search in searches:
+        assert "mutated" in same(program, search)
+
+
+def test_deques_times_a_number_and_items_set_while_iterating() -> None:
+    def program(count: int) -> Any:
+        short: collections.deque[Any] = collections.deque("ab", 3)
+        twice = short * count
+        alias = short
+        short *= count
+        for index, _ in enumerate(short):
+            short[index] = index
+        outside()
+        return list(twice), twice.maxlen, short is alias, list(short)
+
+    for count in (-1, 0, 2):
+        same(program, count)
+
+
+def test_a_deque_that_is_changed_before_it_is_iterated() -> None:
+    def program(items: collections.deque[int]) -> Any:
+        items.append(7)
+        iterator = iter(items)
+        outside()
+        return list(iterator)
+
+    for _ in range(2):
+        assert same(lambda: program(collections.deque([1]))) == [1, 7]
+    expected, compiled = collections.deque([1]), collections.deque([1])
+    assert dynajit.compile(program, backend="eager")(compiled) == program(expected)
+    assert compiled == expected
+
+
+def test_long_containers_are_left_to_python() -> None:
+    """It took minutes: every item was a model of its own, at every call."""
+
+    def program(count: int) -> int:
+        items: collections.deque[int] = collections.deque(range(count))
+        total = 0
+        for _ in range(20):
+            total += items.popleft()
+            items.append(total)
+        outside()
+        return total + items.popleft()
+
+    same(program, 50_000)
 
 
 # ----------------------------------------------------------------------------------------------------------- tracebacks
