@@ -216,7 +216,6 @@ def test_graphs_are_recorded() -> None:
     """One launch, whose kernels take the addresses of inputs and outputs; what operators read is copied if it moves."""
     from dynajit.runtime import cuda_graphs
 
-    w = torch.randn(64, 64, device="cuda")
     recorded: list[Any] = []
     original = cuda_graphs._Recorded._record
 
@@ -224,17 +223,45 @@ def test_graphs_are_recorded() -> None:
         recorded.append(original(self, *args))
         return recorded[-1]
 
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ w, -1)
+
+    # Function, size, kernels and copies that take addresses. Small products are kernels, large ones a library's.
+    cases = ((lambda x, w: torch.relu(x * 2), 64, (1, 0)), (product, 64, (2, 0)), (product, 512, (1, 1)))
     cuda_graphs._Recorded._record = record
     try:
-        for fn, patched in ((lambda x: torch.relu(x * 2), (1, 0)), (lambda x: torch.softmax(x @ w, -1), (1, 1))):
+        for fn, size, patched in cases:
+            dynajit.reset()
             compiled = dynajit.compile(fn, mode="reduce-overhead", fullgraph=True)
-            inputs = [torch.randn(64, 64, device="cuda") for _ in range(6)]
+            w = torch.randn(size, size, device="cuda")
+            inputs = [torch.randn(size, size, device="cuda") for _ in range(6)]
             recorded.clear()
             for x in inputs:
-                torch.testing.assert_close(compiled(x), fn(x))
-            assert len(recorded) == 1 and recorded[0].patched == patched
+                torch.testing.assert_close(compiled(x, w), fn(x, w))
+            assert [replay.patched for replay in recorded] == [patched]
     finally:
         cuda_graphs._Recorded._record = original
+
+
+@pytest.mark.parametrize("causal", (False, True))
+def test_attention_written_by_hand(causal: bool) -> None:
+    """At least as close to float64 as eager's."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        batch, rows, width = q.shape
+        q, k, v = (x.view(batch, rows, 8, width // 8).transpose(1, 2) for x in (q, k, v))
+        scores = q @ k.transpose(-2, -1) / (width // 8) ** 0.5
+        if causal:
+            hidden = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(hidden, float("-inf"))
+        return (torch.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(batch, rows, width)
+
+    args = [torch.randn(2, 512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    with torch.no_grad():
+        expected, actual = attention(*args), dynajit.compile(attention)(*args)
+        exact = attention(*(x.double() for x in args))
+    assert actual.stride() == expected.stride()
+    assert (actual - exact).abs().max() <= 1.2 * (expected - exact).abs().max()
 
 
 def test_what_cannot_be_recorded_says_so() -> None:
