@@ -31,6 +31,8 @@ def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Sca
         value = float(torch.tensor(float(value), dtype=torch.float32).to(dtype))
     elif dtype is torch.float32:
         value = float(torch.tensor(float(value), dtype=torch.float64).to(torch.float32))
+    elif isinstance(value, int):
+        value = _wrapped(value, dtype)  # as torch does where a negative number meets bytes
     return nodes.const(value, dtype)
 
 

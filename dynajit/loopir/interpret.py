@@ -70,7 +70,8 @@ class _Interpreter:
 
     def _argument(self, tree: Any) -> Any:
         if isinstance(tree, Value):
-            return self._element(tree.root, tree.position, _grid(_axes(tree.root, tree)))
+            # an axis that the position does not have is one along which nothing changes
+            return self._element(tree.root, tree.position, _grid(_axes(tree.root, tree))).expand(tree.shape)
         if isinstance(tree, NameRef):
             return self.names[tree.name]
         if isinstance(tree, (tuple, list)):
