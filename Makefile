@@ -2,6 +2,9 @@
 # make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
 # make lint    ruff, mypy, and the extension with warnings as errors
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
+# make fuzz-parts  random guards against their Python twins, random kernels against the reference interpreter
+#                  (GUARDS="--seeds 0 100000" KERNELS="--seeds 0 5000")
+# make sanitize    tests of the extension under AddressSanitizer and UBSan  (TESTS="tests/guards -k tensor")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
 # make docs    the documentation as HTML, in build/docs (installs Sphinx the first time)
@@ -19,6 +22,8 @@ PIP_FLAGS ?=
 TESTS     ?= tests
 DEMO      ?=
 FUZZ      ?= --seeds 0 2000
+GUARDS    ?= --seeds 0 5000
+KERNELS   ?= --seeds 0 500
 CPYTHON   ?=
 OPERATORS ?= --samples 8 --save benchmarks/results/operators.md
 
@@ -28,7 +33,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz operators cpython docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-parts sanitize operators cpython docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -43,6 +48,13 @@ lint: build
 
 fuzz: build
 	$(BIN)/python tests/fuzz/run.py $(FUZZ)
+
+fuzz-parts: build
+	$(BIN)/python tests/fuzz/run_parts.py guards $(GUARDS)
+	$(BIN)/python tests/fuzz/run_parts.py kernels $(KERNELS)
+
+sanitize: build
+	$(BIN)/python tools/sanitize.py $(filter-out tests,$(TESTS))
 
 operators: build
 	$(BIN)/python tests/operators/run_operators.py $(OPERATORS)

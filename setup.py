@@ -19,6 +19,11 @@ OLDEST_TORCH = (2, 11)
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 COMMON = ["-O3", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS]
 C_FLAGS = ["-std=c11"]
+# DYNAJIT_SANITIZE=address,undefined: for tools/sanitize.py
+SANITIZE = [f"-fsanitize={os.environ['DYNAJIT_SANITIZE']}"] if os.environ.get("DYNAJIT_SANITIZE") else []
+if SANITIZE:
+    # What the sanitizers add makes the compiler see uninitialised variables where there are none.
+    COMMON += ["-O1", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized", *SANITIZE]
 # torch's headers use more C++ than they declare; ours is what -Werror is for.
 CXX_FLAGS = ["-std=c++20", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 
@@ -99,6 +104,7 @@ def extension() -> Extension:
         libraries=["torch_python", "torch_cpu", "torch", "c10"],
         library_dirs=[str(torch / "lib")],
         runtime_library_dirs=[str(torch / "lib")],
+        extra_link_args=SANITIZE,
     )
 
 

@@ -96,6 +96,21 @@ def test_damaged_kernels_are_made_again(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 1000 for path in kernels)
 
 
+def test_what_is_kept_belongs_to_no_python(tmp_path: Path) -> None:
+    """Several Pythons may share one cache: kernels know nothing of the Python that had them compiled."""
+    assert run("", tmp_path) == 0
+    kept = sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix == ".so")
+    assert kept
+    for path in kept:
+        content = path.read_bytes()
+        assert b"Py_" not in content and b"PyObject" not in content, path
+        assert f"cpython-{sys.version_info.major}{sys.version_info.minor}".encode() not in content
+    # Whoever runs the program next compiles nothing: the names of the files are those of what is in them.
+    before = {path: path.stat().st_ino for path in kept}
+    assert run("", tmp_path) == 0
+    assert {path: path.stat().st_ino for path in before} == before
+
+
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RecursionError("too deep"), OSError(28, "No space left")])
 def test_a_backend_that_runs_out(error: Exception) -> None:
     def backend(module: Any, inputs: Any) -> Any:
