@@ -51,6 +51,8 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
+# variants of a function that makes classes, none of which was ever run again
+MOST_MADE_ANEW = 3
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -105,8 +107,8 @@ def _capture(
     why = _recompile_reason(own, reasons, values, function.__globals__)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
-    if len(own) >= config.recompile_limit:
-        _give_up(session, code, why)
+    if len(own) >= config.recompile_limit or _never_fits_again(session, own, reasons, values, function.__globals__):
+        _give_up(session, code, why, len(own))
         return None
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
@@ -173,11 +175,31 @@ def _recompile_reason(
     return "; ".join(texts) if texts else None
 
 
-def _give_up(session: Session, code: types.CodeType, why: str | None) -> None:
+def _never_fits_again(
+    session: Session, own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
+) -> bool:
+    """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
+    failed = [(variant, index) for variant, index in reasons if variant in own]
+    return (
+        len(own) >= MOST_MADE_ANEW
+        and not session.fullgraph
+        and len(failed) == len(own)
+        and all(
+            variant.hits == 0
+            and index >= 0
+            and isinstance(variant.data, VariantData)
+            and variant.data.guards.class_made_anew(index, values, globals_)
+            for variant, index in failed
+        )
+    )
+
+
+def _give_up(session: Session, code: types.CodeType, why: str | None, count: int) -> None:
     """The frame has been compiled too often; say which guard keeps failing, and run it eagerly from now on."""
+    limit = "config.recompile_limit" if count >= config.recompile_limit else "its classes are made anew at each call"
     text = (
-        f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.recompile_limit} times "
-        f"(config.recompile_limit); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
+        f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {count} times "
+        f"({limit}); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
     )
     if session.fullgraph:
         raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))

@@ -14,6 +14,7 @@ from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.guards.guard import EARLY, USUAL, Guard, kinds
 from dynajit.guards.source import Environment, Source, Unreachable, _LocalSlot
+from dynajit.report.shown import short
 
 
 class GuardSet:
@@ -100,6 +101,19 @@ class GuardSet:
         if guard.user_loc is not None:
             text += f"  ({guard.user_loc.filename}:{guard.user_loc.lineno})"
         return text
+
+    def class_made_anew(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> bool:
+        """Whether guard `index` failed because another class of the same name is there: a class statement, or a call
+        that makes a class, ran again."""
+        guard = self._guards[index]
+        if guard.kind not in ("ID", "TYPE"):
+            return False
+        try:
+            value = _Reader(Environment(locals, globals if globals is not None else {})).value(guard)
+        except Unreachable:
+            return False
+        found = value if guard.kind == "ID" else type(value)
+        return issubclass(type(found), type) and short(found) == guard.params[0].text
 
     def _ordered(self) -> list[int]:
         """Guard indices as the program runs them: modes, guards on arguments that are likeliest to fail, the others as

@@ -1,0 +1,109 @@
+"""Functions that make a class at each call are not compiled at each call."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.capture.capture import MOST_MADE_ANEW
+
+
+def statement(x: torch.Tensor) -> torch.Tensor:
+    class Scaled:
+        factor = 2
+
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        def value(self) -> torch.Tensor:
+            return self.x * self.factor
+
+    return Scaled(x).value() + 1
+
+
+def data_class(x: torch.Tensor) -> torch.Tensor:
+    @dataclasses.dataclass
+    class Pair:
+        x: torch.Tensor
+        factor: int = 3
+
+    pair = Pair(x)
+    return pair.x * pair.factor
+
+
+def named_tuple(x: torch.Tensor) -> torch.Tensor:
+    made = collections.namedtuple("made", "x factor")  # type: ignore[misc]
+    return made(x, 2).x * made(x, 2).factor
+
+
+def enumeration(x: torch.Tensor) -> torch.Tensor:
+    class Factor(enum.Enum):
+        ONE = 1
+        TWO = 2
+
+    return x * Factor.TWO.value
+
+
+def calls_and_graphs(fn: Any, count: int) -> list[int]:
+    """How many graphs were compiled by the end of each call; each result like eager's."""
+    graphs: list[int] = [0]
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs[0] += 1
+        return module.forward
+
+    compiled = dynajit.compile(fn, backend=backend)
+    after = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(count):
+            x = torch.full((2,), float(number))
+            assert torch.equal(compiled(x), fn(x))
+            after.append(graphs[0])
+    return after
+
+
+@pytest.mark.parametrize("fn", [statement, data_class, named_tuple, enumeration])
+def test_compiling_ends_soon(fn: Any) -> None:
+    after = calls_and_graphs(fn, 3 * MOST_MADE_ANEW + 2)
+    assert after[0] >= 1
+    assert after[-1] == after[2 * MOST_MADE_ANEW]
+
+
+def test_it_is_said_why() -> None:
+    compiled = dynajit.compile(statement, backend="eager")
+    with pytest.warns(UserWarning, match="its classes are made anew at each call"):
+        for _ in range(2 * MOST_MADE_ANEW):
+            compiled(torch.ones(2))
+
+
+def test_classes_of_one_name_that_come_again_keep_their_variants() -> None:
+    def make(factor: int) -> Any:
+        class Scaled:
+            def value(self, x: torch.Tensor) -> torch.Tensor:
+                return x * factor
+
+        return Scaled()
+
+    graphs = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    compiled = dynajit.compile(lambda scaled, x: scaled.value(x), backend=backend)
+    kinds = [make(factor) for factor in range(5)]
+    x = torch.ones(2)
+    for kind in kinds[:2]:
+        for _ in range(2):
+            assert torch.equal(compiled(kind, x), kind.value(x))
+    for kind in kinds:
+        assert torch.equal(compiled(kind, x), kind.value(x))
+    assert len(graphs) == len(kinds)
