@@ -49,11 +49,12 @@ def aot_options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def floats_stay_symbolic() -> Iterator[None]:
-    """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass over them makes tensors of
+    """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass makes tensors of
     those that meet the operators it knows, and constants of the others: an optimizer whose learning rate follows a
     schedule would be compiled at each step, for the foreach operators are not among them."""
-    import torch._functorch._aot_autograd.graph_compile as stages
+    import torch._functorch._aot_autograd.graph_compile as graph_compile
 
+    stages: Any = graph_compile
     given: Any = getattr(stages, "tensorify_python_scalars", None)
     thread = threading.get_ident()
 
@@ -64,7 +65,7 @@ def floats_stay_symbolic() -> Iterator[None]:
     if given is None:
         yield
         return
-    stages.tensorify_python_scalars = unless_inside  # type: ignore[assignment]
+    stages.tensorify_python_scalars = unless_inside
     try:
         yield
     finally:

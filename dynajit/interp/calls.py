@@ -21,7 +21,7 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
-from dynajit.values import operators
+from dynajit.values import arrays, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
@@ -88,6 +88,8 @@ class Calls(Tracer):
                 return torch_op(self, "call_function", real, args, kwargs)
             if is_pure(real):
                 return self.fold(real, args, kwargs)
+            if arrays.known_python_function(real):
+                return arrays.compute(self, real, args, kwargs)
             if policy.is_marked_constant(real):
                 return self.compute_once(real, args, kwargs)
             original = policy.undisabled(real)
@@ -147,6 +149,9 @@ class Calls(Tracer):
         attribute = tensor_attribute(fn)
         if attribute is not None and args and isinstance(args[0], (TensorVal, SubTensorVal)):
             return args[0].getattr(self, attribute)
+        of_numpy = arrays.known_function(fn)
+        if of_numpy is not None:
+            return arrays.compute(self, of_numpy, args, kwargs)
         if isinstance(fn, functools._lru_cache_wrapper):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)

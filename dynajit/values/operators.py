@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dynajit.report import breaks
+from dynajit.values.arrays import ArrayVal, compute
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical
 from dynajit.values.deque import DequeVal
@@ -106,6 +107,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         and _container_inplace(tx, symbol, left, right)
     ):
         return left
+    if inplace and isinstance(left, ArrayVal) and not left.is_scalar:
+        return left.inplace(tx, INPLACE[symbol], right)
     own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
     result = tx.call(own, [right], {}) if own is not None else _container_binary(tx, symbol, left, right)
     if result is not None:
@@ -313,6 +316,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return _user_compare(tx, symbol, left, right, method, reflected)
+    if isinstance(left, ArrayVal) or isinstance(right, ArrayVal):
+        return compute(tx, function, [left, right], {})
     own = _own_operator(tx, left, method)
     if own is not None:
         return tx.call(own, [right], {})
@@ -335,7 +340,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
 
 
 def _comparable_with_tensor(value: Value) -> bool:
-    return isinstance(value, SymVal) or (
+    return isinstance(value, (SymVal, ArrayVal)) or (
         isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
     )
 

@@ -27,6 +27,7 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values import overrides
+from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
@@ -66,6 +67,8 @@ class Lowered:
             return {key: pair[0] for key, pair in found.items()}, {key: pair[1] for key, pair in found.items()}
         if isinstance(value, DictViewVal):
             return self.both(ListVal(self.tx.unpack(value)))
+        if isinstance(value, ArrayVal):
+            return self._array(value)
         payload = getattr(value, "payload", None)
         if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
             return self.both(payload)
@@ -81,6 +84,12 @@ class Lowered:
             ) from None
         real = printable(real)
         return real, real
+
+    def _array(self, value: ArrayVal) -> tuple[Any, Any]:
+        """NumPy's scalars count as Python's numbers."""
+        if not value.is_scalar:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
+        return (value.array.item(),) * 2
 
 
 def printable(real: Any) -> Any:
@@ -107,6 +116,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
+    if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
+        return make_tensor(tx, target, args, kwargs)
     if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
         device = _default_device(tx)
         kwargs = {**kwargs, "device": device} if device is not None else kwargs

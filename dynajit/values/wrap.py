@@ -26,6 +26,7 @@ from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, k
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.symbols import is_symbolic
+from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy, wrap_scalar
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
@@ -53,6 +54,7 @@ _KNOWN_CALLABLES = (
     torch._ops.OpOverloadPacket,
     torch._ops.OpOverload,
     torch._ops.HigherOrderOperator,
+    *NUMPY_CALLABLES,
 )
 # whose attributes are another object's
 _STAND_INS = (super, weakref.ProxyType, weakref.CallableProxyType)
@@ -74,6 +76,9 @@ def wraps_type(*kinds: type) -> Callable[[Wrapper], Wrapper]:
         return fn
 
     return register
+
+
+wraps_type(*SCALARS)(wrap_scalar)
 
 
 def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
@@ -402,4 +407,6 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
     if issubclass(kind, types.GenericAlias) or kind.__module__ == "typing" or issubclass(kind, types.UnionType):
         return RealVal(obj)
+    if issubclass(kind, NUMPY_TYPES):
+        return from_numpy(tx, obj)
     return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))

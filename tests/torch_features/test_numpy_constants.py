@@ -1,0 +1,97 @@
+"""NumPy on what is known while tracing: results are constants of the graph; arrays that leave it are new each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dynajit
+from dynajit.testing import assert_same
+
+x = torch.arange(16.0).reshape(2, 2, 4)
+
+
+def scalars(x: torch.Tensor) -> Any:
+    scale = np.sqrt(x.shape[-1])
+    number = float(np.log(3.0)) * np.float32(2) + np.int64(1)
+    return x / scale, np.pi * np.float32(2) * x, x * number, scale, x.reshape(int(np.prod(x.shape[:2])), -1)
+
+
+def tables(x: torch.Tensor) -> Any:
+    mask = torch.from_numpy(np.triu(np.ones((1, 4, 4)), k=1).astype("uint8")) == 0
+    places = np.arange(4)[:, None] / np.power(10000, np.arange(4)[None] / 4)
+    places[:, 0::2] = np.sin(places[:, 0::2])
+    places[:, 1::2] = np.cos(places[:, 1::2])
+    return x[0, 0] + torch.as_tensor(places, dtype=torch.float32), mask
+
+
+def loops_and_questions(x: torch.Tensor) -> Any:
+    for step in np.linspace(0.0, 1.0, 4):
+        x = x * step + 1
+    names = {np.int64(1): "one"}
+    return (
+        x,
+        names[1],
+        (np.array([1, 2]) == np.array([1, 3])).tolist(),
+        bool(np.any([0, 1])),
+        f"{np.float64(1.5):.2f}",
+        -np.float64(2),
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("program", [scalars, tables, loops_and_questions])
+def test_no_break(program: Any, backend: str) -> None:
+    assert_same(program, x, breaks=0, graphs=1, backend=backend)
+
+
+def test_scalars_kept_by_a_module_are_guarded_by_value() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale: Any = np.sqrt(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / self.scale  # type: ignore[no-any-return]
+
+    module = Scaled()
+    compiled = dynajit.compile(module, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), x / 4)
+    module.scale = np.sqrt(4)
+    torch.testing.assert_close(compiled(x), x / 2)
+
+
+def test_arrays_that_leave_the_graph_share_memory_as_in_eager_mode() -> None:
+    def f(x: torch.Tensor, factor: int) -> Any:
+        table = np.zeros((4, 2))
+        row = table[1]
+        table[0, 1] = 3
+        row += 2
+        table[2:] = np.ones(2) * factor
+        copied = torch.tensor(table)
+        if factor == 2:
+            dynajit.graph_break()
+        table *= 2
+        return x.sum() * copied, table.tolist(), row.tolist(), row.base is table
+
+    assert_same(f, x, 1, then=[(x, 2), (x, 2)])
+
+
+def test_memory_that_a_tensor_shares() -> None:
+    def f(x: torch.Tensor) -> Any:
+        array = np.arange(6.0)
+        shared = torch.from_numpy(array)
+        shared.add_(1)
+        total = array.sum()
+        array[0] = 100.0
+        return x.sum() + shared, float(total), array.tolist()
+
+    assert_same(f, x)
+
+
+def test_errors_are_numpys() -> None:
+    assert_same(lambda x: x + np.zeros(3).reshape(5, 5), x)
