@@ -12,7 +12,9 @@
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace {
 
@@ -26,6 +28,7 @@ struct TensorSpec {
     at::ScalarType dtype;
     c10::Device device;
     bool requires_grad;
+    bool dual;    /* has a tangent of forward-mode differentiation */
     bool strided; /* strides exist and are guarded where not dynamic */
     int32_t dim;
     int64_t *numbers; /* sizes, then strides: `few`, or owned */
@@ -49,6 +52,12 @@ bool has_plain_sizes(const c10::TensorImpl *impl)
     return !impl->has_symbolic_sizes_strides();
 }
 
+bool is_dual(const c10::TensorImpl *impl)
+{
+    const auto *meta = static_cast<const torch::autograd::AutogradMeta *>(impl->autograd_meta());
+    return meta != nullptr && meta->fw_grad_ != nullptr && !meta->fw_grad_->empty();
+}
+
 bool check(const TensorSpec *spec, PyObject *value)
 {
     if (Py_TYPE(value) != spec->type) {
@@ -56,7 +65,8 @@ bool check(const TensorSpec *spec, PyObject *value)
     }
     const c10::TensorImpl *impl = THPVariable_Unpack(value).unsafeGetTensorImpl();
     if (impl->key_set().raw_repr() != spec->key_set || impl->dtype() != spec->dtype || impl->device() != spec->device
-        || impl->requires_grad() != spec->requires_grad || !has_plain_sizes(impl)) {
+        || impl->requires_grad() != spec->requires_grad || is_dual(impl) != spec->dual
+        || !has_plain_sizes(impl)) {
         return false;
     }
     c10::IntArrayRef sizes = impl->sizes();
@@ -102,6 +112,7 @@ bool fill(TensorSpec *self, PyObject *example, PyObject *sizes, PyObject *stride
     self->dtype = c10::typeMetaToScalarType(impl->dtype());
     self->device = impl->device();
     self->requires_grad = impl->requires_grad();
+    self->dual = is_dual(impl);
     self->strided = impl->layout() == c10::kStrided;
     const size_t dim = impl->sizes().size();
     self->dim = static_cast<int32_t>(dim);
@@ -213,6 +224,11 @@ PyObject *get_requires_grad(PyObject *self, void *)
     return PyBool_FromLong(spec_of(self).requires_grad);
 }
 
+PyObject *get_dual(PyObject *self, void *)
+{
+    return PyBool_FromLong(spec_of(self).dual);
+}
+
 PyObject *get_sizes(PyObject *self, void *)
 {
     return dimensions_as_tuple(spec_of(self).numbers, spec_of(self).dim);
@@ -235,6 +251,7 @@ PyGetSetDef spec_getset[] = {
     {"dtype", get_dtype, nullptr, nullptr, nullptr},
     {"device", get_device, nullptr, nullptr, nullptr},
     {"requires_grad", get_requires_grad, nullptr, nullptr, nullptr},
+    {"dual", get_dual, nullptr, "Whether it has a tangent of forward-mode differentiation.", nullptr},
     {"sizes", get_sizes, nullptr, "None where the size may vary.", nullptr},
     {"strides", get_strides, nullptr, "None where the stride may vary; None as a whole if not strided.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -324,6 +341,14 @@ PyObject *read_dimension(PyObject *const *args, Py_ssize_t nargs, bool stride)
     return found;
 }
 
+PyObject *tensor_is_dual(PyObject *, PyObject *object)
+{
+    if (!THPVariable_Check(object)) {
+        return PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(object)->tp_name);
+    }
+    return PyBool_FromLong(is_dual(THPVariable_Unpack(object).unsafeGetTensorImpl()));
+}
+
 PyObject *tensor_size(PyObject *, PyObject *const *args, Py_ssize_t nargs)
 {
     return read_dimension(args, nargs, false);
@@ -349,6 +374,8 @@ PyObject *float_bits(PyObject *, PyObject *number)
 
 PyMethodDef module_functions[] = {
     {"float_bits", float_bits, METH_O, "float_bits(number)\n--\n\nThe int64 that has a float's bits."},
+    {"tensor_is_dual", tensor_is_dual, METH_O,
+     "tensor_is_dual(tensor)\n--\n\nWhether a tensor has a tangent of forward-mode differentiation."},
     {"tensor_size", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_size)), METH_FASTCALL,
      "tensor_size(tensor, dimension)\n--\n\nOne size of a tensor."},
     {"tensor_stride", reinterpret_cast<PyCFunction>(reinterpret_cast<void *>(tensor_stride)), METH_FASTCALL,

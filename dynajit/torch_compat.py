@@ -82,3 +82,38 @@ def asks_to_start_again(error: Exception) -> bool:
     """Whether AOTAutograd raised this to be called again with what it learnt. Its class is of torch's compiler, which
     is not imported here."""
     return type(error).__name__ == "TensorifyScalarRestartAnalysis"
+
+
+def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
+    """Of AOTAutograd's findings on a graph: which returns have a gradient; how many of the tensors saved for backward,
+    the last ones, are the graph's own; how many numbers are saved. None if inputs are mutated, if outputs alias, if
+    there are tensor subclasses, tokens or random states: whatever something has to be done about at each call."""
+    from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
+
+    own = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    metas = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
+    plain = (
+        not any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        and all(info.output_type in own for info in metadata.output_info)
+        and all(type(meta) is PlainTensorMeta for meta in metas)
+        and not metadata.num_intermediate_bases
+        and metadata.num_forward_returns == metadata.num_forward == len(metadata.output_info)
+        and not metadata.tokens
+        and not metadata.num_backward_tokens
+        and not metadata.is_rng_op_functionalized
+        and not metadata.num_graphsafe_rng_states
+        and not getattr(metadata, "num_opaque_objects_saved_for_bw", None)
+        and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        and metadata.grad_enabled_mutation is None
+        and metadata.num_tensors_saved_with_no_vc_check is not None
+    )
+    if not plain:
+        return None
+    asked = [getattr(info, "requires_grad_for_backward", info.requires_grad) for info in metadata.output_info]
+    differentiable = [
+        bool(wanted and issubclass(info.raw_type, torch.Tensor))
+        for wanted, info in zip(asked, metadata.output_info, strict=True)
+    ]
+    if differentiable != [bool(info.requires_grad) for info in metadata.output_info]:
+        return None
+    return differentiable, metadata.num_tensors_saved_with_no_vc_check, metadata.num_symints_saved_for_bw or 0

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from dynajit import _C, torch_compat
 from dynajit.aot.double_backward import differentiable_twice
 from dynajit.aot.runtime_wrappers import eager_on_overlap
+from dynajit.aot.training import Part, without_wrapper
 from dynajit.locks import ProcessLock
 
 if TYPE_CHECKING:
@@ -51,12 +52,16 @@ def _compile(
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
 
+    parts: dict[str, Part] = {}
+
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
             if phase == "forward":
                 graph.meta["returns"] = getattr(context.fw_metadata, "num_forward_returns", 0)
-            # backward is compiled at its first run, inside of whatever the program captures then
-            return _boxed(_C.call_eager(compile_fn, (graph, inputs, phase)))
+            # backward may be compiled at its first run, inside of whatever the program captures then
+            compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
+            parts[phase] = Part(graph, compiled)
+            return _boxed(compiled)
 
         return compile_phase
 
@@ -89,6 +94,8 @@ def _compile(
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
+    else:
+        compiled = without_wrapper(context.fw_metadata, parts, len(example_inputs)) or compiled
     draws = any(map(_draws, gm.graph.nodes))
     compiled = differentiable_twice(gm.forward, mutated, draws, _plain_outputs(context), compiled)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)

@@ -69,6 +69,9 @@ class _Again:
             return None
         outputs = self.forward(*inputs)
         if len(outputs) != len(grad_outputs):
+            # a node of our own has no place for results without a gradient
+            outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
+        if len(outputs) != len(grad_outputs):
             return None
         used = [
             (output, grad)

@@ -470,9 +470,11 @@ class FrameCapture:
         tx.entry_state.restore()
         kinds: set[Any] = {type(entry.real) for entry in inputs}
         quiet = bool(tx.entry_modes) or any(map(overrides.overriding, kinds))
+        # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none
+        backend = _as_it_stands if any(map(_is_dual, inputs)) else self.session.backend
         try:
             with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
-                compiled = self.session.backend(module, examples, **self.session.options)
+                compiled = backend(module, examples, **self.session.options)
         except Exception as error:
             raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
         if not callable(compiled):
@@ -568,6 +570,15 @@ def _output_bytes(module: fx.GraphModule) -> int | None:
                 return None
             total += value.numel() * value.element_size()
     return total
+
+
+def _is_dual(entry: GraphInput) -> bool:
+    return isinstance(entry.real, torch.Tensor) and _C.tensor_is_dual(entry.real)
+
+
+def _as_it_stands(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The graph, operator by operator."""
+    return module.forward
 
 
 def _asking_nobody(call: Callable[..., Any]) -> Callable[..., Any]:

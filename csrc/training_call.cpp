@@ -1,0 +1,488 @@
+/* TrainingCall: a compiled forward graph whose results have a gradient, computed by a compiled backward graph.
+ *
+ * In: both as callables, and what of the forward's results is whose. Out: a callable with the graph's inputs, and a node
+ * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that mutate no
+ * input and return no alias of one; torch's own wrapper does the others. */
+#include "training_call.h"
+
+#include "dynajit.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <structmember.h>
+
+#include <ATen/ATen.h>
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace {
+
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+struct Layout {
+    bool contiguous;               /* else these strides */
+    std::vector<int64_t> strides;
+};
+
+struct TrainingCall {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
+    PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
+    Py_ssize_t n_saved;   /* tensors */
+    Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
+    std::vector<bool> *differentiable; /* of each return */
+    std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
+    std::vector<Layout> *layouts;      /* of the gradients that backward takes */
+};
+
+/* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename N, typename Pointer = NodePointer> Pointer owned(N *node)
+{
+    if constexpr (requires { deleteNode(node); }) {
+        return Pointer(node, [](auto *dying) { deleteNode(dying); });
+    }
+    else {
+        return Pointer::unsafe_steal_from_new(node);
+    }
+}
+
+template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node)
+{
+    if constexpr (requires { node->getptr(); }) {
+        return node->getptr();
+    }
+    else {
+        return Pointer::reclaim_copy(node);
+    }
+}
+
+/* An exception that Python has raised, thrown. */
+[[noreturn]] void throw_python()
+{
+    python_error error;
+    error.persist();
+    throw std::move(error);
+}
+
+class Backward : public torch::autograd::Node {
+public:
+    Backward(TrainingCall *call, torch::autograd::edge_list &&edges) : Node(std::move(edges)), call_(call)
+    {
+        Py_INCREF(reinterpret_cast<PyObject *>(call));
+    }
+
+    ~Backward() override
+    {
+        if (Py_IsInitialized()) {
+            pybind11::gil_scoped_acquire gil;
+            release_numbers();
+            Py_DECREF(reinterpret_cast<PyObject *>(call_));
+        }
+    }
+
+    Backward(const Backward &) = delete;
+    Backward &operator=(const Backward &) = delete;
+
+    std::string name() const override
+    {
+        return "DynajitBackward";
+    }
+
+    void release_variables() override
+    {
+        released_ = true;
+        saved_.clear();
+        kept_.clear();
+        if (Py_IsInitialized()) {
+            pybind11::gil_scoped_acquire gil;
+            release_numbers();
+        }
+    }
+
+    /* What backward needs, from the forward's results behind those returned. */
+    void save(PyObject *const *items, Py_ssize_t count)
+    {
+        const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
+        for (Py_ssize_t i = 0; i < call_->n_saved; i++) {
+            /* an operator may leave out a result that its backward does not need here */
+            at::Tensor tensor = THPVariable_Check(items[i]) ? THPVariable_Unpack(items[i]) : at::Tensor();
+            if (!tensor.defined()) {
+                order_.push_back(false);
+                kept_.emplace_back();
+                continue;
+            }
+            const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
+            if (i < call_->n_checked || packed || tensor.requires_grad()) {
+                order_.push_back(true);
+                saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
+            }
+            else {
+                order_.push_back(false);
+                kept_.push_back(std::move(tensor));
+            }
+        }
+        for (Py_ssize_t i = call_->n_saved; i < count; i++) {
+            numbers_.push_back(Py_NewRef(items[i]));
+        }
+    }
+
+    variable_list apply(variable_list &&gradients) override
+    {
+        pybind11::gil_scoped_acquire gil;
+        const bool create_graph = at::GradMode::is_enabled();
+        at::NoGradGuard no_grad;
+        if (released_) {
+            throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        }
+        std::vector<PyObject *> arguments = push(gradients);
+        HookRegion region;
+        dj_hook_enter_off(&region);
+        PyObject *result = PyObject_Vectorcall(call_->backward, arguments.data(), arguments.size(), nullptr);
+        dj_hook_leave(&region);
+        for (PyObject *argument : arguments) {
+            Py_DECREF(argument);
+        }
+        if (result == nullptr) {
+            throw_python();
+        }
+        variable_list found = take(result);
+        Py_DECREF(result);
+        return create_graph ? undifferentiable(std::move(found)) : found;
+    }
+
+private:
+    void release_numbers()
+    {
+        for (PyObject *number : numbers_) {
+            Py_DECREF(number);
+        }
+        numbers_.clear();
+    }
+
+    std::vector<PyObject *> push(variable_list &gradients)
+    {
+        variable_list tensors;
+        auto saved = saved_.begin();
+        auto kept = kept_.begin();
+        for (bool is_packed : order_) {
+            tensors.push_back(is_packed ? (saved++)->unpack(another_to(this)) : *kept++);
+        }
+        for (size_t i = 0; i < gradients.size(); i++) {
+            tensors.push_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
+        }
+        std::vector<PyObject *> arguments;
+        arguments.reserve(numbers_.size() + tensors.size());
+        for (PyObject *number : numbers_) {
+            arguments.push_back(Py_NewRef(number));
+        }
+        for (const at::Tensor &tensor : tensors) {
+            arguments.push_back(THPVariable_Wrap(tensor));
+        }
+        return arguments;
+    }
+
+    /* A gradient with the strides that the backward graph was compiled for. */
+    at::Tensor laid_out(const at::Tensor &given, uint32_t number)
+    {
+        at::Tensor gradient = given.defined() ? given : input_metadata(number).zeros_like();
+        const c10::DispatchKeySet keys = gradient.key_set();
+        if (keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::Batched)
+            || keys.has(c10::DispatchKey::Python)) {
+            throw std::runtime_error("a compiled backward graph takes plain tensors: no gradients inside of vmap, and "
+                                     "none of a tensor subclass");
+        }
+        if (gradient.layout() != at::kStrided) {
+            gradient = gradient.to_dense();
+        }
+        gradient = gradient.resolve_conj().resolve_neg();
+        const Layout &layout = (*call_->layouts)[number];
+        if (layout.contiguous) {
+            return gradient.contiguous();
+        }
+        bool same = true;
+        for (int64_t i = 0; i < gradient.dim(); i++) {
+            same = same && (gradient.size(i) == 1 || gradient.stride(i) == layout.strides[static_cast<size_t>(i)]);
+        }
+        return same ? gradient : at::empty_strided(gradient.sizes(), layout.strides, gradient.options()).copy_(gradient);
+    }
+
+    variable_list take(PyObject *result)
+    {
+        PyObject *items = PySequence_Fast(result, "the backward graph returns a sequence");
+        if (items == nullptr) {
+            throw_python();
+        }
+        variable_list found;
+        for (Py_ssize_t place : *call_->wanted) {
+            PyObject *item = place < PySequence_Fast_GET_SIZE(items) ? PySequence_Fast_GET_ITEM(items, place) : Py_None;
+            found.push_back(THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor());
+        }
+        Py_DECREF(items);
+        return found;
+    }
+
+    /* With create_graph, gradients that say so when they are differentiated again. */
+    static variable_list undifferentiable(variable_list &&found)
+    {
+        at::AutoGradMode grad(true);
+        for (at::Tensor &gradient : found) {
+            if (gradient.defined()) {
+                gradient = gradient.detach().requires_grad_();
+            }
+        }
+        auto error = std::make_shared<torch::autograd::DelayedError>(
+            "a compiled backward graph can't be differentiated again (double backward): run the model with dynajit "
+            "disabled for that",
+            static_cast<int64_t>(found.size()));
+        return (*error)(std::move(found));
+    }
+
+    TrainingCall *call_; /* owned */
+    bool released_ = false;
+    std::vector<SavedVariable> saved_;
+    variable_list kept_;
+    std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
+    std::vector<PyObject *> numbers_;
+};
+
+/* An output that is no view to autograd: what it is a view of is nobody's but the graph's. */
+PyObject *without_view(PyObject *item)
+{
+    const at::Tensor &tensor = THPVariable_Unpack(item);
+    if (!tensor.is_view()) {
+        return Py_NewRef(item);
+    }
+    at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor plain = at::alias(tensor);
+    /* backward may have saved the memory under another name: writes through this one count there */
+    torch::autograd::impl::set_version_counter(plain, torch::autograd::impl::version_counter(tensor));
+    return THPVariable_Wrap(plain);
+}
+
+/* Whether results have a history: also where it ends in the graph itself, which detached what it was given. */
+bool any_requires_grad(PyObject *const *args, Py_ssize_t n_args)
+{
+    return std::any_of(args, args + n_args, [](PyObject *arg) {
+        return THPVariable_Check(arg) && THPVariable_Unpack(arg).requires_grad();
+    });
+}
+
+torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *args)
+{
+    torch::autograd::edge_list edges;
+    for (Py_ssize_t place : *self->wanted) {
+        const at::Tensor &tensor = THPVariable_Unpack(args[place]);
+        edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+    }
+    return edges;
+}
+
+/* The first of the results, with their place in autograd's graph. */
+PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, PyObject *items)
+{
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    const Py_ssize_t n_returns = static_cast<Py_ssize_t>(self->differentiable->size());
+    if (count < n_returns + self->n_saved) {
+        PyErr_SetString(PyExc_RuntimeError, "the forward graph returns less than it was said to");
+        return nullptr;
+    }
+    const bool any = at::GradMode::is_enabled() && any_requires_grad(args, n_args);
+    Backward *backward = any ? new Backward(self, edges_to(self, args)) : nullptr;
+    NodePointer node = any ? owned(backward) : NodePointer();
+    PyObject *returns = PyTuple_New(n_returns);
+    for (Py_ssize_t i = 0; returns != nullptr && i < n_returns; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (any && (*self->differentiable)[static_cast<size_t>(i)] && THPVariable_Check(item)) {
+            item = without_view(item);
+            torch::autograd::set_history(THPVariable_Unpack(item), node);
+        }
+        else {
+            Py_INCREF(item);
+        }
+        PyTuple_SET_ITEM(returns, i, item);
+    }
+    if (any && returns != nullptr) {
+        backward->save(PySequence_Fast_ITEMS(items) + n_returns, count - n_returns);
+    }
+    return returns;
+}
+
+PyObject *call(TrainingCall *self, PyObject *const *args, size_t nargsf)
+{
+    PyObject *result;
+    {
+        at::AutoGradMode no_grad(false);
+        HookRegion region;
+        dj_hook_enter_off(&region);
+        result = PyObject_Vectorcall(self->forward, args, nargsf, nullptr);
+        dj_hook_leave(&region);
+    }
+    PyObject *items = result != nullptr ? PySequence_Fast(result, "the forward graph returns a sequence") : nullptr;
+    Py_XDECREF(result);
+    PyObject *returns = items != nullptr ? with_history(self, args, PyVectorcall_NARGS(nargsf), items) : nullptr;
+    Py_XDECREF(items);
+    return returns;
+}
+
+PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
+    const Py_ssize_t n_args = PyVectorcall_NARGS(nargsf);
+    if (kwnames != nullptr && PyTuple_GET_SIZE(kwnames) > 0) {
+        PyErr_SetString(PyExc_TypeError, "a compiled graph takes no keyword arguments");
+        return nullptr;
+    }
+    for (Py_ssize_t place : *self->wanted) {
+        if (place >= n_args || !THPVariable_Check(args[place])) {
+            return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", place);
+        }
+    }
+    try {
+        return call(self, args, nargsf);
+    }
+    catch (python_error &error) {
+        error.restore();
+    }
+    catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+/* ---- building ---- */
+
+template <typename T, typename Convert>
+bool read_all(PyObject *given, std::vector<T> &result, Convert convert)
+{
+    PyObject *items = PySequence_Fast(given, "a sequence is needed");
+    for (Py_ssize_t i = 0; items != nullptr && i < PySequence_Fast_GET_SIZE(items) && !PyErr_Occurred(); i++) {
+        result.push_back(convert(PySequence_Fast_GET_ITEM(items, i)));
+    }
+    Py_XDECREF(items);
+    return !PyErr_Occurred();
+}
+
+Layout layout_of(PyObject *given)
+{
+    Layout layout{given == Py_None, {}};
+    if (!layout.contiguous) {
+        read_all(given, layout.strides, PyLong_AsLongLong);
+    }
+    return layout;
+}
+
+PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static const char *names[] = {"forward",        "backward", "n_saved", "n_checked",
+                                  "differentiable", "wanted",   "layouts", nullptr};
+    PyObject *forward, *backward, *differentiable, *wanted, *layouts;
+    Py_ssize_t n_saved, n_checked;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO:TrainingCall", const_cast<char **>(names), &forward,
+                                     &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts)) {
+        return nullptr;
+    }
+    TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
+    if (self == nullptr) {
+        return nullptr;
+    }
+    self->vectorcall = training_call;
+    self->forward = Py_NewRef(forward);
+    self->backward = Py_NewRef(backward);
+    self->n_saved = n_saved;
+    self->n_checked = n_checked;
+    self->differentiable = new std::vector<bool>();
+    self->wanted = new std::vector<Py_ssize_t>();
+    self->layouts = new std::vector<Layout>();
+    bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
+        && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of);
+    if (!fine) {
+        Py_CLEAR(self);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+int call_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->forward);
+    Py_VISIT(self->backward);
+    return 0;
+}
+
+int call_clear(PyObject *object)
+{
+    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
+    Py_CLEAR(self->forward);
+    Py_CLEAR(self->backward);
+    return 0;
+}
+
+void call_dealloc(PyObject *object)
+{
+    TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    call_clear(object);
+    delete self->differentiable;
+    delete self->wanted;
+    delete self->layouts;
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMemberDef call_members[] = {
+    {"forward", T_OBJECT, offsetof(TrainingCall, forward), READONLY, "The compiled forward graph."},
+    {"backward", T_OBJECT, offsetof(TrainingCall, backward), READONLY, "The compiled backward graph."},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(TrainingCall, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot call_slots[] = {
+    {Py_tp_doc,
+     const_cast<char *>(
+         "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts)\n--\n\n"
+         "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
+         "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
+         "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
+         "before backward.")},
+    {Py_tp_new, reinterpret_cast<void *>(call_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(call_clear)},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_members, call_members},
+    {0, nullptr},
+};
+
+PyType_Spec call_spec = {
+    "dynajit._C.TrainingCall",
+    sizeof(TrainingCall),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    call_slots,
+};
+
+} // namespace
+
+int dj_training_call_init(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &call_spec, nullptr);
+    int status = type != nullptr ? PyModule_AddType(module, reinterpret_cast<PyTypeObject *>(type)) : -1;
+    Py_XDECREF(type);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* Compiled training graphs as nodes of autograd's graph. */
+#ifndef DYNAJIT_TRAINING_CALL_H
+#define DYNAJIT_TRAINING_CALL_H
+
+#include <Python.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int dj_training_call_init(PyObject *module);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

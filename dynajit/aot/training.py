@@ -1,0 +1,77 @@
+"""The common training graph, without torch's runtime wrapper.
+
+In:  what AOTAutograd found out of a graph, and both its parts compiled. Out: a `_C.TrainingCall`, or None where the
+graph mutates inputs, returns aliases, or does anything else that torch's own wrapper has to see to at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from dynajit import _C, torch_compat
+from dynajit.aot.runtime_wrappers import without_autocast
+
+
+class Part(NamedTuple):
+    """The forward or the backward graph, and what became of it."""
+
+    graph: torch.fx.GraphModule
+    compiled: Callable[..., Any]
+
+
+def without_wrapper(metadata: Any, parts: Mapping[str, Part], n_inputs: int) -> Callable[..., Any] | None:
+    """The graph as a callable with its inputs and outputs, if it is of the common kind."""
+    if metadata is None or set(parts) != {"forward", "backward"}:
+        return None
+    found = torch_compat.plain_training(metadata)
+    if found is None:
+        return None
+    differentiable, n_unchecked, n_numbers = found
+    forward, backward = parts["forward"], parts["backward"]
+    inputs = forward.graph.graph.find_nodes(op="placeholder")
+    results, gradients = _results(forward.graph), _results(backward.graph)
+    n_saved = len(results) - len(differentiable) - n_numbers
+    taken = backward.graph.graph.find_nodes(op="placeholder")
+    n_tangents = sum(differentiable)
+    layouts = [_layout(node.meta.get("val")) for node in taken[len(taken) - n_tangents :]]
+    fits = (
+        len(inputs) == n_inputs == len(gradients)
+        and n_saved >= n_unchecked
+        and n_tangents > 0
+        and len(taken) == n_numbers + n_saved + n_tangents
+        and "unknown" not in layouts
+    )
+    if not fits:
+        return None
+    return _C.TrainingCall(
+        without_autocast(forward.compiled),
+        without_autocast(backward.compiled),
+        n_saved,
+        n_saved - n_unchecked,
+        differentiable,
+        [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)],
+        layouts,  # type: ignore[arg-type]
+    )
+
+
+def _results(module: torch.fx.GraphModule) -> Sequence[Any]:
+    results: Any = module.graph.output_node().args[0]
+    return results  # type: ignore[no-any-return]
+
+
+def _layout(tangent: Any) -> list[int] | str | None:
+    """Strides of a gradient that the backward graph takes; None: contiguous, whatever its size."""
+    if type(tangent) is not torch._subclasses.fake_tensor.FakeTensor or tangent.layout is not torch.strided:
+        return "unknown"
+    strides = list(tangent.stride())
+    if all(type(number) is int for number in (*tangent.shape, *strides)):
+        return strides
+    step: Any = 1
+    for size, stride in zip(reversed(tangent.shape), reversed(strides), strict=True):
+        if str(stride) != str(step):  # to compare symbols would be to decide something of them
+            return "unknown"
+        step = step * size
+    return None
