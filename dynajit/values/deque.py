@@ -63,6 +63,9 @@ class DequeVal(SequenceVal):
         self.items.insert(0 if left else len(self.items), item)
         tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
 
+    def real(self) -> Any:
+        return collections.deque(super().real(), self.limit)
+
     def iterate(self, tx: Tracer) -> Value:
         return DequeIterator(self)
 
@@ -128,8 +131,15 @@ class DequeVal(SequenceVal):
             self.push_items(out)
             out.emit.build_list(len(self.items))
 
-        out.call_const(replace_items, push, 2)
+        # other items at their places are no change to the program's iterators
+        out.call_const(replace_items if self.changes else exchange_items, push, 2)
         out.emit.pop_top()
+
+
+def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:
+    """Give a deque other items, as many as it has; in generated code."""
+    for index, item in enumerate(items):
+        deque[index] = item
 
 
 def replace_items(real: collections.deque[Any], items: list[Any]) -> None:
@@ -159,7 +169,18 @@ class DequeIterator(LiveIterator):
             out.push(self.sequence)
             out.const(self.index)
 
-        out.call_const(_iterator_at, push, 2)
+        out.call_const(_iterator_at if self.changes == self.deque.changes else _stale_iterator, push, 2)
+
+
+def _stale_iterator(deque: collections.deque[Any], index: int) -> Any:
+    """An iterator over what the deque was before it changed; in generated code."""
+    iterator = iter(deque)
+    if deque:
+        deque.append(deque.pop())
+    else:
+        deque.append(None)
+        deque.clear()
+    return iterator
 
 
 def _iterator_at(deque: collections.deque[Any], index: int) -> Any:

@@ -276,7 +276,7 @@ class FunctionVal(Value):
             self.attributes().setitem(tx, ConstVal(name), value)
         elif name in ("__name__", "__qualname__"):
             self._rename(tx, name, value)
-        elif name in ("__doc__", "__module__", "__type_params__"):
+        elif name in ("__doc__", "__module__") or (name == "__type_params__" and value.py_type() is tuple):
             self._write(tx, name, value)
         elif name == "__annotations__" and value.py_type() in (dict, type(None)):
             self._write(tx, name, value if value.py_type() is dict else DictVal())

@@ -198,6 +198,48 @@ def test_long_containers_are_left_to_python() -> None:
     same(program, 50_000)
 
 
+def test_reversed_ranges_are_iterators_over_ranges() -> None:
+    def program(count: int) -> Any:
+        iterator: Any = reversed(range(count))
+        kind = type(iterator).__name__
+        iterator.__setstate__(1)
+        outside()
+        return kind, list(iterator)
+
+    assert same(program, 4) == ("range_iterator", [2, 1, 0])
+
+
+def test_items_of_a_deque_set_under_an_iterator_from_outside() -> None:
+    def program(queue: Any, iterator: Any) -> int:
+        for index, item in enumerate(queue):
+            queue[index] = item + 1
+        return object.__sizeof__(collections.deque()) + next(iterator, 0) * 0
+
+    for run in (program, dynajit.compile(program, backend="eager")):
+        queue = collections.deque([1, 2, 3])
+        iterator = iter(queue)
+        assert run(queue, iterator) == object.__sizeof__(collections.deque())
+        assert list(iterator) == [3, 4] and list(queue) == [2, 3, 4]
+
+
+def test_iterators_over_deques_that_changed_before_a_break() -> None:
+    def program(items: list[int]) -> Any:
+        queue = collections.deque(items)
+        iterator = iter(queue)
+        if items:
+            queue.pop()
+        else:
+            queue.append(1)
+        outside()
+        try:
+            return next(iterator)
+        except RuntimeError as error:
+            return str(error), list(queue)
+
+    for items in ([], [1], [1, 2, 3]):
+        same(program, items)
+
+
 # ----------------------------------------------------------------------------------------------------------- tracebacks
 
 

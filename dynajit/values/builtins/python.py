@@ -24,7 +24,7 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, 
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
-from dynajit.values.iterators import EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
+from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
@@ -387,6 +387,8 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
         return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
     if isinstance(payload_of(sequence), ListVal):
         return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
+    if isinstance(sequence, ConstVal) and type(sequence.value) is range:
+        return ConstIterator(sequence.value[::-1])
     return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
 
 
