@@ -22,6 +22,14 @@ GROUPS = (
     ("test_with",),
     ("test_named_expressions", "test_richcmp"),
     ("test_bool", "test_cmath"),
+    ("test_userdict", "test_defaultdict", "test_class"),
+    ("test_tuple", "test_super", "test_property"),
+    ("test_funcattrs", "test_decorators", "test_compare"),
+    ("test_generators", "test_positional_only_arg"),
+    ("test_list", "test_heapq"),
+    ("test_except_star", "test_string"),
+    ("test_userlist", "test_weakset"),
+    ("test_iter", "test_bisect"),
 )
 
 
