@@ -171,14 +171,34 @@ class Calls(Tracer):
         key = (fn, tuple(arg.hash_key(self) for arg in args), tuple((k, v.hash_key(self)) for k, v in kwargs.items()))
         known = self.cached_calls.get(key)
         if known is None:
-            changed = len(self.journal.dirty)
+            changed, graph = len(self.journal.dirty), self.graph.mark()
             known = self.call(self.from_real(fn.__wrapped__), args, kwargs)
-            if _has_identity(known):
-                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()} from call to call")
             if len(self.journal.dirty) != changed:
                 raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache has effects at its first call")
+            if _has_identity(known):
+                kept = self._kept_by_cache(fn, args, kwargs, known) if self.graph.mark() == graph else None
+                if kept is None:
+                    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"lru_cache keeps {known.describe()} from call to call")
+                known = kept
             self.journal.set_item(self.cached_calls, key, known)
         return known
+
+    def _kept_by_cache(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], traced: Value) -> Value | None:
+        """The very object that a function behind lru_cache gives at each call. It was traced: its run has no effects.
+
+        With sizes that vary among the arguments it is another object for each of them: what was traced will do. None
+        where an argument is not known as an object.
+        """
+        values = [*args, *kwargs.values()]
+        if any(value.symbolic for value in values):
+            return traced
+        if not all(isinstance(value, ObjVal) or value.is_const() or _plain_data([value]) for value in values):
+            return None
+        try:
+            found = fn(*(arg.real() for arg in args), **{name: arg.real() for name, arg in kwargs.items()})
+        except NotReal:
+            return None
+        return self.wrap(found, ConstSource(found, f"{fn.__qualname__}()"))
 
     def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         handler = CONSTRUCTORS.get(cls.obj)

@@ -208,6 +208,10 @@ def undisabled(function: types.FunctionType) -> types.FunctionType | None:
         original = function.__dict__.get("__wrapped__")
     elif where == "torch._dynamo.eval_frame":
         original = function.__dict__.get("_torchdynamo_orig_callable")
+    elif where == "torch.jit._trace":
+        # scripted where torch.jit traces, else as it stands
+        inner = function.__dict__.get("__original_fn")
+        return inner if isinstance(inner, types.FunctionType) else None
     elif where == "torch._dynamo.mutation_guard":
         # it numbers modules for torch.compile, which does not see those made while tracing
         parts = [cell.cell_contents for cell in function.__closure__ or ()]

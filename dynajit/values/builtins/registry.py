@@ -76,6 +76,8 @@ def is_pure(fn: Any) -> bool:
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, type) and owner in _PURE_CLASSES:
             return fn.__name__ != "__new__"
+        if type(owner) in (str, bytes, int, float, complex, frozenset):
+            return True  # such as keyword.iskeyword, which is frozenset(...).__contains__
         if isinstance(owner, types.ModuleType) and owner.__name__ in ("math", "cmath", "_operator"):
             return fn not in _WRITING
     try:
