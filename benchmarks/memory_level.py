@@ -126,9 +126,9 @@ def main() -> int:
         print(table.add(cells), flush=True)
     if options.save:
         what = (
-            f"What is added after a warm-up: Python's objects by tracemalloc over a tenth of the calls, resident "
-            f"memory over all; level: under {MARGIN_TRACED:.0f} and {MARGIN_RESIDENT:.0f} KB. Of functions compiled and "
-            f"dropped stay torch's fake-tensor cache and the texts of generated code that torch.fx keeps for tracebacks."
+            "What is added after a warm-up: Python's objects by tracemalloc over a tenth of the calls, resident memory "
+            f"over all; level: under {MARGIN_TRACED:.0f} and {MARGIN_RESIDENT:.0f} KB. Of functions compiled and "
+            "dropped stay torch's fake-tensor cache and the texts of generated code that torch.fx keeps for tracebacks."
         )
         how = "python benchmarks/memory_level.py --save"
         print("written:", sbs.save("memory_level", "Memory over many calls", f"{what}\n\n{table}", how))
