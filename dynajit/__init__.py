@@ -23,8 +23,9 @@ from dynajit.api import (  # noqa: E402
 )
 from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
 from dynajit.bisection import bisect  # noqa: E402
-from dynajit.capture.stance import set_stance  # noqa: E402
+from dynajit.capture.stance import run, set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
+from dynajit.interp.marks import allow_in_graph, assume_constant_result, disallow_in_graph  # noqa: E402
 from dynajit.interp.policy import module_policy  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
@@ -33,12 +34,15 @@ from dynajit.runtime.memory import stats as memory_stats  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
     "bisect",
     "compile",
     "compile_times",
     "config",
     "counters",
     "disable",
+    "disallow_in_graph",
     "exc",
     "explain",
     "graph_break",
@@ -52,6 +56,7 @@ __all__ = [
     "module_policy",
     "register_backend",
     "reset",
+    "run",
     "set_logs",
     "set_stance",
     "testing",

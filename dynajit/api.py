@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -392,13 +391,3 @@ def is_compiling() -> bool:
 @builtin(is_compiling)
 def _is_compiling(tx: Tracer) -> Value:
     return ConstVal(True)
-
-
-@contextmanager
-def run_eagerly() -> Iterator[None]:
-    """Inside, this thread captures nothing; compiled variants that fit are still used."""
-    previous = _C.set_callback(None)
-    try:
-        yield
-    finally:
-        _C.set_callback(previous)

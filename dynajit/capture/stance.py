@@ -1,12 +1,13 @@
 """The stance: what the process does where a call fits no compiled variant, or whether it compiles at all.
 
-In: `set_stance(name)`. Out: `on_miss`, asked by `capture/` before a frame is captured; "force_eager" is read in C at
-each call. One more stance: a name in `STANCES`, and what it means in `on_miss`.
+In: `set_stance(name)`, and `run(fn)` for one function's calls. Out: `on_miss`, asked by `capture/` before a frame is
+captured; "force_eager" is read in C at each call. One more stance: a name in `STANCES`, and what it means in `on_miss`.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,6 +18,13 @@ from dynajit.exc import ConfigError, RecompileForbidden
 F = TypeVar("F", bound=Callable[..., Any])
 STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
 _stance = "default"
+
+
+class _Thread(threading.local):
+    running_only = 0  # how many calls of what `run` returned are under way
+
+
+_thread = _Thread()
 
 
 class set_stance:
@@ -56,6 +64,24 @@ class set_stance:
         return held  # type: ignore[return-value]
 
 
+def run(fn: F) -> F:
+    """`fn` with the variants that are compiled already, and no new ones: its calls that fit none run eagerly.
+
+    Args:
+        fn: a compiled function or module, or any function that calls some.
+    """
+
+    def runs(*args: Any, **kwargs: Any) -> Any:
+        _thread.running_only += 1
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _thread.running_only -= 1
+
+    _C.mark_skip(runs.__code__)
+    return functools.wraps(fn)(runs)  # type: ignore[return-value]
+
+
 @contextmanager
 def _holding(stance: str) -> Iterator[None]:
     former = _stance
@@ -74,7 +100,7 @@ def _put(stance: str) -> None:
 
 def on_miss(name: str, compiled: bool, why: str | None) -> bool:
     """Whether a frame may be captured. `compiled`: there are variants of it, and none fits, as `why` says."""
-    if _stance == "force_eager" or (compiled and _stance == "eager_on_recompile"):
+    if _stance == "force_eager" or _thread.running_only or (compiled and _stance == "eager_on_recompile"):
         return False
     if compiled and _stance == "fail_on_recompile":
         raise RecompileForbidden(name, why)

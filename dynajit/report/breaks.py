@@ -88,6 +88,9 @@ BACKWARD = _kind(
 )
 USER_BREAK = _kind("user-break", "dynajit.graph_break() was called", "remove the call")
 DISABLED = _kind("disabled", "the function is marked with disable", "remove the mark")
+DISALLOWED = _kind(
+    "disallowed", "the function is marked with disallow_in_graph", "mark it with allow_in_graph, or move its call"
+)
 COMPILED_CALL = _kind(
     "compiled-by-another", "the called function is compiled by another compiler", "let one compiler compile both"
 )

@@ -24,6 +24,7 @@ from torch.utils._device import _device_constructors
 
 from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
+from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values import overrides
@@ -157,8 +158,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    if _draws_random(name):
-        # the generator moves on, whatever becomes of the result
+    if _draws_random(name) or target in OPAQUE:
+        # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = node.meta["changes"] = True
     return model_result(tx, result, node)
 
@@ -296,6 +297,9 @@ def _draws_random(name: str) -> bool:
 
 
 def _name_of(target: Any) -> str:
+    """The operation's name; that of a program's own function says nothing."""
+    if target in OPAQUE:
+        return ""
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 

@@ -112,6 +112,15 @@ def disabled(x: Tensor) -> Any:
     return left_alone(x + 1) * 2
 
 
+@dynajit.disallow_in_graph
+def kept_out(x: Tensor) -> Any:
+    return x * 3
+
+
+def disallowed(x: Tensor) -> Any:
+    return kept_out(x + 1) * 2
+
+
 other = torch.compile(lambda t: t - 1, backend="eager")
 
 
@@ -166,6 +175,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "backward": backward,
     "user-break": user_break,
     "disabled": disabled,
+    "disallowed": disallowed,
     "compiled-by-another": compiled_by_another,
     "frame-introspection": frames,
     "generator": generator,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -103,7 +104,7 @@ def is_operation(fn: Any) -> bool:
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
     try:
-        return fn in operations()
+        return fn in operations() or fn in OPAQUE
     except TypeError:
         return False
 
