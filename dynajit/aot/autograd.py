@@ -16,6 +16,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
+from dynajit.aot.contexts import turns_gradients_on
 from dynajit.aot.double_backward import differentiable_twice
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.training import Part, without_wrapper
@@ -94,7 +95,7 @@ def _compile(
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
-    else:
+    elif not turns_gradients_on(gm):  # then the mode at the call does not say which results have gradients
         compiled = without_wrapper(context.fw_metadata, parts, len(example_inputs)) or compiled
     draws = any(map(_draws, gm.graph.nodes))
     compiled = differentiable_twice(gm.forward, mutated, draws, _plain_outputs(context), compiled)

@@ -130,3 +130,11 @@ def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[...,
             return compiled(*inputs)
 
     return call
+
+
+def turns_gradients_on(gm: torch.fx.GraphModule) -> bool:
+    """Whether a part of the graph may have gradients though the mode at the call is off."""
+    return any(
+        node.op == "call_function" and node.target is torch._C._set_grad_enabled and node.args[0] is not False
+        for node in gm.graph.nodes
+    )

@@ -13,7 +13,14 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.aot.contexts import as_it_stands, has_bodies, has_levels, in_inference_mode, without_inference_mode
+from dynajit.aot.contexts import (
+    as_it_stands,
+    has_bodies,
+    has_levels,
+    in_inference_mode,
+    turns_gradients_on,
+    without_inference_mode,
+)
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
@@ -68,10 +75,7 @@ def _may_need_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
     if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         return False
     # With gradients off at the start, a node of the graph may still turn them on.
-    return torch.is_grad_enabled() or any(
-        node.op == "call_function" and node.target is torch._C._set_grad_enabled and node.args[0] is not False
-        for node in gm.graph.nodes
-    )
+    return torch.is_grad_enabled() or turns_gradients_on(gm)
 
 
 def _try_short_road(

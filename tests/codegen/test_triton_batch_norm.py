@@ -23,7 +23,7 @@ from dynajit.codegen import ExternStep, Plan, generate
 def compiler(plans: list[Plan]) -> Any:
     """Compiles graphs as if they were a GPU's; their plans run interpreted."""
 
-    def compile_fn(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Any:
+    def compile_fn(settings: Any, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Any:
         plan = generate(*triton_harness.moved(gm, inputs), phase, triton_harness.GPU)
         plans.append(plan)
         return lambda *args: triton_harness.run(plan, *args)
@@ -36,8 +36,8 @@ def compiler(plans: list[Plan]) -> Any:
 def test_training_step(layout: torch.memory_format, momentum: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     dynajit.reset()
     plans: list[Plan] = []
-    table = types.SimpleNamespace(for_codegen=lambda device: decompositions.for_codegen("cuda"))
-    monkeypatch.setattr(codegen, "_generate_default", compiler(plans))
+    table = types.SimpleNamespace(for_codegen=lambda device, eager_rounding: decompositions.for_codegen("cuda"))
+    monkeypatch.setattr(codegen, "_generate", compiler(plans))
     monkeypatch.setattr(codegen, "decompositions", table)
     model: Any = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
