@@ -16,19 +16,16 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.contexts import turns_gradients_on
+from dynajit.aot.contexts import one_at_a_time, turns_gradients_on
 from dynajit.aot.double_backward import differentiable_twice
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.training import Part, without_wrapper
-from dynajit.locks import ProcessLock
 
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
     from dynajit.aot.joint import CompileFn
 
 
-# AOTAutograd turns anomaly mode and functorch's counters on and off for the whole process.
-_one_at_a_time = ProcessLock()
 # Parts of the names of what draws random numbers.
 _RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu")
 
@@ -40,7 +37,7 @@ def compile_with_autograd(
     decompositions: Decompositions | None,
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
-    with _one_at_a_time:
+    with one_at_a_time:
         return _compile(gm, example_inputs, compile_fn, decompositions)
 
 

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.decompositions import Decompositions
 from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
@@ -61,6 +62,7 @@ def trace_functional(
     grad_mode = torch.is_grad_enabled()
     symbolic = fake_mode.shape_env is not None and any(map(has_symbols, inputs))
     with (
+        one_at_a_time,
         torch.inference_mode(False),
         torch.set_grad_enabled(grad_mode),
         fake_mode,

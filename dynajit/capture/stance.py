@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dynajit import _C
 from dynajit.exc import ConfigError, RecompileForbidden
+from dynajit.locks import ProcessLock
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
-_stance = "default"
-
-
 class _Thread(threading.local):
     running_only = 0  # how many calls of what `run` returned are under way
 
@@ -44,24 +41,68 @@ class set_stance:
         if stance not in STANCES:
             raise ConfigError.unknown("stance", stance, STANCES)
         self.stance = stance
-        self._former = _stance
-        _put(stance)
+        self._blocks = 0  # that are open
+        with _lock:
+            _chosen.append(self)
+            _forget_oldest()
 
     def __enter__(self) -> None:
-        _put(self.stance)
+        with _lock:
+            if self._blocks or self not in _chosen:
+                _chosen.append(self)
+            self._blocks += 1
+            _tell()
 
     def __exit__(self, *exc_info: object) -> None:
-        _put(self._former)
+        self._blocks -= 1
+        self._end()
+
+    def _end(self) -> None:
+        with _lock:
+            if self in _chosen:
+                del _chosen[len(_chosen) - 1 - _chosen[::-1].index(self)]
+            _tell()
 
     def __call__(self, fn: F) -> F:
-        _put(self._former)
+        self._end()
 
         @functools.wraps(fn)
         def held(*args: Any, **kwargs: Any) -> Any:
-            with _holding(self.stance):
+            with set_stance(self.stance):
                 return fn(*args, **kwargs)
 
         return held  # type: ignore[return-value]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block of a `with` statement goes on."""
+        return self._blocks > 0
+
+
+# What was chosen and has not ended; the last holds. A block takes its own away at its end, whatever other threads chose
+# meanwhile: were the former stance put back, two blocks that overlap would leave the stance of one of them for ever.
+_chosen: list[set_stance] = []
+_lock = ProcessLock()
+# Choices without a block have no end. The last ones are kept: one may still become a block's, in another thread.
+_MOST_WITHOUT_END = 16
+
+
+def _forget_oldest() -> None:
+    endless = [choice for choice in _chosen if not choice.is_open]
+    for choice in endless[:-_MOST_WITHOUT_END]:
+        _chosen.remove(choice)
+    _tell()
+
+
+def _tell() -> None:
+    _C.set_force_eager(_stance() == "force_eager")
+
+
+def _stance() -> str:
+    try:
+        return _chosen[-1].stance
+    except IndexError:  # none, or another thread's ended just now
+        return "default"
 
 
 def run(fn: F) -> F:
@@ -82,26 +123,11 @@ def run(fn: F) -> F:
     return functools.wraps(fn)(runs)  # type: ignore[return-value]
 
 
-@contextmanager
-def _holding(stance: str) -> Iterator[None]:
-    former = _stance
-    _put(stance)
-    try:
-        yield
-    finally:
-        _put(former)
-
-
-def _put(stance: str) -> None:
-    global _stance
-    _stance = stance
-    _C.set_force_eager(stance == "force_eager")
-
-
 def on_miss(name: str, compiled: bool, why: str | None) -> bool:
     """Whether a frame may be captured. `compiled`: there are variants of it, and none fits, as `why` says."""
-    if _stance == "force_eager" or _thread.running_only or (compiled and _stance == "eager_on_recompile"):
+    stance = _stance()
+    if stance == "force_eager" or _thread.running_only or (compiled and stance == "eager_on_recompile"):
         return False
-    if compiled and _stance == "fail_on_recompile":
+    if compiled and stance == "fail_on_recompile":
         raise RecompileForbidden(name, why)
     return True

@@ -163,6 +163,23 @@ def test_stances_of_threads_do_not_crash_each_other() -> None:
                 torch.testing.assert_close(compiled(x, "sum"), steps(x, "sum"))
 
     run_threads(4, work)
+    # no block's stance is left
+    counter = dynajit.testing.CompileCounter()
+    dynajit.compile(lambda x: x + 1, backend=counter)(torch.ones(2))
+    assert counter.frame_count == 1
+
+
+def test_blocks_that_overlap_leave_no_stance() -> None:
+    first, second = dynajit.set_stance("force_eager"), dynajit.set_stance("fail_on_recompile")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(lambda x: x + 1, backend=counter, dynamic=False)
+    compiled(torch.ones(2))
+    compiled(torch.ones(3))
+    assert counter.frame_count == 2
 
 
 def test_an_exception_in_one_thread_leaves_the_others_alone() -> None:
