@@ -25,7 +25,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from dynajit.aot.constants import constant_of
 from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
-from dynajit.aot.trace import NotSimple, has_symbols, trace_functional
+from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
 from dynajit.report import logs
 
 aten = torch.ops.aten
@@ -93,25 +93,10 @@ def recognise(gm: torch.fx.GraphModule, worthwhile: Callable[[Attention], bool] 
                 count += 1
     if not count:
         return gm
-    graph.eliminate_dead_code(_is_impure)
+    eliminate_dead_code(graph)
     logs.emit("fusion", f"{count} attention written by hand: torch's fused kernel")
     made.meta.update(gm.meta)
     return made
-
-
-def _is_impure(node: Node) -> bool:
-    """Whatever was in the graph and draws random numbers or writes has to stay."""
-    target = node.target
-    if node.op in ("placeholder", "output"):
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return (
-        target.namespace not in ("aten", "prims")
-        or target._schema.is_mutable
-        or not target._schema.returns
-        or torch.Tag.nondeterministic_seeded in target.tags
-    )
 
 
 def _hint(size: Any) -> int:

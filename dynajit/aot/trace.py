@@ -350,13 +350,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph.output(tuple(outputs))
 
     def graph_module(self) -> torch.fx.GraphModule:
-        _eliminate_dead_code(self.graph)
+        eliminate_dead_code(self.graph)
         # Most backends never call the module, so its Python is generated when someone does.
         with _use_lazy_graph_module(True):
             return _make_graph_module(self.attributes, self.graph)
 
 
-def _eliminate_dead_code(graph: torch.fx.Graph) -> None:
+def eliminate_dead_code(graph: torch.fx.Graph) -> None:
+    """Take out of a functional graph what nothing uses, but for what writes or draws random numbers."""
     for node in reversed(graph.nodes):
         if not node.users and (node.op == "get_attr" or (node.op == "call_function" and not _has_effect(node.target))):
             graph.erase_node(node)

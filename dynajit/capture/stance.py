@@ -17,6 +17,8 @@ from dynajit.locks import ProcessLock
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
+
+
 class _Thread(threading.local):
     running_only = 0  # how many calls of what `run` returned are under way
 
@@ -45,6 +47,7 @@ class set_stance:
         with _lock:
             _chosen.append(self)
             _forget_oldest()
+            _tell()
 
     def __enter__(self) -> None:
         with _lock:
@@ -54,8 +57,9 @@ class set_stance:
             _tell()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._blocks -= 1
-        self._end()
+        with _lock:
+            self._blocks -= 1
+            self._end()
 
     def _end(self) -> None:
         with _lock:
@@ -91,7 +95,6 @@ def _forget_oldest() -> None:
     endless = [choice for choice in _chosen if not choice.is_open]
     for choice in endless[:-_MOST_WITHOUT_END]:
         _chosen.remove(choice)
-    _tell()
 
 
 def _tell() -> None:

@@ -218,15 +218,7 @@ class Calls(Tracer):
             result = operate(self, fn, args)
             if result is not None:
                 return result
-        try:
-            reals = [arg.real() for arg in args]
-            named = {name: arg.real() for name, arg in (kwargs or {}).items()}
-        except NotReal as missing:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
-        try:
-            result = fn(*reals, **named)
-        except Exception as error:  # whatever it is, it is the traced program's exception
-            raise raised_again(self, error) from None
+        result = self._run_for_real(fn, args, kwargs or {})
         if hasattr(type(result), "__next__"):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)}, which gives an iterator")
         return self.from_real(result)
@@ -240,16 +232,19 @@ class Calls(Tracer):
 
     def compute_once(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Run a function whose result never changes for these arguments; the object itself is what the trace uses."""
+        result = self._run_for_real(fn, args, kwargs)
+        return self.wrap(result, ConstSource(result, f"{fn.__qualname__}()"))
+
+    def _run_for_real(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Any:
         try:
             reals = [arg.real() for arg in args]
             named = {name: arg.real() for name, arg in kwargs.items()}
         except NotReal as missing:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} on {missing}") from None
         try:
-            result = fn(*reals, **named)
+            return fn(*reals, **named)
         except Exception as error:  # whatever it is, it is the traced program's exception
             raise raised_again(self, error) from None
-        return self.wrap(result, ConstSource(result, f"{fn.__qualname__}()"))
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return torch_op(self, op, target, args, kwargs)

@@ -252,8 +252,7 @@ def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
 def is_marked_constant(function: types.FunctionType) -> bool:
     """Whether the program promises that equal arguments give the same result for as long as the process lives: by
     `dynajit.assume_constant_result`, or by torch's function of that name, whose mark libraries set without torch."""
-    marks = vars(function)
-    return marks.get("_dynajit_constant") is True or marks.get("_dynamo_marked_constant") is True
+    return any(getattr(function, mark, False) is True for mark in ("_dynajit_constant", "_dynamo_marked_constant"))
 
 
 def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
