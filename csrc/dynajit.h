@@ -49,7 +49,7 @@ bool dj_module_has_no_hooks(PyObject *module);
 bool dj_all_distinct(PyObject *const *slots, const int *indices, Py_ssize_t n);
 int dj_guard_leaves_init(void);
 
-/* ---- relation.c: relations among integers, as a stack program ---- */
+/* ---- relation.c: relations among numbers, as a stack program ---- */
 
 bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indices, PyObject *const *slots);
 /* Whether it reads only n_loads objects, never too few numbers or too many, and leaves one. */

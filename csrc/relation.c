@@ -1,17 +1,26 @@
-/* Relations among integers: a small stack program.
+/* Relations among numbers: a small stack program.
  *
- * In: the program's words (opcode, and an operand for LOAD and CONST) and the objects that LOAD reads, which must be
- * ints. Out: whether the number left on the stack is not zero. What is no int, doesn't fit 64 bits or divides by zero
- * makes the relation false. The opcodes' numbers are dynajit/guards/relation.py's. To add one: a name here, a case in
- * binary(), its name there. */
+ * In: the program's words (opcode, and an operand for CONST, FLOAT and LOAD) and the objects that LOAD reads, which
+ * must be ints or floats. Out: whether the number left on the stack is not zero. The arithmetic is Python's: ints stay
+ * ints, an operation with a float gives a float. What is no number, doesn't fit 64 bits, is an int that no double holds
+ * exactly where one is needed, or divides by zero makes the relation false. The opcodes' numbers are
+ * dynajit/symbols.py's. To add one: a name here, a case in of_ints() and of_floats(), its name there. */
 #include "dynajit.h"
+
+#include <math.h>
 
 enum {
     REL_CONST, REL_LOAD, REL_NOT, REL_ADD, REL_MUL, REL_FLOORDIV, REL_MOD, REL_POW, REL_MIN, REL_MAX, REL_EQ, REL_NE,
-    REL_LT, REL_LE, REL_GT, REL_GE, REL_AND, REL_OR, REL_N_OPS
+    REL_LT, REL_LE, REL_GT, REL_GE, REL_AND, REL_OR, REL_FLOAT, REL_TRUEDIV, REL_TO_FLOAT, REL_N_OPS
 };
 
 enum { REL_STACK = 64 };
+
+typedef struct {
+    bool is_float;
+    long long integer;
+    double real;
+} Number;
 
 static bool power(long long base, long long exponent, long long *result)
 {
@@ -45,7 +54,7 @@ static bool divide(long long left, long long right, long long *quotient, long lo
     return true;
 }
 
-static bool binary(long long op, long long left, long long right, long long *result)
+static bool of_ints(long long op, long long left, long long right, long long *result)
 {
     long long other;
     switch (op) {
@@ -94,24 +103,159 @@ static bool binary(long long op, long long left, long long right, long long *res
     }
 }
 
-static bool load(PyObject *object, long long *result)
+/* Python's remainder has the divisor's sign, a zero too. */
+static bool divide_floats(double left, double right, double *quotient, double *remainder)
+{
+    if (right == 0.0) {
+        return false;
+    }
+    double rest = fmod(left, right);
+    double whole = (left - rest) / right;
+    if (rest != 0.0 && (right < 0.0) != (rest < 0.0)) {
+        rest += right;
+        whole -= 1.0;
+    }
+    *remainder = rest != 0.0 ? rest : copysign(0.0, right);
+    *quotient = floor(whole);
+    if (whole - *quotient > 0.5) {
+        *quotient += 1.0;
+    }
+    return true;
+}
+
+static bool comparison(long long op, double left, double right, bool *result)
+{
+    switch (op) {
+    case REL_EQ:
+        *result = left == right;
+        return true;
+    case REL_NE:
+        *result = left != right;
+        return true;
+    case REL_LT:
+        *result = left < right;
+        return true;
+    case REL_LE:
+        *result = left <= right;
+        return true;
+    case REL_GT:
+        *result = left > right;
+        return true;
+    case REL_GE:
+        *result = left >= right;
+        return true;
+    case REL_AND:
+        *result = left != 0.0 && right != 0.0;
+        return true;
+    case REL_OR:
+        *result = left != 0.0 || right != 0.0;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool of_floats(long long op, double left, double right, double *result)
+{
+    double other;
+    switch (op) {
+    case REL_ADD:
+        *result = left + right;
+        return true;
+    case REL_MUL:
+        *result = left * right;
+        return true;
+    case REL_TRUEDIV:
+        *result = left / right;
+        return right != 0.0;
+    case REL_FLOORDIV:
+        return divide_floats(left, right, result, &other);
+    case REL_MOD:
+        return divide_floats(left, right, &other, result);
+    case REL_POW: /* of finite numbers only; where it overflows, Python raises, and negative roots are complex */
+        *result = pow(left, right);
+        return isfinite(left) && isfinite(right) && isfinite(*result) && !(left < 0.0 && right != floor(right));
+    case REL_MIN:
+        *result = right < left ? right : left;
+        return true;
+    case REL_MAX:
+        *result = right > left ? right : left;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The number as a double; false where it would be rounded. */
+static bool as_double(Number number, double *result)
+{
+    *result = number.is_float ? number.real : (double)number.integer;
+    return number.is_float || (number.integer >= -(1LL << 53) && number.integer <= 1LL << 53);
+}
+
+static bool binary(long long op, Number left, Number right, Number *result)
+{
+    double a, b;
+    bool held;
+    result->is_float = left.is_float || right.is_float || op == REL_TRUEDIV;
+    if (!result->is_float) {
+        return of_ints(op, left.integer, right.integer, &result->integer);
+    }
+    if (!as_double(left, &a) || !as_double(right, &b)) {
+        return false;
+    }
+    if (comparison(op, a, b, &held)) {
+        result->is_float = false;
+        result->integer = held;
+        return true;
+    }
+    return of_floats(op, a, b, &result->real);
+}
+
+static bool load(PyObject *object, Number *result)
 {
     int overflow = 0;
+    result->is_float = PyFloat_CheckExact(object);
+    if (result->is_float) {
+        result->real = PyFloat_AS_DOUBLE(object);
+        return true;
+    }
     if (!PyLong_CheckExact(object)) {
         return false;
     }
-    *result = PyLong_AsLongLongAndOverflow(object, &overflow);
+    result->integer = PyLong_AsLongLongAndOverflow(object, &overflow);
     return overflow == 0;
+}
+
+static bool is_true(Number number)
+{
+    return number.is_float ? number.real != 0.0 : number.integer != 0;
+}
+
+static bool to_float(Number *number)
+{
+    double found;
+    if (!as_double(*number, &found)) {
+        return false;
+    }
+    number->is_float = true;
+    number->real = found;
+    return true;
 }
 
 bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indices, PyObject *const *slots)
 {
-    long long stack[REL_STACK];
+    Number stack[REL_STACK];
     Py_ssize_t depth = 0;
     for (Py_ssize_t i = 0; i < n_words; i++) {
         switch (words[i]) {
         case REL_CONST:
-            stack[depth++] = words[++i];
+            stack[depth].is_float = false;
+            stack[depth++].integer = words[++i];
+            break;
+        case REL_FLOAT: /* the operand is the double's bits */
+            stack[depth].is_float = true;
+            memcpy(&stack[depth++].real, &words[++i], sizeof(double));
             break;
         case REL_LOAD:
             if (!load(slots[indices[words[++i]]], &stack[depth++])) {
@@ -119,7 +263,13 @@ bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indi
             }
             break;
         case REL_NOT:
-            stack[depth - 1] = !stack[depth - 1];
+            stack[depth - 1].integer = !is_true(stack[depth - 1]);
+            stack[depth - 1].is_float = false;
+            break;
+        case REL_TO_FLOAT:
+            if (!to_float(&stack[depth - 1])) {
+                return false;
+            }
             break;
         default:
             if (!binary(words[i], stack[depth - 2], stack[depth - 1], &stack[depth - 2])) {
@@ -128,20 +278,25 @@ bool dj_relation_holds(const int64_t *words, Py_ssize_t n_words, const int *indi
             depth--;
         }
     }
-    return stack[0] != 0;
+    return is_true(stack[0]);
+}
+
+static bool has_operand(int64_t word)
+{
+    return word == REL_CONST || word == REL_FLOAT || word == REL_LOAD;
 }
 
 bool dj_relation_fits(const int64_t *words, Py_ssize_t n_words, Py_ssize_t n_loads)
 {
     Py_ssize_t depth = 0;
     for (Py_ssize_t i = 0; i < n_words; i++) {
-        if (words[i] == REL_CONST || words[i] == REL_LOAD) {
-            bool load_fits = words[i] == REL_CONST || (i + 1 < n_words && words[i + 1] >= 0 && words[i + 1] < n_loads);
+        if (has_operand(words[i])) {
+            bool load_fits = words[i] != REL_LOAD || (i + 1 < n_words && words[i + 1] >= 0 && words[i + 1] < n_loads);
             if (++i >= n_words || !load_fits || ++depth > REL_STACK) {
                 return false;
             }
         }
-        else if (words[i] == REL_NOT) {
+        else if (words[i] == REL_NOT || words[i] == REL_TO_FLOAT) {
             if (depth < 1) {
                 return false;
             }

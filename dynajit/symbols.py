@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,7 +38,7 @@ def _where(condition: Any, then: Any, otherwise: Any) -> Any:
 
 
 # The words' numbers are those of csrc/relation.c.
-WORD_CONST, WORD_LOAD, WORD_NOT = 0, 1, 2
+WORD_CONST, WORD_LOAD, WORD_NOT, WORD_FLOAT = 0, 1, 2, 18
 OPERATIONS: dict[str, Operation] = {
     "not": Operation(operator.not_, torch.sym_not, "(not {0})", WORD_NOT),
     "add": Operation(operator.add, operator.add, "({0} + {1})", 3),
@@ -55,8 +56,8 @@ OPERATIONS: dict[str, Operation] = {
     "ge": Operation(operator.ge, operator.ge, "({0} >= {1})", 15),
     "and": Operation(lambda a, b: bool(a and b), operator.and_, "({0} and {1})", 16),
     "or": Operation(lambda a, b: bool(a or b), operator.or_, "({0} or {1})", 17),
-    "truediv": Operation(operator.truediv, operator.truediv, "({0} / {1})"),
-    "float": Operation(float, torch.sym_float, "float({0})"),
+    "truediv": Operation(operator.truediv, operator.truediv, "({0} / {1})", 19),
+    "float": Operation(float, torch.sym_float, "float({0})", 20),
     "trunc": Operation(math.trunc, math.trunc, "math.trunc({0})"),
     "floor": Operation(math.floor, math.floor, "math.floor({0})"),
     "ceil": Operation(math.ceil, math.ceil, "math.ceil({0})"),
@@ -193,11 +194,13 @@ def function_of(tree: Tree, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def words_of(tree: Tree, loads: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The tree as a guard's stack program (csrc/relation.c); `loads` numbers the symbols. None if it isn't all ints."""
+    """The tree as a guard's stack program (csrc/relation.c), None if C can't; `loads` numbers the symbols."""
     if isinstance(tree, str):
         return WORD_LOAD, loads[tree]
     if isinstance(tree, bool) or type(tree) is int:
         return (WORD_CONST, int(tree)) if abs(tree) < 1 << 62 else None
+    if type(tree) is float:
+        return WORD_FLOAT, *struct.unpack("q", struct.pack("d", tree))
     word = OPERATIONS[tree[0]].word if isinstance(tree, tuple) else None
     if word is None:
         return None

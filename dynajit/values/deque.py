@@ -7,6 +7,7 @@ In: items and a maximal length, or a real deque with its source. Out: `DequeVal`
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, identical
+from dynajit.values.iterators import check_length
 from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal
 
 
@@ -32,14 +34,9 @@ class DequeVal(SequenceVal):
     def outside(tx: Tracer, obj: collections.deque[Any], source: Source) -> DequeVal:
         """The model of an existing deque."""
         tx.guard(source, "TYPE", collections.deque)
-        tx.guard(CallSource(source, len, "len({})"), "EQUALS", len(obj))
         maxlen = AttrSource(source, "maxlen")
         tx.guard(maxlen, *(("ID", None) if obj.maxlen is None else ("EQUALS", obj.maxlen)))
-        items = [
-            Lazy(item, CallSource(source, operator.itemgetter(index), f"{{}}[{index}]"))
-            for index, item in enumerate(obj)
-        ]
-        return DequeVal(items, obj.maxlen, source)
+        return OutsideDeque(tx, obj, source)
 
     def replace(self, tx: Tracer, items: Sequence[Value], left: bool = False) -> None:
         """New contents; what is too much goes from the other end than the one that grew."""
@@ -136,6 +133,65 @@ class DequeVal(SequenceVal):
         out.emit.pop_top()
 
 
+class OutsideDeque(DequeVal):
+    """A real deque; the guard on its length is recorded when its items are first asked for. Until then items are added
+    at either end, or at one end of a deque with a limit, which drops items at the other."""
+
+    def __init__(self, tx: Tracer, real: collections.deque[Any], source: Source) -> None:
+        self._tx = tx
+        self._real = real
+        self._items: list[Any] | None = None  # None while nothing depends on the length
+        self._added: dict[bool, list[Value]] = {False: [], True: []}  # until then: at the right, at the left
+        self.limit = real.maxlen
+        self.source: Source = source
+        self.changes = 0
+
+    @property
+    def items(self) -> list[Any]:  # type: ignore[override]
+        if self._items is None:
+            count = len(self._real)
+            check_length(count)
+            self._tx.guard(CallSource(self.source, len, "len({})"), "EQUALS", count)
+            found = [
+                Lazy(item, CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]"))
+                for index, item in enumerate(self._real)
+            ]
+            right, left = self._added[False], self._added[True]
+            items = [*left[::-1], *found, *right]
+            if self.limit is not None:
+                items = items[: self.limit] if left else items[max(len(items) - self.limit, 0) :]
+            self._tx.journal.set_attr(self, "_items", items)
+        return self._items  # type: ignore[return-value]
+
+    def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
+        if self._items is not None or (self.limit is not None and self._added[not left]):
+            super().grow(tx, item, left)
+            return
+        tx.journal.touch(self)
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        added = self._added[left]
+        added.append(item)
+        tx.journal.record(added.pop)
+
+    def fill_children(self) -> Sequence[Value]:
+        return [*self._added[False], *self._added[True]] if self._items is None else super().fill_children()
+
+    def emit_effect(self, out: Any) -> None:
+        if self._items is not None:
+            super().emit_effect(out)
+            return
+        for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
+            if self._added[left]:
+                out.call_const(extend_real, functools.partial(self._push_added, out, left), 2)
+                out.emit.pop_top()
+
+    def _push_added(self, out: Any, left: bool) -> None:
+        out.load(self.source)
+        for item in self._added[left]:
+            out.push(item)
+        out.emit.build_list(len(self._added[left]))
+
+
 def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:
     """Give a deque other items, as many as it has; in generated code."""
     for index, item in enumerate(items):
@@ -201,12 +257,14 @@ def appendleft(tx: Tracer, self: DequeVal, item: Value) -> Value:
 
 
 def extend(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    self.replace(tx, [*self.values(tx), *tx.unpack(items)])
+    for item in tx.unpack(items):
+        self.grow(tx, item)
     return ConstVal(None)
 
 
 def extendleft(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    self.replace(tx, [*tx.unpack(items)[::-1], *self.values(tx)], left=True)
+    for item in tx.unpack(items):
+        self.grow(tx, item, left=True)
     return ConstVal(None)
 
 

@@ -68,7 +68,7 @@ def replace_entries(real: dict[Any, Any], entries: dict[Any, Any], *removed: Any
         cls.pop(real, key, None)
     if not _begins_with(list(cls.keys(real)), [*entries]):
         cls.clear(real)
-    _store(real, entries)
+    store_entries(real, entries)
 
 
 def _begins_with(keys: Sequence[object], wanted: Sequence[object]) -> bool:
@@ -79,8 +79,9 @@ def _same_key(key: object, other: object) -> bool:
     return key is other or (type(key) is type(other) and is_literal(key) and key == other)
 
 
-def _store(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
-    """Entries of a plain dict into a dictionary; only an OrderedDict asks the keys for their hashes again."""
+def store_entries(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Entries of a plain dict into a dictionary, without running code of a subclass; only an OrderedDict asks the keys
+    for their hashes again."""
     store: Any = dict.__setitem__
     if isinstance(real, collections.OrderedDict):
         store = collections.OrderedDict.__setitem__
@@ -112,4 +113,12 @@ def fill_mapping(made: Any, entries: dict[Any, Any]) -> None:
         store(made, key, value)
 
 
-__all__ = ["fill_mapping", "known_hashes", "push_dict", "push_members", "replace_entries", "replace_members"]
+__all__ = [
+    "fill_mapping",
+    "known_hashes",
+    "push_dict",
+    "push_members",
+    "replace_entries",
+    "replace_members",
+    "store_entries",
+]

@@ -17,7 +17,7 @@ class Journal:
     """Append-only while tracing runs forward; shrinks only by rollback."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         self.dirty: dict[int, Any] = {}
         #: counts what the program changed, in objects made while tracing too; never goes back
         self.changes = 0
@@ -41,7 +41,7 @@ class Journal:
         self._undo.clear()
         self.dirty.clear()
 
-    def record(self, undo: Callable[[], None]) -> None:
+    def record(self, undo: Callable[[], object]) -> None:
         self._undo.append(undo)
 
     def touch(self, value: Any) -> None:

@@ -16,7 +16,7 @@ from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical, is_literal
 from dynajit.values.dropping import check_dropped
-from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members
+from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members, store_entries
 from dynajit.values.iterators import IteratorVal, ended_iterator
 from dynajit.values.keys import UserKey, collide, has_user_key
 from dynajit.values.sequence import Lazy
@@ -26,7 +26,7 @@ class DictVal(Value):
     """A dict or OrderedDict.
 
     `entries` maps a hash key to (key, value). With a source, entries not looked at are in `real_dict` only, until
-    `materialise` has guarded all keys.
+    `materialise` has guarded all keys; keys `written` until then are guarded one by one.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class DictVal(Value):
         self.real_dict = real_dict
         self.entries: dict[Any, tuple[Value, Any]] = {}
         self.complete = real_dict is None
+        self.written: dict[Any, None] = {}  # while not complete
+        self.iterated = False
         # how often keys were taken away: where the rest stands in the real table is not known from then on
         self.removals = 0
         # names and numbers among those keys, maybe there again
@@ -71,7 +73,7 @@ class DictVal(Value):
         if not dict.__contains__(self.real_dict, real_key[0]):
             tx.guard(self.source, "DICT_MISSING", real_key[0])
             return None
-        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), ItemSource(self.source, real_key[0], self.raw))
+        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), self._place(real_key[0]))
         self._set_entry(tx, hashed, (key, value))
         return value
 
@@ -87,6 +89,10 @@ class DictVal(Value):
         if isinstance(hashed, tuple) and all(is_literal(part) for part in hashed):
             return (hashed,)
         return None
+
+    def _place(self, real_key: Any) -> Source:
+        assert self.source is not None
+        return ItemSource(self.source, real_key, self.raw)
 
     def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
         tx.journal.set_item(self.entries, hashed, entry)
@@ -110,7 +116,9 @@ class DictVal(Value):
         for position, (real_key, real_value) in enumerate(pairs):
             key = self._wrap_key(tx, real_key, position)
             hashed = key.hash_key(tx)
-            entries[hashed] = old.get(hashed) or (key, Lazy(real_value, ItemSource(self.source, real_key, self.raw)))
+            known = old.pop(hashed, None)
+            entries[hashed] = (key, known[1] if known else Lazy(real_value, self._place(real_key)))
+        entries.update(old)
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
 
@@ -150,8 +158,9 @@ class DictVal(Value):
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
             assert self.real_dict is not None
-            tx.guard(self.source, "LEN", dict.__len__(self.real_dict))
-            return ConstVal(dict.__len__(self.real_dict))
+            count = dict.__len__(self.real_dict)
+            tx.guard(self.source, "LEN", count)
+            return ConstVal(count + sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written))
         return ConstVal(len(self.entries))
 
     def iterate(self, tx: Tracer) -> Value:
@@ -191,8 +200,10 @@ class DictVal(Value):
             tx.journal.touch(self)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        self.mutate(tx)
         hashed = key.hash_key(tx)
+        if self._write_alone(tx, hashed, key, value):
+            return
+        self.mutate(tx)
         if self.kind is not dict and has_user_key(hashed):
             # generated code can't give a real one the hash that was computed here
             self.unsupported("a key with a hash of its own")
@@ -202,6 +213,20 @@ class DictVal(Value):
         elif self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
             self.unsupported("two keys of one hash")
         self._set_entry(tx, hashed, (old[0] if old else key, value))
+
+    def _write_alone(self, tx: Tracer, hashed: Any, key: Value, value: Value) -> bool:
+        """Write one key, depending on nothing but whether it is there, if all keys don't have to be known for it."""
+        if self.complete or self.iterated or type(self) is not DictVal or self._real_key(hashed) is None:
+            return False
+        assert self.real_dict is not None
+        if hashed in self.entries:
+            check_dropped(self.entries[hashed][1])
+        elif self.contains(tx, key):
+            check_dropped(Lazy(dict.__getitem__(self.real_dict, hashed), None))
+        tx.journal.touch(self)
+        tx.journal.set_item(self.written, hashed, None)
+        self._set_entry(tx, hashed, (key, value))
+        return True
 
     def delitem(self, tx: Tracer, key: Value) -> None:
         self.take(tx, key)
@@ -260,10 +285,16 @@ class DictVal(Value):
 
         def push() -> None:
             out.load(self.source)
-            self.push_entries(out)
-            out.consts(*self.removed)
+            if self.complete:
+                self.push_entries(out)
+                out.consts(*self.removed)
+            else:
+                push_dict(out, {hashed: self.entries[hashed] for hashed in self.written})
 
-        out.call_const(replace_entries, push, 2 + len(self.removed))
+        if self.complete:
+            out.call_const(replace_entries, push, 2 + len(self.removed))
+        else:
+            out.call_const(store_entries, push, 2)
         out.emit.pop_top()
 
 
@@ -276,6 +307,7 @@ class DictIterator(IteratorVal):
 
     def __init__(self, mapping: DictVal, what: str, backwards: bool = False) -> None:
         self.mapping = mapping
+        mapping.iterated = True
         self.what = what
         self.index = 0
         self.backwards = backwards

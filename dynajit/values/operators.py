@@ -183,7 +183,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
 def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
     """Change the container in place, if the operator does that."""
     if isinstance(left, ListVal) and symbol == "+":
-        left.replace(tx, [*left.values(tx), *tx.unpack(right)])
+        left.extend(tx, tx.unpack(right))
         return True
     if isinstance(left, DequeVal) and symbol == "+":
         left.call_method(tx, "extend", [right], {})

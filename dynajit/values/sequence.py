@@ -264,8 +264,8 @@ class TupleVal(SequenceVal):
         return tuple(item.hash_key(tx) for item in self.values(tx))
 
     def rebuild(self, out: Any) -> None:
-        if self.kind is tuple and self.is_const() and all(item.source is None for item in self.items):
-            out.const(self.const())
+        if self.kind is tuple and not self.items:
+            out.const(())  # there is only one; any other is a new object in each call
             return
 
         def push() -> None:
@@ -309,7 +309,6 @@ class ListVal(SequenceVal):
     def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
         self.items = list(items)
         self.source = source
-        self.mutated = False
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change, which is recorded in the journal."""
@@ -321,6 +320,15 @@ class ListVal(SequenceVal):
     def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.mutate(tx)
         tx.journal.replace_all(self.items, list(items))
+
+    def append(self, tx: Tracer, item: Value) -> None:
+        self.mutate(tx)
+        items = self.items
+        items.append(item)
+        tx.journal.record(lambda: items.pop() and None)
+
+    def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
+        self.replace(tx, [*self.values(tx), *items])
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return ListVal(items)
@@ -369,16 +377,14 @@ class ListVal(SequenceVal):
 
 @list_method
 def append(tx: Tracer, self: ListVal, item: Value) -> Value:
-    self.mutate(tx)
-    self.items.append(item)
-    tx.journal.record(lambda: self.items.pop() and None)
+    self.append(tx, item)
     return ConstVal(None)
 
 
 @list_method
 def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
     if isinstance(other, SequenceVal):
-        self.replace(tx, [*self.values(tx), *other.values(tx)])
+        self.extend(tx, other.values(tx))
         return ConstVal(None)
     iterator = other.iterate(tx)
     while True:  # one at a time: a generator sees the list grow

@@ -37,8 +37,9 @@ from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
 from dynajit.values.opaque import OpaqueVal
+from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
-from dynajit.values.sequence import MOST_READ, Lazy, ListVal, TupleVal
+from dynajit.values.sequence import Lazy, ListVal, TupleVal
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
@@ -187,17 +188,12 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 
 @wraps_type(list)
 def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
-    if len(obj) > LONGEST:
-        return _opaque(tx, obj, source, breaks.TOO_LONG, f"a list of {len(obj)} items")
     tx.guard(source, "TYPE", list)
-    tx.guard(source, "LEN", len(obj))
-    return ListVal([Lazy(item, ItemSource(source, index)) for index, item in enumerate(obj)], source)
+    return OutsideList(tx, obj, source)
 
 
 @wraps_type(collections.deque)
 def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
-    if len(obj) > MOST_READ:
-        return _opaque(tx, obj, source, breaks.TOO_LONG, f"a deque of {len(obj)} items")
     return DequeVal.outside(tx, obj, source)
 
 
@@ -326,10 +322,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         base = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
         payload = DictVal(base, source, obj, raw=True)
     elif issubclass(kind, list):
-        tx.guard(source, "LEN", list.__len__(obj))
-        payload = ListVal(
-            [Lazy(item, ItemSource(source, index, raw=True)) for index, item in enumerate(list.__iter__(obj))], source
-        )
+        payload = OutsideList(tx, obj, source, raw=True)
     elif issubclass(kind, (tuple, set, frozenset, *PLAIN)):
         payload = payload_of_real(tx, obj, kind, source)
         if payload is None:

@@ -58,9 +58,9 @@ def test_numbers_that_do_not_fit() -> None:
     guards = guard_set(("lt", "a", ("mul", "b", "c")))
     program = guards.build(3)
     assert program.check((1, 2, 3)) == -1
-    for values in ((1, 1 << 40, 1 << 40), (1, 2, 1 << 70), (1, 2, "3"), (1, 2, 3.0), (True, 2, 3)):
+    for values in ((1, 1 << 40, 1 << 40), (1, 2, 1 << 70), (1, 2, "3"), (True, 2, 3)):
         assert program.check(values) == 0
-    assert guards.check_python((1, 2, "3")) == guards.check_python((1, 2, 3.0)) == 0
+    assert guards.check_python((1, 2, "3")) == guards.check_python((1, 2, None)) == 0
 
 
 def test_floats_are_compared_in_python() -> None:

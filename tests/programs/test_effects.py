@@ -221,7 +221,7 @@ def arguments_returned(x: Tensor, a: Any, b: Any, c: Any) -> Any:
     return x, a, b, c, c[1], [a, b], {"again": a}
 
 
-@cases(x, Box([1]), graphs=2)
+@cases(x, Box([1]), graphs=1)
 def swap_attributes(x: Tensor, box: Box) -> Any:
     box.v, box.children = box.children, box.v
     return x + 1
