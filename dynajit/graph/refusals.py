@@ -91,9 +91,18 @@ def _masks_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
 def _meets_itself(tensor: torch.Tensor) -> bool:
     """Whether two of its elements are one in memory for sure: it was expanded."""
     return tensor.layout is torch.strided and any(
-        type(step) is int and step == 0 and type(size) is int and size > 1
+        type(step) is int and step == 0 and _have_hints((size,)) and bool(size > 1)
         for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
+
+
+def _have_hints(numbers: Sequence[Any]) -> bool:
+    """Whether a comparison of the numbers can be decided: none comes from a tensor's elements."""
+    if all(type(number) is int for number in numbers):
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    return not has_free_unbacked_symbols(numbers)
 
 
 def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
@@ -110,12 +119,15 @@ def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """First byte in the storage and the one behind the last; None with symbolic sizes, no elements, or gaps."""
+    """First byte in the storage and the one behind the last; None with no elements, gaps, or sizes known to no one yet.
+
+    Where sizes are symbolic the comparisons become guards: views of one storage are few, so they are worth it.
+    """
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    if not all(type(number) is int for number in numbers) or tensor.numel() == 0:
+    if not _have_hints(numbers) or tensor.numel() == 0:
         return None
-    extent = int(sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))) + 1
+    extent = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     if extent != tensor.numel():
         return None
-    first = int(tensor.storage_offset())
+    first = tensor.storage_offset()
     return first * tensor.element_size(), (first + extent) * tensor.element_size()

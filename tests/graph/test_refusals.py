@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynajit
 from dynajit.testing import assert_same
 
 
@@ -39,6 +40,10 @@ def expanded(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
     y = x[:1].clone().expand(3, 3)
     seen.append(1)
     return y.add_(1)
+
+
+def expanded_like(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    return x[:1].clone().expand(x.shape[0]).add_(1)
 
 
 def not_for_bool(x: torch.Tensor, seen: list[int]) -> Any:
@@ -87,3 +92,15 @@ def same_elements(x: torch.Tensor) -> torch.Tensor:
 
 def test_what_is_allowed_stays_in_the_graph() -> None:
     assert_same(same_elements, torch.ones(3, 3), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [own_element, shifted, expanded_like])
+def test_like_eager_with_dynamic_sizes(fn: Any, backend: str) -> None:
+    compiled = dynajit.compile(fn, backend=backend, dynamic=True)
+    for size in (4, 3, 5):
+        with pytest.raises(RuntimeError) as wanted:
+            fn(torch.ones(size), [0])
+        with pytest.raises(RuntimeError) as got:
+            compiled(torch.ones(size), [0])
+        assert str(got.value) == str(wanted.value)
