@@ -2,6 +2,7 @@
 # make test    the same set-up, then the tests            (TESTS="tests/guards -k tensor" for some of them)
 # make lint    ruff, mypy, and the extension with warnings as errors
 # make fuzz    random programs against eager             (FUZZ="--backend codegen --seeds 0 100000 --minutes 60")
+# make fuzz-many  many random programs in many processes (FUZZ_MANY="--seeds 0 100000 --minutes 60 --append runs.md")
 # make fuzz-parts  random guards against their Python twins, random kernels against the reference interpreter
 #                  (GUARDS="--seeds 0 100000" KERNELS="--seeds 0 5000")
 # make sanitize    tests of the extension under AddressSanitizer and UBSan  (TESTS="tests/guards -k tensor")
@@ -22,6 +23,7 @@ PIP_FLAGS ?=
 TESTS     ?= tests
 DEMO      ?=
 FUZZ      ?= --seeds 0 2000
+FUZZ_MANY ?= --seeds 0 10000
 GUARDS    ?= --seeds 0 5000
 KERNELS   ?= --seeds 0 500
 CPYTHON   ?=
@@ -33,7 +35,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz fuzz-parts sanitize operators cpython docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-many fuzz-parts sanitize operators cpython docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -48,6 +50,9 @@ lint: build
 
 fuzz: build
 	$(BIN)/python tests/fuzz/run.py $(FUZZ)
+
+fuzz-many: build
+	$(BIN)/python tests/fuzz/many.py $(FUZZ_MANY)
 
 fuzz-parts: build
 	$(BIN)/python tests/fuzz/run_parts.py guards $(GUARDS)

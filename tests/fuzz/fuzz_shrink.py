@@ -64,6 +64,8 @@ def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
             if not isinstance(block, list):
                 continue
             for index, statement in enumerate(block):
+                if _counts(statement):
+                    continue  # the loop around it would never end
                 yield lambda block=block, index=index: block.__delitem__(index)
                 inner = getattr(statement, "body", None)
                 if isinstance(inner, list) and not isinstance(statement, ast.FunctionDef):
@@ -71,6 +73,10 @@ def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
                         slice(index, index + 1), inner
                     )
     yield from _smaller_expressions(tree)
+
+
+def _counts(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.AugAssign) and getattr(statement.target, "id", "").startswith("w")
 
 
 def _smaller_expressions(tree: ast.Module) -> Iterator[Callable[[], None]]:

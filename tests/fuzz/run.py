@@ -10,10 +10,13 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
+import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
@@ -24,17 +27,42 @@ from fuzz_generate import program  # noqa: E402
 from fuzz_shrink import shrink  # noqa: E402
 from fuzz_world import Call, random_calls  # noqa: E402
 
+TRY_S = 10.0  # for one try of a smaller program
+
 
 def run_seed(seed: int, backend: str) -> Finding | None:
     """The finding of one seed, if any."""
     return check(program(seed), random_calls(seed), backend, f"<fuzz {seed}>")
 
 
+class TookTooLong(BaseException):
+    """Not an Exception: programs catch those."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLong` in the block once it has taken so long: a smaller program may be one without an end."""
+
+    def stop(*_: object) -> None:
+        raise TookTooLong
+
+    former = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
 def report(seed: int, backend: str, finding: Finding, seconds: float) -> str:
     """The finding with its program, shrunk to the same kind of finding."""
 
     def fails(source: str, calls: list[Call]) -> bool:
-        found = check(source, calls, backend) if "def main(" in source else None
+        found = None
+        if "def main(" in source:
+            with contextlib.suppress(TookTooLong), at_most(TRY_S):
+                found = check(source, calls, backend)
         return found is not None and found.kind == finding.kind
 
     source, calls = shrink(program(seed), random_calls(seed), fails, seconds)
