@@ -226,7 +226,8 @@ def _refuse(name: str, args: Sequence[Value]) -> None:
 def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """Operations with a factor that has to be a number, given as a tensor, in terms of those that take tensors.
 
-    torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler.
+    torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler. The
+    product is computed in a wider type, so that the result is rounded once, as the operations themselves do.
     """
     factor = kwargs.get("value", kwargs.get("alpha"))
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
@@ -234,9 +235,31 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     add, combine = _FACTORED[name]
     if len(args) != (2 if combine is None else 3):
         return None
-    part = args[1] if combine is None else torch_op(tx, "call_function", combine, args[1:], {})
-    scaled = torch_op(tx, "call_function", torch.mul, [part, factor], {})
-    return torch_op(tx, "call_method", add, [args[0], scaled], {})
+    if not all(isinstance(arg, TensorVal) for arg in args):
+        return None
+
+    def cast(value: Value, dtype: torch.dtype) -> Value:
+        if isinstance(value, TensorVal) and value.fake.dtype is dtype:
+            return value
+        return torch_op(tx, "call_method", "to", [value, ConstVal(dtype)], {})
+
+    fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, TensorVal)]
+    common = torch.result_type(fakes[0], fakes[1])
+    if combine is not None:
+        common = torch.promote_types(common, fakes[2].dtype)
+    if not (common.is_floating_point or common.is_complex) and factor.fake.dtype.is_floating_point:
+        return None  # which raises
+    computed = torch.float32 if common in (torch.float16, torch.bfloat16) else common
+    summed = torch.float64 if computed is torch.float32 and common is computed else computed
+    first = cast(args[1], computed)
+    if combine is None:
+        scaled = torch_op(tx, "call_function", torch.mul, [cast(first, summed), cast(cast(factor, common), summed)], {})
+    else:
+        scaled = torch_op(tx, "call_function", torch.mul, [first, factor], {})
+        kept = computed if combine is torch.div else summed  # only a product is not rounded before it is added
+        scaled = torch_op(tx, "call_function", combine, [cast(scaled, kept), cast(args[2], kept)], {})
+    result = torch_op(tx, "call_method", add, [args[0], scaled], {})
+    return result if add.endswith("_") else cast(result, common)
 
 
 # name → method that adds, how the arguments after the first are combined

@@ -1,0 +1,50 @@
+"""`add`, `sub`, `addcmul` and `addcdiv` whose factor is a tensor: eager's rounding."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+
+def scaled(p: Any, d: Any, e: Any, t: Any) -> Any:
+    changed = p.clone()
+    changed.add_(d, alpha=t)
+    return (
+        changed,
+        torch.add(p, d, alpha=t),
+        p.sub(d, alpha=t),
+        p.addcmul(d, e, value=t),
+        torch.addcdiv(p, d, e, value=t),
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_float32_is_rounded_once(backend: str) -> None:
+    p, d, e = torch.randn(3, 512).unbind()
+    args = p, d, e, torch.tensor(0.3)
+    for found, expected in zip(dynajit.compile(scaled, backend=backend, fullgraph=True)(*args), scaled(*args)):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    p, d, e = torch.randn(3, 512).to(dtype).unbind()
+    args = p, d, e, torch.tensor(0.3)
+    for found, expected in zip(dynajit.compile(scaled, fullgraph=True)(*args), scaled(*args)):
+        assert found.dtype is dtype and (found != expected).sum() <= 4  # the sum in float32 rounds, too
+    mixed = torch.randn(512), d
+    compiled = dynajit.compile(lambda p, d, t: p.add(d, alpha=t), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(*mixed, args[3]), torch.add(*mixed, alpha=args[3]))
+
+
+def test_integers_take_no_fraction() -> None:
+    def f(p: Any, t: Any) -> Any:
+        return p.add(p, alpha=t)
+
+    p = torch.arange(4)
+    compiled = dynajit.compile(f)
+    assert torch.equal(compiled(p, torch.tensor(3)), f(p, torch.tensor(3)))
+    with pytest.raises(RuntimeError, match="must not be a floating point number"):
+        compiled(p, torch.tensor(0.5))
