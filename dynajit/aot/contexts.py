@@ -70,6 +70,19 @@ def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
+    """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
+    hidden = {
+        _memory(node.meta.get("example_value"))
+        for node in _calls(gm)
+        if node.target is getattr and node.args[1:] == ("data",)
+    } - {None}
+    return bool(hidden) and any(
+        _writes(node) and any(_memory(part.meta.get("example_value")) in hidden for part in _first(node))
+        for node in _calls(gm)
+    )
+
+
 def _memory(value: Any) -> int | None:
     """What tells tensors apart that share memory from those that don't."""
     if not isinstance(value, torch.Tensor):

@@ -20,6 +20,7 @@ from dynajit.aot.contexts import (
     in_inference_mode,
     turns_gradients_on,
     without_inference_mode,
+    writes_past_autograd,
 )
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
@@ -53,7 +54,11 @@ def compile_joint(
         return gm.forward
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()):
-        short = not _may_need_grad(gm, example_inputs) and not has_levels(gm)
+        differentiated = _may_need_grad(gm, example_inputs)
+        if differentiated and writes_past_autograd(gm):
+            logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")
+            return gm.forward
+        short = not differentiated and not has_levels(gm)
         graph = _try_short_road(gm, example_inputs, decompositions or {}) if short else None
         if graph is None:
             # Imported here because it takes 0.2 s that most inference never needs.
@@ -62,9 +67,10 @@ def compile_joint(
             try:
                 return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
             except RuntimeError as error:
-                if not has_bodies(gm):
+                # Torch differentiates operators with bodies for itself where their backward may alias. And a backward
+                # that fails because the program wrote what it needs fails when the program asks for it, if ever.
+                if not has_bodies(gm) and "modified by an inplace operation" not in str(error):
                     raise
-                # torch differentiates operators with bodies for itself where their backward may alias
                 logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[0]}")
                 return gm.forward
     compiled = compile_fn(graph.module, graph.inputs, "inference")

@@ -118,7 +118,7 @@ def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
     return span[0] < other[1] and other[0] < span[1] and not same
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
+def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt] | None:
     """First byte in the storage and the one behind the last; None with no elements, gaps, or sizes known to no one yet.
 
     Where sizes are symbolic the comparisons become guards: views of one storage are few, so they are worth it.

@@ -203,7 +203,8 @@ class TensorVal(Value):
         if name in NODE_ATTRIBUTES:
             return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
         if name == "data":
-            return tx.torch_op("call_method", "detach", [self], {})
+            # Not detach(): that one's writes count as the tensor's own.
+            return tx.torch_op("call_function", getattr, [self, ConstVal("data")], {})
         if name == "grad":
             return self._grad(tx)
         if name == "is_leaf":

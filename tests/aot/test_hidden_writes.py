@@ -1,0 +1,80 @@
+"""Writes that autograd does not hear of, and writes that it does hear of and that its backward can't live with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+
+def through_data(w: torch.Tensor) -> torch.Tensor:
+    result = w.exp() + w.var()
+    w.data.mul_(torch.arange(1.0, 4.0))
+    return result
+
+
+def through_a_view_of_data(w: torch.Tensor) -> torch.Tensor:
+    result = w.sin()
+    part = w.data[1:]
+    part += 2
+    return result
+
+
+def result_is_data(w: torch.Tensor) -> torch.Tensor:
+    held = w.data
+    result = w.sin()
+    held.add_(1)
+    return result * held
+
+
+def saved_and_written(w: torch.Tensor) -> torch.Tensor:
+    y = w + 1
+    y *= y
+    return y
+
+
+def saved_and_written_aside(w: torch.Tensor) -> torch.Tensor:
+    y = w + 1
+    kept = y.exp()
+    kept.add_(1)
+    return w * 2 + kept.detach()
+
+
+def outcome(fn: Callable[..., Any]) -> list[Any]:
+    w = torch.tensor([0.5, 2.0, 1.0], requires_grad=True)
+    result = fn(w)
+    try:
+        result.sum().backward()
+    except RuntimeError as error:
+        return [result.detach(), w.detach(), str(error).partition(":")[0]]
+    return [result.detach(), w.detach(), w._version, w.grad]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize(
+    "fn", [through_data, through_a_view_of_data, result_is_data, saved_and_written, saved_and_written_aside]
+)
+def test_backward_sees_what_it_sees_in_eager(fn: Callable[..., Any], backend: str) -> None:
+    compiled = dynajit.compile(fn, backend=backend)
+    wanted = outcome(fn)
+    for _ in range(2):
+        for want, got in zip(wanted, outcome(compiled), strict=True):
+            if isinstance(want, torch.Tensor):
+                torch.testing.assert_close(got, want)
+            else:
+                assert got == want
+
+
+def test_data_without_gradients_stays_in_the_compiled_graph() -> None:
+    def clip(w: torch.Tensor) -> torch.Tensor:
+        w.data.clamp_(-1, 1)
+        return w * 2
+
+    with torch.no_grad():
+        w, other = (torch.tensor([0.5, 2.0, 1.0], requires_grad=True) for _ in range(2))
+        assert torch.equal(dynajit.compile(clip, fullgraph=True)(w), clip(other))
+        assert torch.equal(w, other)
