@@ -7,6 +7,7 @@
 
 #include <Python.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
@@ -56,6 +57,14 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name);
 static inline uint64_t dj_dict_version(PyObject *dict)
 {
     return ((PyDictObject *)dict)->ma_version_tag;
+}
+static inline const void *dj_dict_version_place(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag;
+}
+static inline PyObject *dj_dict_of_version(const void *place)
+{
+    return (PyObject *)((char *)(uintptr_t)place - offsetof(PyDictObject, ma_version_tag));
 }
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop

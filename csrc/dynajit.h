@@ -71,6 +71,12 @@ int dj_tensor_view_init(PyObject *module);
 bool dj_is_tensor(PyObject *object);
 bool dj_is_tensor_spec(PyObject *object);
 bool dj_tensor_check(PyObject *spec, PyObject *value);
+typedef struct {
+    PyObject *spec;
+    PyObject *tensor;
+} TensorPair;
+/* How many of them fit, from the first. */
+Py_ssize_t dj_tensors_check(const TensorPair *pairs, Py_ssize_t n);
 PyObject *dj_tensor_size(PyObject *tensor, Py_ssize_t dimension);   /* new or NULL, no error set */
 PyObject *dj_tensor_stride(PyObject *tensor, Py_ssize_t dimension); /* new or NULL, no error set */
 

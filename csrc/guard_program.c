@@ -17,6 +17,11 @@ static const char *const op_names[] = {
 #undef X
 };
 
+const char *dj_guard_op_name(Op op)
+{
+    return op_names[op];
+}
+
 /* ---- running ---- */
 
 static PyObject *lookup_global(const GuardProgram *self, PyObject *name, Py_hash_t hash)
@@ -228,12 +233,12 @@ static int check_all(GuardProgram *self, PyObject *const *locals, PyObject **inp
         failed = instruction->guard;
         break;
     }
+    if (failed < 0 && leaves) {
+        dj_memo_passed(self, slots);
+    }
     if (failed < 0 && inputs != NULL) {
         *inputs = dj_guard_inputs(self, slots);
         failed = *inputs == NULL ? 0 : -1;
-    }
-    if (failed < 0 && leaves) {
-        dj_memo_passed(self, slots);
     }
     while (filled > self->n_locals) {
         Py_DECREF(slots[--filled]);
@@ -621,9 +626,17 @@ static Py_ssize_t program_length(PyObject *object)
     return ((GuardProgram *)object)->n_instructions;
 }
 
+static PyObject *program_memory(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return dj_memo_steps((GuardProgram *)object);
+}
+
 static PyMethodDef program_methods[] = {
     {"check", program_check, METH_O,
      "check(locals)\n--\n\n-1 if all guards hold, else the guard index of the first that fails."},
+    {"memory", program_memory, METH_NOARGS,
+     "memory()\n--\n\nWhat a check looks at while nothing has changed: (step, instruction or None, slot, count) each; None: all."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -87,7 +87,7 @@ bool dj_guard_runs_python(const Instruction *instruction);
 /* A constant whose equality is settled by CPython alone. */
 bool dj_is_plain_constant(PyObject *constant);
 
-/* ---- guard_memo.c ---- */
+/* ---- guard_memo.c, which guard_memo.h is about ---- */
 
 enum { DJ_MEMO_UNKNOWN = -2 };
 
@@ -96,5 +96,8 @@ int dj_memo_check(const GuardProgram *program, PyObject *const *locals, PyObject
 /* The whole program has passed with these objects in its slots. */
 void dj_memo_passed(GuardProgram *program, PyObject *const *slots);
 void dj_memo_free(GuardProgram *program);
+/* What memory looks at, for tests and reports: a list of (step, instruction or None, slot, count), or None without memory. */
+PyObject *dj_memo_steps(const GuardProgram *program);
+const char *dj_guard_op_name(Op op);
 
 #endif

@@ -52,10 +52,20 @@ bool has_plain_sizes(const c10::TensorImpl *impl)
     return !impl->has_symbolic_sizes_strides();
 }
 
-bool is_dual(const c10::TensorImpl *impl)
+const torch::autograd::AutogradMeta *autograd_of(const c10::TensorImpl *impl)
 {
-    const auto *meta = static_cast<const torch::autograd::AutogradMeta *>(impl->autograd_meta());
+    return static_cast<const torch::autograd::AutogradMeta *>(impl->autograd_meta());
+}
+
+bool is_dual(const torch::autograd::AutogradMeta *meta)
+{
     return meta != nullptr && meta->fw_grad_ != nullptr && !meta->fw_grad_->empty();
+}
+
+/* As TensorImpl's, without its two calls. */
+bool requires_grad(const torch::autograd::AutogradMeta *meta)
+{
+    return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_);
 }
 
 bool check(const TensorSpec *spec, PyObject *value)
@@ -64,9 +74,9 @@ bool check(const TensorSpec *spec, PyObject *value)
         return false;
     }
     const c10::TensorImpl *impl = THPVariable_Unpack(value).unsafeGetTensorImpl();
+    const torch::autograd::AutogradMeta *meta = autograd_of(impl);
     if (impl->key_set().raw_repr() != spec->key_set || impl->dtype() != spec->dtype || impl->device() != spec->device
-        || impl->requires_grad() != spec->requires_grad || is_dual(impl) != spec->dual
-        || !has_plain_sizes(impl)) {
+        || requires_grad(meta) != spec->requires_grad || is_dual(meta) != spec->dual || !has_plain_sizes(impl)) {
         return false;
     }
     c10::IntArrayRef sizes = impl->sizes();
@@ -112,7 +122,7 @@ bool fill(TensorSpec *self, PyObject *example, PyObject *sizes, PyObject *stride
     self->dtype = c10::typeMetaToScalarType(impl->dtype());
     self->device = impl->device();
     self->requires_grad = impl->requires_grad();
-    self->dual = is_dual(impl);
+    self->dual = is_dual(autograd_of(impl));
     self->strided = impl->layout() == c10::kStrided;
     const size_t dim = impl->sizes().size();
     self->dim = static_cast<int32_t>(dim);
@@ -306,6 +316,20 @@ bool dj_tensor_check(PyObject *spec, PyObject *value)
     }
 }
 
+Py_ssize_t dj_tensors_check(const TensorPair *pairs, Py_ssize_t n)
+{
+    Py_ssize_t i = 0;
+    try {
+        while (i < n && check(reinterpret_cast<TensorSpec *>(pairs[i].spec), pairs[i].tensor)) {
+            i++;
+        }
+    }
+    catch (const std::exception &) {
+        return i;
+    }
+    return i;
+}
+
 namespace {
 
 PyObject *dimension_of(PyObject *object, Py_ssize_t dimension, bool stride)
@@ -346,7 +370,7 @@ PyObject *tensor_is_dual(PyObject *, PyObject *object)
     if (!THPVariable_Check(object)) {
         return PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(object)->tp_name);
     }
-    return PyBool_FromLong(is_dual(THPVariable_Unpack(object).unsafeGetTensorImpl()));
+    return PyBool_FromLong(is_dual(autograd_of(THPVariable_Unpack(object).unsafeGetTensorImpl())));
 }
 
 PyObject *tensor_size(PyObject *, PyObject *const *args, Py_ssize_t nargs)
