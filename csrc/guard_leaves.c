@@ -154,18 +154,24 @@ bool dj_module_has_no_hooks(PyObject *module)
 
 enum { FEW = 12, TABLE = 1024 };
 
-/* Open addressing over a table on the stack; more objects than fit it are compared pair by pair. */
+/* Open addressing over a table on the stack, no more of it than needed; more objects than fit it are compared pair by
+ * pair. */
 static bool distinct_by_table(PyObject *const *slots, const int *indices, Py_ssize_t n)
 {
-    PyObject *table[TABLE] = {NULL};
+    PyObject *table[TABLE];
+    size_t size = 32;
+    while (size < 2 * (size_t)n) {
+        size *= 2;
+    }
+    memset(table, 0, size * sizeof(PyObject *));
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *object = slots[indices[i]];
-        size_t at = ((size_t)object >> 4) * 0x9E3779B1u % TABLE;
+        size_t at = (((size_t)object >> 4) * 0x9E3779B1u >> 8) & (size - 1);
         while (table[at] != NULL) {
             if (table[at] == object) {
                 return false;
             }
-            at = (at + 1) % TABLE;
+            at = (at + 1) & (size - 1);
         }
         table[at] = object;
     }
