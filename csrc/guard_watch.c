@@ -10,7 +10,7 @@
 
 uint64_t dj_watch_epoch = 1;
 
-#if PY_VERSION_HEX >= 0x030C0000
+#ifdef PY_FOREACH_DICT_EVENT /* there are watchers */
 
 static int watcher = -1;
 static bool asked;
