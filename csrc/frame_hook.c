@@ -16,6 +16,7 @@ enum { MAX_CHAIN = 16 };
 static FrameEvaluator previous[MAX_CHAIN];
 static int depth;   /* our places in the chain */
 static int n_users; /* threads whose mode is not off */
+static PyInterpreterState *interpreter; /* the only one that imports the module */
 
 static __thread struct {
     HookMode mode;
@@ -35,12 +36,12 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag);
 
 static FrameEvaluator current_evaluator(void)
 {
-    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    return _PyInterpreterState_GetEvalFrameFunc(interpreter);
 }
 
 static void set_evaluator(FrameEvaluator evaluator)
 {
-    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluator);
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluator);
 }
 
 /* ---- installing ---- */
@@ -561,5 +562,6 @@ static PyMethodDef methods[] = {
 
 int dj_frame_hook_init(PyObject *module)
 {
+    interpreter = PyInterpreterState_Get();
     return PyModule_AddFunctions(module, methods);
 }

@@ -7,6 +7,9 @@
 
 #include <cstdint>
 #include <new>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/Context.h>
@@ -23,6 +26,79 @@
 
 namespace {
 
+/* Looking up how a backend computes with float32 matrices takes torch up to three searches in a table, which is most of
+ * what a check would cost. So it is asked again only when one of these entries has changed, whose places never do. The
+ * table is private, but an explicit instantiation may name it. */
+using PrecisionKey = std::pair<at::Float32Backend, at::Float32Op>;
+using PrecisionTable = std::unordered_map<PrecisionKey, at::Float32Precision, c10::hash<PrecisionKey>>;
+
+PrecisionTable at::Context::*precision_table();
+
+template <PrecisionTable at::Context::*member>
+struct Reach {
+    friend PrecisionTable at::Context::*precision_table()
+    {
+        return member;
+    }
+};
+
+template struct Reach<&at::Context::fp32_precision>;
+
+class Precision {
+public:
+    int64_t of(at::Float32Backend backend)
+    {
+        bool known = current_;
+        for (size_t i = 0; i < n_; i++) {
+            known = known && *entries_[i] == seen_[i];
+        }
+        if (!known) {
+            read();
+        }
+        return backend == at::Float32Backend::CUDA ? cuda_ : cpu_;
+    }
+
+private:
+    static constexpr size_t n_ = 5;
+    const at::Float32Precision *entries_[n_];
+    at::Float32Precision seen_[n_];
+    bool current_ = false;
+    int64_t cpu_ = 0, cuda_ = 0;
+
+    void read()
+    {
+        using at::Float32Backend, at::Float32Op;
+        static const at::Float32Precision none = at::Float32Precision::NONE;
+        static const PrecisionKey keys[n_] = {{Float32Backend::GENERIC, Float32Op::ALL},
+                                              {Float32Backend::MKLDNN, Float32Op::ALL},
+                                              {Float32Backend::MKLDNN, Float32Op::MATMUL},
+                                              {Float32Backend::CUDA, Float32Op::ALL},
+                                              {Float32Backend::CUDA, Float32Op::MATMUL}};
+        const PrecisionTable &table = at::globalContext().*precision_table();
+        for (size_t i = 0; i < n_; i++) {
+            auto found = table.find(keys[i]);
+            entries_[i] = found != table.end() ? &found->second : &none;
+            seen_[i] = *entries_[i];
+        }
+        cpu_ = of_context(Float32Backend::MKLDNN);
+        cuda_ = of_context(Float32Backend::CUDA);
+        current_ = true;
+    }
+
+    static int64_t of_context(at::Float32Backend backend)
+    {
+        at::Float32Precision set = at::globalContext().float32Precision(backend, at::Float32Op::MATMUL);
+        /* not set, and set to full precision, are the same */
+        return static_cast<int64_t>(set == at::Float32Precision::IEEE ? at::Float32Precision::NONE : set);
+    }
+};
+
+int64_t precision(at::Float32Backend backend)
+{
+    static Precision known; /* whoever asks has the GIL */
+    return known.of(backend);
+}
+
 /* Thread-local and process-wide state, looked up once for a check. */
 struct Torch {
     const c10::AutogradState &autograd = c10::AutogradState::get_tls_state();
@@ -38,13 +114,6 @@ struct Torch {
     {
         return autocast(c10::DispatchKey::AutocastCPU) || autocast(c10::DispatchKey::AutocastCUDA);
     }
-
-    int64_t precision(at::Float32Backend backend) const
-    {
-        at::Float32Precision set = context.float32Precision(backend, at::Float32Op::MATMUL);
-        /* not set, and set to full precision, are the same */
-        return static_cast<int64_t>(set == at::Float32Precision::IEEE ? at::Float32Precision::NONE : set);
-    }
 };
 
 constexpr int64_t kOff = -1; /* for a mode that means nothing while another is off */
@@ -55,45 +124,61 @@ int64_t saved_tensor_hooks(const Torch &)
     return static_cast<int64_t>(state.stack.size()) * 2 + state.disabled_error_message.has_value();
 }
 
+template <typename Read>
 struct Field {
     const char *name;
-    int64_t (*read)(const Torch &);
+    Read read; /* takes a Torch, gives an int64_t */
 };
+template <typename Read>
+Field(const char *, Read) -> Field<Read>;
 
 /* Likeliest to change first; what has words of its own before the dispatch keys, which cover most of it. */
-const Field fields[] = {
-    {"grad mode", [](const Torch &t) { return int64_t(t.autograd.get_grad_mode()); }},
-    {"inference mode", [](const Torch &t) { return int64_t(t.autograd.get_inference_mode()); }},
-    {"autocast on cpu", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCPU)); }},
-    {"autocast on cuda", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCUDA)); }},
-    {"autocast dtype on cpu",
+const auto fields = std::make_tuple(
+    Field{"grad mode", [](const Torch &t) { return int64_t(t.autograd.get_grad_mode()); }},
+    Field{"inference mode", [](const Torch &t) { return int64_t(t.autograd.get_inference_mode()); }},
+    Field{"autocast on cpu", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCPU)); }},
+    Field{"autocast on cuda", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCUDA)); }},
+    Field{"autocast dtype on cpu",
      [](const Torch &t) {
          return t.autocast(c10::DispatchKey::AutocastCPU) ? int64_t(at::autocast::get_autocast_dtype(at::kCPU)) : kOff;
      }},
-    {"autocast dtype on cuda",
+    Field{"autocast dtype on cuda",
      [](const Torch &t) {
          return t.autocast(c10::DispatchKey::AutocastCUDA) ? int64_t(at::autocast::get_autocast_dtype(at::kCUDA))
                                                            : kOff;
      }},
-    {"autocast cache",
+    Field{"autocast cache",
      [](const Torch &t) { return t.any_autocast() ? int64_t(at::autocast::is_autocast_cache_enabled()) : kOff; }},
-    {"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }},
-    {"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }},
-    {"torch function disabled",
+    Field{"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }},
+    Field{"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }},
+    Field{"torch function disabled",
      [](const Torch &) { return int64_t(at::impl::PythonTorchFunctionTLS::get_disabled_state()); }},
-    {"forward-mode grad", [](const Torch &t) { return int64_t(t.autograd.get_fw_grad_mode()); }},
-    {"default dtype", [](const Torch &) { return int64_t(c10::get_default_dtype_as_scalartype()); }},
-    {"saved tensor hooks", saved_tensor_hooks},
-    {"deterministic algorithms", [](const Torch &t) { return int64_t(t.context.deterministicAlgorithms()); }},
-    {"deterministic algorithms, warn only",
+    Field{"forward-mode grad", [](const Torch &t) { return int64_t(t.autograd.get_fw_grad_mode()); }},
+    Field{"default dtype", [](const Torch &) { return int64_t(c10::get_default_dtype_as_scalartype()); }},
+    Field{"saved tensor hooks", saved_tensor_hooks},
+    Field{"deterministic algorithms", [](const Torch &t) { return int64_t(t.context.deterministicAlgorithms()); }},
+    Field{"deterministic algorithms, warn only",
      [](const Torch &t) { return int64_t(t.context.deterministicAlgorithmsWarnOnly()); }},
-    {"fill uninitialized memory",
+    Field{"fill uninitialized memory",
      [](const Torch &t) { return int64_t(t.context.deterministicFillUninitializedMemory()); }},
-    {"float32 matmul precision on cpu", [](const Torch &t) { return t.precision(at::Float32Backend::MKLDNN); }},
-    {"float32 matmul precision on cuda", [](const Torch &t) { return t.precision(at::Float32Backend::CUDA); }},
-    {"number of threads", [](const Torch &) { return int64_t(at::get_num_threads()); }},
-};
-constexpr size_t n_fields = sizeof(fields) / sizeof(fields[0]);
+    Field{"float32 matmul precision on cpu", [](const Torch &) { return precision(at::Float32Backend::MKLDNN); }},
+    Field{"float32 matmul precision on cuda", [](const Torch &) { return precision(at::Float32Backend::CUDA); }},
+    Field{"number of threads", [](const Torch &) { return int64_t(at::get_num_threads()); }});
+constexpr size_t n_fields = std::tuple_size_v<decltype(fields)>;
+
+/* Calls `visit` with each field's number and value now, until it says stop. */
+template <typename Visit, size_t... i>
+bool visit_fields(const Torch &now, const Visit &visit, std::index_sequence<i...>)
+{
+    return (visit(i, std::get<i>(fields).name, std::get<i>(fields).read(now)) && ...);
+}
+
+template <typename Visit>
+bool visit_fields(const Visit &visit)
+{
+    const Torch now;
+    return visit_fields(now, visit, std::make_index_sequence<n_fields>());
+}
 
 /* An active mode: by its class and, for a default device, by the device. A mode entered anew each call is a new object. */
 struct Mode {
@@ -160,13 +245,8 @@ bool modes_hold(const std::vector<Mode> &modes)
 
 bool holds(const GlobalState *self)
 {
-    const Torch now;
-    for (size_t i = 0; i < n_fields; i++) {
-        if (fields[i].read(now) != self->values[i]) {
-            return false;
-        }
-    }
-    return modes_hold(*self->modes);
+    return visit_fields([self](size_t i, const char *, int64_t value) { return value == self->values[i]; })
+        && modes_hold(*self->modes);
 }
 
 /* ---- the object ---- */
@@ -181,10 +261,10 @@ PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == nullptr) {
         return nullptr;
     }
-    const Torch now;
-    for (size_t i = 0; i < n_fields; i++) {
-        self->values[i] = fields[i].read(now);
-    }
+    visit_fields([self](size_t i, const char *, int64_t value) {
+        self->values[i] = value;
+        return true;
+    });
     self->modes = new std::vector<Mode>();
     visit_modes([&](PyObject *mode) {
         self->modes->push_back({Py_NewRef(reinterpret_cast<PyObject *>(Py_TYPE(mode))), Py_XNewRef(device_of(mode))});
@@ -213,30 +293,27 @@ PyObject *state_check(PyObject *self, PyObject *)
     return PyBool_FromLong(dj_global_state_holds(self));
 }
 
+/* Adds a text, which may be NULL. */
+bool append_text(PyObject *list, PyObject *text)
+{
+    bool added = text != nullptr && PyList_Append(list, text) == 0;
+    Py_XDECREF(text);
+    return added;
+}
+
 PyObject *state_difference(PyObject *object, PyObject *)
 {
     const auto *self = reinterpret_cast<GlobalState *>(object);
-    const Torch now;
     PyObject *list = PyList_New(0);
-    for (size_t i = 0; list != nullptr && i <= n_fields; i++) {
-        PyObject *text = nullptr;
-        if (i < n_fields) {
-            long long is = fields[i].read(now), was = self->values[i];
-            if (is == was) {
-                continue;
-            }
-            text = PyUnicode_FromFormat("%s was %lld, is %lld", fields[i].name, was, is);
-        }
-        else if (modes_hold(*self->modes)) {
-            break;
-        }
-        else {
-            text = PyUnicode_FromString("the stack of torch-function and dispatch modes changed");
-        }
-        if (text == nullptr || PyList_Append(list, text) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(text);
+    bool fine = list != nullptr && visit_fields([&](size_t i, const char *name, int64_t value) {
+        long long is = value, was = self->values[i];
+        return is == was || append_text(list, PyUnicode_FromFormat("%s was %lld, is %lld", name, was, is));
+    });
+    if (fine && !modes_hold(*self->modes)) {
+        fine = append_text(list, PyUnicode_FromString("the stack of torch-function and dispatch modes changed"));
+    }
+    if (!fine) {
+        Py_CLEAR(list);
     }
     return list;
 }
@@ -245,12 +322,14 @@ PyObject *state_values(PyObject *object, void *)
 {
     const auto *self = reinterpret_cast<GlobalState *>(object);
     PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict != nullptr && i < n_fields; i++) {
+    bool fine = dict != nullptr && visit_fields([&](size_t i, const char *name, int64_t) {
         PyObject *value = PyLong_FromLongLong(self->values[i]);
-        if (value == nullptr || PyDict_SetItemString(dict, fields[i].name, value) < 0) {
-            Py_CLEAR(dict);
-        }
+        bool set = value != nullptr && PyDict_SetItemString(dict, name, value) == 0;
         Py_XDECREF(value);
+        return set;
+    });
+    if (!fine) {
+        Py_CLEAR(dict);
     }
     return dict;
 }

@@ -23,6 +23,7 @@ from dynajit import _C
 from dynajit.backends.registry import list_backends
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import collector, rules, stance
+from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
@@ -230,7 +231,8 @@ class FrameCapture:
         self.part = part_of(function)
 
     def run(self) -> _C.Variant | None:
-        tx = Interpreter(self.record.compile_id, self.session.seen(self.code), self.session.idle.budget(self.code))
+        memory = self.session.memory(self.code)
+        tx = Interpreter(self.record.compile_id, memory.seen, self.session.idle.budget(self.code))
         with overrides.stack_put_away():
             return self._run(tx)
 
@@ -417,7 +419,7 @@ class FrameCapture:
         outputs = emission.outputs()
         if tx.graph.op_count and (outputs or tx.graph.impure or tx.graph.checks or _mutates(tx)):
             module, inputs = tx.graph.finish([value.node for value in outputs])
-            graph = self._call_backend(tx, module, inputs)
+            module, graph = self._graph_call(tx, module, inputs)
             draws = tx.graph.checks and tx.graph.impure and not tx.graph.effects
             pure = not (_mutates(tx) or (tx.graph.impure and not draws))
             if draws and pure:
@@ -444,6 +446,22 @@ class FrameCapture:
         _C.add_variant(self.code, variant)
         return variant
 
+    def _graph_call(
+        self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
+    ) -> tuple[fx.GraphModule, Callable[..., Any]]:
+        """The graph, compiled; a part's variants share what is the same."""
+        tx.entry_state.restore()
+        known = self.session.memory(self.code).graphs
+        key = graph_key(module, inputs) if "_continues" in self.function.__dict__ else None
+        if key is not None and key in known:
+            if self.record.breaks:
+                self.record.breaks[-1].handed_over = _output_bytes(module)
+            return known[key]
+        made = module, self._call_backend(tx, module, inputs)
+        if key is not None:
+            known[key] = made
+        return made
+
     def _call_backend(
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
     ) -> Callable[..., Any]:
@@ -467,7 +485,6 @@ class FrameCapture:
             self._write_graph(module, inputs)
         own = self._own_backend()
         examples = [tx.graph.example(entry) if own or entry.symbol is not None else entry.real for entry in inputs]
-        tx.entry_state.restore()
         kinds: set[Any] = {type(entry.real) for entry in inputs}
         quiet = bool(tx.entry_modes) or any(map(overrides.overriding, kinds))
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none

@@ -10,8 +10,10 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import fx
 
 from dynajit import _C
 from dynajit.bytecode import (
@@ -26,7 +28,9 @@ from dynajit.bytecode import (
 )
 from dynajit.capture import rules
 from dynajit.capture.idle import Idle
+from dynajit.capture.reuse import Key
 from dynajit.graph.seen import Seen
+from dynajit.guards.source import Source
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
@@ -102,6 +106,13 @@ def reset_caches() -> None:
     _next_frame_number = itertools.count()
 
 
+class Memory(NamedTuple):
+    """One code object's captures: which sizes and numbers they saw, and what the backend made of their graphs."""
+
+    seen: Seen
+    graphs: dict[Key, tuple[fx.GraphModule, Callable[..., Any]]]
+
+
 class Session:
     """One `compile` call's choices.
 
@@ -138,7 +149,7 @@ class Session:
         self._owner: weakref.ref[Owner] | None = None
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots = CodeSet()
-        self._seen: dict[int, tuple[weakref.ref[types.CodeType], Seen]] = {}
+        self._memories: dict[int, tuple[weakref.ref[types.CodeType], Memory]] = {}
         self.idle = Idle()
         sessions.add(self)
 
@@ -152,7 +163,7 @@ class Session:
 
     def forget(self) -> None:
         """Nothing has been seen: sizes are static again until they are found to change."""
-        self._seen.clear()
+        self._memories.clear()
         self.idle.clear()
 
     def touch(self, code: types.CodeType) -> None:
@@ -167,18 +178,24 @@ class Session:
         self._roots.add(code)
         roots.add(code)
 
-    def seen(self, code: types.CodeType) -> Seen:
-        """Which sizes and numbers earlier captures of this code object saw."""
+    def memory(self, code: types.CodeType) -> Memory:
+        """What earlier captures of this code object left."""
         key = id(code)
-        entry = self._seen.get(key)
+        entry = self._memories.get(key)
         if entry is None or entry[0]() is not code:
-            seen = self._seen
-            entry = seen[key] = (weakref.ref(code, lambda _: seen.pop(key, None) and None), Seen(self.dynamic))
+            known = self._memories
+            made = Memory(Seen(self.dynamic), {})
+            entry = known[key] = (weakref.ref(code, lambda _: known.pop(key, None) and None), made)
         return entry[1]
 
     def is_root(self, code: types.CodeType) -> bool:
         """Whether `add_root` was called with it."""
         return code in self._roots
+
+    def expect(self, function: types.FunctionType, varying: Sequence[Source]) -> None:
+        """These parameters of a part are numbers that vary."""
+        for source in varying:
+            self.memory(function.__code__).seen.expect(source)
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
         """The call object that goes on in a frame; made once for each shape."""
@@ -210,13 +227,16 @@ class Session:
         _C.mark_ours(code)
         return self._call_object(types.FunctionType(code, stub.__globals__, code.co_name))
 
-    def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
-        """The function that runs a loop, around a call object for its body; made once for each shape."""
+    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source]) -> Callable[..., Any]:
+        """The function that runs a loop, around a call object for its body; made once for each shape. `varying`: which
+        of the body's parameters are numbers that vary."""
         where = id(frame.code_object), cut.loop.header, cut.loop.entry, id(frame.globals)
         key = (*where, cut.named, cut.shared, cut.cells, "shell")
         made = self._continuations.get(key)
         if made is None:
-            body = self._call_object(self._part(frame.code, frame.globals, build_body(cut)))
+            function = self._part(frame.code, frame.globals, build_body(cut))
+            self.expect(function, varying)
+            body = self._call_object(function)
             code = build_shell(cut, body)
             _C.mark_ours(code)
             made = types.FunctionType(code, frame.globals, frame.code_object.co_name)

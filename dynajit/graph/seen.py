@@ -49,6 +49,11 @@ class Seen:
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
 
+    def expect(self, source: Source) -> None:
+        """The number there is going to vary: a loop's counter, or what was symbolic before a break."""
+        if self.dynamic is not False:
+            self._numbers[source] = CHANGED
+
     def tensor(self, source: Source, real: torch.Tensor) -> Dimensions | None:
         """What is symbolic of this tensor; None: nothing."""
         marks = marks_of(real)

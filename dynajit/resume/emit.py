@@ -7,7 +7,7 @@ made, effects happen, then the return value or the breaking instruction with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CellType, CodeType
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import unneeded, with_bound_variables
+from dynajit.resume.numbers import varying_in_loop, varying_of
 from dynajit.resume.plan import (
     Plan,
     Resume,
@@ -41,11 +42,14 @@ from dynajit.values.tensor import TensorVal
 class Maker(Protocol):
     """Makes, once for each shape, the functions that the emitted code calls."""
 
-    def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
+    def continuation(self, resume: Resume, inner: InnerCall | None) -> Any:
         """How a frame goes on; `inner` is the callee's continuation."""
 
-    def shell(self, frame: SymFrame, cut: Outline) -> Callable[..., Any]:
-        """Runs a loop."""
+    def shell(self, frame: SymFrame, cut: Outline, varying: Sequence[Source]) -> Callable[..., Any]:
+        """Runs a loop; `varying`: which of its body's parameters are numbers that vary."""
+
+    def expect(self, function: Any, varying: Sequence[Source]) -> None:
+        """These parameters of a continuation are numbers that vary."""
 
     def generator(self, frame: SymFrame) -> Callable[..., Any]:
         """Makes a generator that goes on where it is told to."""
@@ -70,6 +74,7 @@ class Emission:
         self.root = root
         self.make_continuation = maker.continuation
         self.make_shell = maker.shell
+        self.expect = maker.expect
         self.emit = Emitter()
         # code of no line of the user's stands at the first: some readers of tracebacks can do nothing with none at all
         self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
@@ -327,7 +332,7 @@ class Emission:
             self.out.call_const(CellType, push, int(bound))
             self.shared[name] = self.out.variable("cell")
             self.emit.store_fast(self.shared[name])
-        function = self.make_shell(frame, cut)
+        function = self.make_shell(frame, cut, varying_in_loop(frame, cut, self.operands))
         pushes = [partial(self.out.push, value) for value in self.operands]
         pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
         pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
@@ -430,18 +435,17 @@ class Emission:
         for name in reversed(results):
             self.emit.store_fast(name)
         inner: InnerCall | None = None
-        pushes: list[Callable[[], None]] = [partial(self._take, name) for name in results]
+        # what pushes each argument, and its value if that is known
+        args: list[tuple[Callable[[], None], Any]] = [(partial(self._take, name), None) for name in results]
         for resume in reversed(chain):
             function = self.make_continuation(resume, inner)
-            slots = [partial(self.out.push, value) for value in resume.stack if value is not NULL]
-            named = [self._local(resume.frame, name) for name in resume.locals]
-            named.extend(partial(self.emit.load_fast, self.shared[name]) for name in resume.shared)
-            cells = [partial(self.out.push, resume.frame.cells[name]) for name in resume.cells]
-            own, pushes = ([], pushes) if inner is not None else (pushes, [])
-            pushes = [*slots, *own, *named, *cells, *pushes]
-            inner = InnerCall(function, len(pushes))
+            slots = [(partial(self.out.push, value), value) for value in resume.stack if value is not NULL]
+            own, args = ([], args) if inner is not None else (args, [])
+            args = [*slots, *own, *self._variables(resume), *args]
+            inner = InnerCall(function, len(args))
+        self.expect(function.function, varying_of(function.function, [value for _, value in args]))
         # the call is made by who ran this code, when this frame and its variables are gone
-        made: list[Callable[[], None]] = [partial(self.out.const, function), *pushes]
+        made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]
         if chain is self.caught:
             # the exception's traceback keeps this frame
             self._call(_C.tail, [*made, self._empty], len(made))
@@ -449,14 +453,28 @@ class Emission:
             self._call(_C.tail, made)
         self.emit.return_value()
 
+    def _variables(self, resume: Resume) -> Iterator[tuple[Callable[[], None], Any]]:
+        """The locals and cells that a continuation takes."""
+        frame = resume.frame
+        for name in resume.locals:
+            yield self._local(frame, name), None if self._is_shared(frame, name) else _local(frame, name)
+        for name in resume.shared:
+            yield partial(self.emit.load_fast, self.shared[name]), None
+        for name in resume.cells:
+            yield partial(self.out.push, frame.cells[name]), frame.cells[name]
+
     def _take(self, name: str) -> None:
         """Push a variable and let go of it."""
         self.emit.load_fast(name)
         self.emit.delete_fast(name)
 
+    def _is_shared(self, frame: SymFrame, name: str) -> bool:
+        """Whether the local is in a cell while the loop runs."""
+        return name in self.shared and self.plan is not None and frame is self.plan.frames[-1]
+
     def _local(self, frame: SymFrame, name: str) -> Callable[[], None]:
         """Pushes a local of a frame that goes on."""
-        if name in self.shared and self.plan is not None and frame is self.plan.frames[-1]:
+        if self._is_shared(frame, name):
 
             def push() -> None:
                 self.emit.load_fast(self.shared[name])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
-from dynajit.guards.source import AttrSource, ClosureCellSource, ConstSource, ItemSource, Source
+from dynajit.guards.source import AttrSource, CellSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -87,7 +87,10 @@ class CellVal(Value):
         out.emit.store_attr("cell_contents")
 
     def emit_effect(self, out: Any) -> None:
-        if self.contents is not None:
+        if self.contents is not None and isinstance(self.source, CellSource):
+            out.push(self.contents)
+            out.emit.store_deref(self.source.local_name)
+        elif self.contents is not None:
             out.push(self.contents)
             out.load(self.source)
             out.emit.store_attr("cell_contents")

@@ -1,0 +1,87 @@
+"""Which numbers that are handed over at a break vary, so that what goes on takes them as symbolic at once.
+
+In: the values that a continuation or a loop's body is given. Out: sources of its parameters. A number that was symbolic
+before a break is symbolic behind it; a number that a loop changes, or counts through, is another one in each iteration.
+What is taken for varying without need costs a guard; what is missed is found when it has changed, by a second capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dynajit.bytecode import Outline
+from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, LocalSource, Source
+from dynajit.interp.frame import SymFrame
+from dynajit.interp.machine import LocalBox
+from dynajit.values.base import Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.functions import CellVal
+from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
+from dynajit.values.sequence import Lazy, SequenceVal, TupleVal
+from dynajit.values.symbolic import SymVal
+
+
+def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
+    """The parameters of a continuation that are given symbolic numbers."""
+    names = function.__code__.co_varnames
+    found: list[Source] = []
+    for place, value in enumerate(values):
+        if isinstance(value, SymVal):
+            found.append(LocalSource(place, names[place]))
+        elif isinstance(value, CellVal) and isinstance(value.contents, SymVal):
+            found.append(CellContentsSource(CellSource(place, names[place])))
+    return found
+
+
+def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) -> list[Source]:
+    """The parameters of a loop's body that are numbers which the loop changes, and its item if that is a counter."""
+    found: list[Source] = []
+    first = int(cut.loop.kind == "for")
+    if first and operands:
+        found.extend(_in_items(operands[-1], LocalSource(0, "item0")))
+    for place, name in enumerate(cut.shared, first + len(cut.named)):
+        if name in frame.locals and _is_number(frame.locals[name]):
+            found.append(CellContentsSource(CellSource(place, name)))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, LocalBox):
+        return type(value.real) in (int, float)
+    return isinstance(value, SymVal) or (isinstance(value, ConstVal) and type(value.value) in (int, float))
+
+
+def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
+    """Where in a loop's item numbers are that differ from one to the next, as far as is known beforehand."""
+    if isinstance(iterated, EnumerateIterator):
+        yield ItemSource(source, 0)
+        yield from _in_items(iterated.inner, ItemSource(source, 1))
+    elif isinstance(iterated, ZipIterator):
+        for position, part in enumerate(iterated.inner):
+            yield from _in_items(part, ItemSource(source, position))
+    elif isinstance(iterated, (ConstVal, ConstIterator)):
+        if isinstance(iterated.value, range) and len(iterated.value) > 1:
+            yield source
+    elif isinstance(iterated, (SequenceVal, SequenceIterator)) and len(iterated.items) > 1:
+        yield from _differing(source, *map(_real, iterated.items[:2]))
+
+
+def _real(item: Any) -> Any:
+    """A number, or a tuple of them; None for all else."""
+    if isinstance(item, Lazy):
+        return item.obj
+    if isinstance(item, ConstVal):
+        return item.value
+    return tuple(map(_real, item.items)) if isinstance(item, TupleVal) else None
+
+
+def _differing(source: Source, first: Any, second: Any) -> Iterator[Source]:
+    if type(first) is not type(second):
+        return
+    if type(first) in (int, float):
+        if first != second:
+            yield source
+    elif type(first) is tuple and len(first) == len(second):
+        for position, pair in enumerate(zip(first, second, strict=True)):
+            yield from _differing(ItemSource(source, position), *pair)
