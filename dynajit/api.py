@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from dynajit import _C
-from dynajit.backends.registry import lookup_backend
+from dynajit.backends.registry import check_options, lookup_backend
 from dynajit.capture.capture import make_capture
 from dynajit.capture.session import Session, reset_caches
 from dynajit.exc import ConfigError
@@ -147,12 +147,10 @@ def _session(
 
 
 def _check_options(backend: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Known options are listed by the backend itself, if it lists any."""
+    """Known options and what they take are listed by the backend itself, if it lists any."""
     known = getattr(backend, "known_options", None)
     if known is not None:
-        for name in options:
-            if name not in known:
-                raise ConfigError.unknown("option", name, known)
+        check_options(options, known, also=("verify", "guard_filter_fn"))
 
 
 def _compiled(model: Any, session: Session) -> Any:

@@ -255,6 +255,8 @@ def test_bad_input() -> None:
         dynajit.compile(double, backend=3)  # type: ignore[call-overload]
     with pytest.raises(exc.ConfigError, match=r"option 'no_such'"):
         dynajit.compile(double, options={"no_such": 1})
+    with pytest.raises(exc.ConfigError, match=r"max_autotune is one of False, True, not 'always'"):
+        dynajit.compile(double, options={"max_autotune": "always"})
     with pytest.raises(exc.ConfigError, match=r"'everything'.*bytecode.*graph_breaks.*guards"):
         dynajit.set_logs("everything")
 

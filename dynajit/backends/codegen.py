@@ -22,17 +22,27 @@ from dynajit import codegen as generator
 from dynajit.aot import compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
 from dynajit.aot.joint import CompileFn
-from dynajit.backends.registry import register_backend
+from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
-from dynajit.exc import ConfigError
 from dynajit.report import debug, logs, phases, records
 from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 
 # option -> the values it takes, the default first
-_CHOICES: dict[str, tuple[Any, ...]] = {"numerics": ("fused", "eager"), "freezing": (False, True)}
-_OPTIONS: tuple[str, ...] = tuple(_CHOICES)
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "numerics": ("fused", "eager"),
+    "freezing": (False, True),
+    "max_autotune": (False, True),
+    "triton.cudagraphs": (False, True),
+}
 # Modes in which plans for GPUs are recorded as CUDA graphs.
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
+# (max_autotune, triton.cudagraphs) -> the mode that is short for them
+_MODES = {
+    (False, False): "default",
+    (False, True): "reduce-overhead",
+    (True, False): "max-autotune-no-cudagraphs",
+    (True, True): "max-autotune",
+}
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
@@ -52,7 +62,8 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     """Functionalise `gm`, differentiate it if need be, and generate code for its ATen graphs.
 
     Options: `numerics`: "eager" to round bfloat16 and float16 just as eager does, where operators fuse less;
-    `freezing`: in inference, take parameters and buffers as constants.
+    `freezing`: in inference, take parameters and buffers as constants; `max_autotune` and `triton.cudagraphs`: what the
+    modes are short for.
     """
     settings = _settings(options.get("mode"), options.get("options") or {})
     device = next((d for d in map(_device, example_inputs) if d is not None and d.type != "cpu"), _CPU)
@@ -76,7 +87,7 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         return gm.forward
 
 
-codegen.known_options = _OPTIONS  # type: ignore[attr-defined]  # `dynajit.compile` checks against it
+codegen.known_options = _CHOICES  # type: ignore[attr-defined]  # `dynajit.compile` checks against it
 
 
 def _device(value: Any) -> torch.device | None:
@@ -106,12 +117,10 @@ def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
 
 
 def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
-    for name, value in options.items():
-        if name not in _CHOICES:
-            raise ConfigError.unknown("option of backend codegen", name, _OPTIONS)
-        if value not in _CHOICES[name]:
-            raise ConfigError(f"options: {name} is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")
-    return _Settings(mode or "default", options.get("numerics") == "eager", bool(options.get("freezing")))
+    check_options(options, _CHOICES)
+    if mode is None:
+        mode = _MODES[bool(options.get("max_autotune")), bool(options.get("triton.cudagraphs"))]
+    return _Settings(mode, options.get("numerics") == "eager", bool(options.get("freezing")))
 
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from dynajit.exc import ConfigError
@@ -78,6 +78,18 @@ def lookup_backend(backend: str | Backend) -> Backend:
             f"will do, and register_backend or an entry point in the group {ENTRY_POINT_GROUP!r} gives it a name"
         )
     return found
+
+
+def check_options(
+    options: Mapping[str, Any], known: Mapping[str, Sequence[Any]] | Iterable[str], also: Sequence[str] = ()
+) -> None:
+    """Raise ConfigError for an option that is not `known`, or a value that is not among those it takes, if `known`
+    gives them. `also` are names that the message lists with the others."""
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError.unknown("option", name, [*known, *also])
+        if isinstance(known, Mapping) and value not in known[name]:
+            raise ConfigError(f"options: {name} is one of {', '.join(map(repr, known[name]))}, not {value!r}")
 
 
 def list_backends(exclude_tags: Sequence[str] = ()) -> list[str]:
