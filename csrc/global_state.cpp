@@ -6,6 +6,7 @@
 #include "dynajit.h"
 
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <tuple>
 #include <unordered_map>
@@ -118,10 +119,21 @@ struct Torch {
 
 constexpr int64_t kOff = -1; /* for a mode that means nothing while another is off */
 
+/* Hooks of torch's own (checkpoint, save_on_cpu) give back what they were given; a program's may do anything. */
+bool is_torchs_own(PyObject *hook)
+{
+    if (!PyFunction_Check(hook))
+        return false;
+    PyObject *name = PyDict_GetItemString(PyFunction_GET_GLOBALS(hook), "__name__"); /* borrowed */
+    const char *text = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    return text != nullptr && strncmp(text, "torch.", 6) == 0;
+}
+
 int64_t saved_tensor_hooks(const Torch &)
 {
     const auto &state = at::SavedTensorDefaultHooks::get_tls_state();
-    return static_cast<int64_t>(state.stack.size()) * 2 + state.disabled_error_message.has_value();
+    bool own = state.stack.empty() || is_torchs_own(state.stack.top().first.ptr(getPyInterpreter()));
+    return static_cast<int64_t>(state.stack.size()) * 4 + !own * 2 + state.disabled_error_message.has_value();
 }
 
 template <typename Read>

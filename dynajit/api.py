@@ -252,7 +252,7 @@ def _with_call(
     }
     make_class: Any = type(cls)
     compiled_class = make_class(cls.__name__, (cls,), namespace)
-    made = compiled_class.__new__(compiled_class)
+    made = object.__new__(compiled_class)  # a class's own __new__ makes objects anew: a GraphModule's, a class even
     object.__setattr__(made, "__dict__", original.__dict__)
     return made  # type: ignore[no-any-return]
 

@@ -117,3 +117,13 @@ def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
     if differentiable != [bool(info.requires_grad) for info in metadata.output_info]:
         return None
     return differentiable, metadata.num_tensors_saved_with_no_vc_check, metadata.num_symints_saved_for_bw or 0
+
+
+def has_user_saved_tensor_hooks() -> bool:
+    """Whether a program's own hooks for saved tensors are on. torch's own (checkpoint, save_on_cpu) give back what they
+    were given; a program's may do anything."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is None:
+        return False
+    module = getattr(hooks[0], "__globals__", {}).get("__name__")
+    return not (isinstance(module, str) and module.startswith("torch."))

@@ -43,6 +43,7 @@ from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRe
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
 from dynajit.resume.rerun import Rerun, drawing_again
+from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.exceptions import raised_at
@@ -487,8 +488,10 @@ class FrameCapture:
         examples = [tx.graph.example(entry) if own or entry.symbol is not None else entry.real for entry in inputs]
         kinds: set[Any] = {type(entry.real) for entry in inputs}
         quiet = bool(tx.entry_modes) or any(map(overrides.overriding, kinds))
-        # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none
-        backend = _as_it_stands if any(map(_is_dual, inputs)) else self.session.backend
+        # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
+        # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
+        as_it_stands = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
+        backend = _as_it_stands if as_it_stands else self.session.backend
         try:
             with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
                 compiled = backend(module, examples, **self.session.options)
@@ -591,6 +594,10 @@ def _output_bytes(module: fx.GraphModule) -> int | None:
 
 def _is_dual(entry: GraphInput) -> bool:
     return isinstance(entry.real, torch.Tensor) and _C.tensor_is_dual(entry.real)
+
+
+def _needs_grad(entry: GraphInput) -> bool:
+    return isinstance(entry.real, torch.Tensor) and entry.real.requires_grad
 
 
 def _as_it_stands(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

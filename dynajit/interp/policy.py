@@ -112,6 +112,9 @@ TRACED_MODULES = (
     "torch.cuda.amp",
     "dynajit.values.polyfills",
     "torch.autograd.graph_disabled",
+    # calling a GraphModule
+    "torch.fx.graph_module",
+    "torch.fx._pytree",
     "torch.nn",
     # functions that torch's tables of operators wrap around operators
     "torch.testing._internal.common_methods_invocations",
