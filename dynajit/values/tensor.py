@@ -203,8 +203,7 @@ class TensorVal(Value):
         if name in NODE_ATTRIBUTES:
             return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
         if name == "data":
-            # Not detach(): that one's writes count as the tensor's own.
-            return tx.torch_op("call_function", getattr, [self, ConstVal("data")], {})
+            return self._data(tx)
         if name == "grad":
             return self._grad(tx)
         if name == "is_leaf":
@@ -216,6 +215,14 @@ class TensorVal(Value):
         if name == "__class__":
             return tx.from_real(self.kind)
         return self._python_attribute(tx, name)
+
+    def _data(self, tx: Tracer) -> Value:
+        """Like detach(), but autograd does not hear of writes. The tracer has to, so its own fake is detach()'s."""
+        value = tx.torch_op("call_method", "detach", [self], {})
+        if isinstance(value, TensorVal) and value.node.target == "detach":
+            node = value.node
+            node.op, node.target, node.args = "call_function", getattr, (node.args[0], "data")
+        return value
 
     def _grad(self, tx: Tracer) -> Value:
         if self.source is not None and self.real_tensor is not None:

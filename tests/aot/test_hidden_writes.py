@@ -78,3 +78,13 @@ def test_data_without_gradients_stays_in_the_compiled_graph() -> None:
         w, other = (torch.tensor([0.5, 2.0, 1.0], requires_grad=True) for _ in range(2))
         assert torch.equal(dynajit.compile(clip, fullgraph=True)(w), clip(other))
         assert torch.equal(w, other)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+def test_a_write_through_data_is_an_effect_of_its_own(backend: str) -> None:
+    def write(x: torch.Tensor) -> None:
+        x.data.add_(1)
+
+    x = torch.zeros(3)
+    dynajit.compile(write, backend=backend)(x)
+    assert x.tolist() == [1, 1, 1]

@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fuzz_world import Call, Oops, Scope, Thing, joined, make_arguments, opaque, powers, said
+from fuzz_world import (
+    Call,
+    Oops,
+    Scope,
+    Thing,
+    Vector,
+    defaulted,
+    joined,
+    make_arguments,
+    opaque,
+    powers,
+    said,
+)
 
 import dynajit
 
@@ -59,6 +71,8 @@ class Describer:
             return ("dict", number, [(self.describe(key), self.describe(item)) for key, item in value.items()])
         if isinstance(value, (list, tuple)):
             return (type(value).__name__, number, [self.describe(item) for item in value])
+        if isinstance(value, Vector):
+            return ("Vector", number, self.describe(value.data), value.count)
         if isinstance(value, Thing):
             return ("Thing", number, [(name, self.describe(item)) for name, item in sorted(vars(value).items())])
         if callable(value) and hasattr(value, "__code__"):
@@ -166,7 +180,7 @@ def _same_text(wanted: str, got: str) -> bool:
 def load(source: str, name: str) -> dict[str, Any]:
     """The program's module, as a dict; its source can be found by tracebacks and reports."""
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    world = (torch, dynajit, functools, contextlib, Thing, Scope, Oops, opaque, said, powers, joined)
+    world = (torch, dynajit, functools, contextlib, Thing, Scope, Oops, Vector, opaque, said, powers, joined, defaulted)
     namespace: dict[str, Any] = {thing.__name__: thing for thing in world}
     namespace["__name__"] = "fuzzed"
     exec(compile(source, name, "exec"), namespace)

@@ -17,36 +17,81 @@ from collections.abc import Callable
 # them otherwise than its real ones, so that no tracer sees the error.
 TENSOR = """
 <tensor> + <tensor>|<tensor> * <int>|<tensor> - <tensor> * 0.5|<tensor> / (<tensor>.abs() + 1)|-<tensor>
-<int> - <tensor>|0.3 * <tensor>|<tensor>.sin()|torch.relu(<tensor>)|torch.tanh(<tensor>)
-torch.sigmoid(<tensor> * 0.7)|<tensor>.abs().sqrt()|torch.exp(-<tensor>.abs())
-torch.where(<tensor> > 0.137, <tensor>, <tensor>)|torch.where(<tensor> < <tensor> + 0.013, <tensor>, 0.25)
-<tensor>.clamp(min=-1, max=int(<int>))|torch.maximum(<tensor>, <tensor>)|torch.minimum(<tensor>, <tensor>)
+<int> - <tensor>|0.3 * <tensor>|<tensor>.sin()|torch.relu(<tensor>)|torch.tanh(<tensor>)|torch.sigmoid(<tensor> * 0.7)
+<tensor>.abs().sqrt()|torch.exp(-<tensor>.abs())|torch.where(<tensor> > 0.137, <tensor>, <tensor>)
+torch.where(<tensor> < <tensor> + 0.013, <tensor>, 0.25)|<tensor>.clamp(min=-1, max=int(<int>))
+torch.maximum(<tensor>, <tensor>)|torch.minimum(<tensor>, <tensor>)
 torch.lerp(<tensor>.float(), <tensor>.float(), 0.25)|<tensor>.sum()|<tensor>.sum(-1, keepdim=True)
 <tensor>.float().mean(0)|<tensor>.amax(-1)|<tensor>.float().softmax(-1)|<tensor>.max()|<tensor>.cumsum(0)
 <tensor>.float().var()|<tensor>.float().norm()|<tensor>.argmax()|(<tensor> > 0.137).sum()|(<tensor> > 0.137).any()
 <tensor>.float() @ <tensor>.float()|torch.nn.functional.layer_norm(<tensor>.float(), <tensor>.shape[-1:])
 torch.nn.functional.gelu(<tensor>.float())|<tensor>.t()|<tensor>.transpose(0, -1)|<tensor>[0]|<tensor>[..., 0]
 <tensor>[..., :1]|<tensor>[None, 0]|<tensor>.view(-1)[0]|<tensor>.flatten()[-1]|<tensor>.unsqueeze(0)
-<tensor>.reshape(<tensor>.shape)|<tensor>.contiguous()|<tensor>.clone()|<tensor>.detach()
-<tensor>.expand_as(<tensor>)|<tensor>[<int> % 3 - 1]|<tensor>[::2][:1]|<tensor>.flip(0)
-torch.cat([<tensor>, <tensor>])[:1]|torch.stack([<tensor!>, <tensor!> + 1]).sum(0)|<tensor>.to(torch.float64)
-<tensor>.to(torch.bfloat16)|<tensor>.long()|<tensor>.bool()|<tensor>.to(<tensor>.dtype)|<tensor>.type_as(<tensor>)
-torch.zeros_like(<tensor>)|torch.ones(<tensor>.shape)|torch.arange(3)[<int> % 3]|torch.tensor(<int>)
-torch.full((), <float>)|torch.eye(1) * <float>|<tensor> + <float>|<tensor> * <float>|<tensor> ** 2
-<tensor> if <condition> else <tensor>|(<tensor> > 0.137)|<tensor> + torch.rand(())|<list>[<int> % len(<list>)]
-<list>[-1]|sum(<list>)|<list>[0] + <tensor>|<dict>['a']|<dict>.get('z', <tensor>)|next(iter(<dict>.values()))
-<obj>.weight|<obj>.doubled|<obj>(<tensor>)|<obj>(<tensor>, <tensor>, scale=<float>)|<obj>.method(<tensor>)
-<obj> + <tensor>|<tensor> + <obj>|<obj> * <float>|<obj>[<int> % 3]|Thing.halved(<tensor>)
-Thing.built(<tensor>).doubled|getattr(<obj>, 'weight')|getattr(<obj>, 'missing', <tensor>)|opaque(<tensor>)
-said(<tensor>)|said(<tensor>, text='n%d' % <int>)|joined(<tensor>, <int>)|joined(*<list>, sep=<float>)
-joined(<tensor>, **<dict>)|sum(powers(<tensor>, <int>))|list(powers(<tensor>, 2))[-1]
-(lambda q, m=<int>: q * m + <tensor>)(<tensor>)|<helper>(<tensor>, <tensor>, <int>)
-<helper>(<tensor>, b=<tensor>, k=<int>)|<closure>(<tensor>)
-max([<tensor!>, <tensor!>], key=lambda q: q.sum().item())|<tensor>.add(<tensor>, alpha=int(<int>))
-[q * <int> for q in <list>][-1]|sum(q.sum() for q in <list>)|[<tensor> + i for i in range(3) if i != <int>][0]
-sum({k: v * 2 for k, v in <dict>.items()}.values())|torch.add(<tensor>, <tensor>, alpha=2)
-functools.reduce(lambda p, q: p * 0.5 + q, <list>)|list(map(torch.sin, <list>))[0]
-<tensor>.masked_fill(<tensor> > 0.137, <float>)
+<tensor>.reshape(<tensor>.shape)|<tensor>.contiguous()|<tensor>.clone()|<tensor>.detach()|<tensor>.expand_as(<tensor>)
+<tensor>[<int> % 3 - 1]|<tensor>[::2][:1]|<tensor>.flip(0)|torch.cat([<tensor>, <tensor>])[:1]
+torch.stack([<tensor!>, <tensor!> + 1]).sum(0)|<tensor>.to(torch.float64)|<tensor>.to(torch.bfloat16)|<tensor>.long()
+<tensor>.bool()|<tensor>.to(<tensor>.dtype)|<tensor>.type_as(<tensor>)|torch.zeros_like(<tensor>)
+torch.ones(<tensor>.shape)|torch.arange(3)[<int> % 3]|torch.tensor(<int>)|torch.full((), <float>)
+torch.eye(1) * <float>|<tensor> + <float>|<tensor> * <float>|<tensor> ** 2|<tensor> if <condition> else <tensor>
+(<tensor> > 0.137)|<tensor> + torch.rand(())|<list>[<int> % len(<list>)]|<list>[-1]|sum(<list>)|<list>[0] + <tensor>
+<dict>['a']|<dict>.get('z', <tensor>)|next(iter(<dict>.values()))|<obj>.weight|<obj>.doubled|<obj>(<tensor>)
+<obj>(<tensor>, <tensor>, scale=<float>)|<obj>.method(<tensor>)|<obj> + <tensor>|<tensor> + <obj>|<obj> * <float>
+<obj>[<int> % 3]|Thing.halved(<tensor>)|Thing.built(<tensor>).doubled|getattr(<obj>, 'weight')
+getattr(<obj>, 'missing', <tensor>)|opaque(<tensor>)|said(<tensor>)|said(<tensor>, text='n%d' % <int>)
+joined(<tensor>, <int>)|joined(*<list>, sep=<float>)|joined(<tensor>, **<dict>)|sum(powers(<tensor>, <int>))
+list(powers(<tensor>, 2))[-1]|(lambda q, m=<int>: q * m + <tensor>)(<tensor>)|<helper>(<tensor>, <tensor>, <int>)
+<helper>(<tensor>, b=<tensor>, k=<int>)|<closure>(<tensor>)|max([<tensor!>, <tensor!>], key=lambda q: q.sum().item())
+<tensor>.add(<tensor>, alpha=int(<int>))|[q * <int> for q in <list>][-1]|sum(q.sum() for q in <list>)
+[<tensor> + i for i in range(3) if i != <int>][0]|sum({k: v * 2 for k, v in <dict>.items()}.values())
+torch.add(<tensor>, <tensor>, alpha=2)|functools.reduce(lambda p, q: p * 0.5 + q, <list>)
+list(map(torch.sin, <list>))[0]|<tensor>.masked_fill(<tensor> > 0.137, <float>)
+torch.einsum('...i,...j->...ij', <tensor>.float(), <tensor>.float()).sum(-1)
+torch.outer(<tensor>.flatten(), x.flatten())[:1]|torch.einsum('ij,jk->ik', <tensor>.float(), <tensor>.float())
+torch.matmul(<tensor>.float(), <tensor>.float())
+torch.bmm(<tensor>.float().expand(2, n % 3 + 1, 3), torch.ones(2, 3, 3))[0]
+torch.addmm(y, <tensor>.float(), <tensor>.float())
+torch.nn.functional.linear(<tensor>.float(), torch.eye(<tensor>.shape[-1] if <tensor>.dim() else 1))
+torch.nn.functional.conv1d(<tensor>.float().reshape(1, 1, -1), torch.ones(1, 1, 1) * <float>).view(-1)[:1]
+torch.nn.functional.conv2d(<tensor>.float().reshape(1, 1, 1, -1), torch.full((1, 1, 1, 1), <float>), padding=1).sum()
+torch.nn.functional.max_pool1d(<tensor>.float().reshape(1, 1, -1), 1).flatten()[0]
+torch.nn.functional.dropout(<tensor>.float(), 0.5)|<tensor>[torch.tensor([0])]|<tensor>[torch.tensor([0, -1])][:1]
+<tensor>[<tensor> > 0.137].sum()|<tensor>[..., torch.tensor([0])]
+torch.zeros(4).scatter_add(0, (<tensor>.flatten()[:3] > 0.137).long(), torch.ones(3))[:1]
+<tensor>.gather(0, torch.zeros_like(<tensor>, dtype=torch.long))
+torch.zeros(4, 2).index_add(0, torch.tensor([0, 1, 0]), torch.ones(3, 2) * <float>)[:1, :1]
+<tensor>.take(torch.tensor([0]))|<tensor>.index_select(0, torch.tensor([0]))
+torch.take_along_dim(<tensor>, torch.zeros_like(<tensor>).long(), -1)
+<tensor>.scatter(-1, torch.zeros_like(<tensor>).long(), <float>)
+torch.gather(<tensor>, -1, (<tensor> > 0.137).long() * 0)|<tensor>.long() // 2|<tensor>.long() % 3
+<tensor>.long() << 1|(<tensor> > 0.137) & (<tensor> < 1.137)|(<tensor> > 0.137) ^ True|~(<tensor> > 0.137)
+(<tensor> > 0.137) + <tensor>|<tensor>.bool() * <float>|<tensor>.long() / 2|<tensor>.int() + <tensor>.long()
+<tensor>.long() ** 2|<tensor>.to(torch.uint8) + 1|<tensor>.half() * 2|<tensor> == <tensor>
+torch.logical_or(<tensor>, <tensor>)|torch.remainder(<tensor>.float(), 1.7)|torch.floor(<tensor>.float() * 3.3)
+torch.sign(<tensor>.float())|torch.round(<tensor>.float() * 2.3)
+torch.add(<tensor>, 1, out=torch.empty(0, dtype=torch.float64))|torch.addcmul(<tensor>, <tensor>, <tensor>, value=0.5)
+<tensor>.movedim(0, -1)|<tensor>.T|<tensor>.squeeze()|<tensor>.unfold(0, 1, 1)[..., 0]|<tensor>.diagonal(0, 0, -1)
+<tensor>.chunk(2)[0]|<tensor>.split(1)[-1]|torch.unbind(<tensor>)[0]|<tensor>.narrow(0, 0, 1)
+<tensor>.view(1, -1)[:, :1]|<tensor>[:, None]|<tensor>[..., -1:]|torch.roll(<tensor>, 1, 0)|<tensor>.repeat(2, 1)[:1]
+torch.tril(<tensor>)|<tensor>.sort(-1).values|<tensor>.topk(1)[0]|<tensor>.median()
+torch.logsumexp(<tensor>.float(), -1)|<tensor>.float().std(-1)|<tensor>.prod(-1)|torch.cumprod(<tensor>.float(), -1)
+<tensor>.aminmax().max|<tensor>.float().log_softmax(-1)|torch.nn.functional.silu(<tensor>.float())
+torch.nn.functional.mse_loss(<tensor>.float(), <tensor>.float())|torch.nn.functional.softplus(<tensor>.float())
+torch.nn.functional.leaky_relu(<tensor>.float(), 0.2)|torch.rand_like(<tensor>.float())|torch.randn(3)[:1] * <tensor>
+torch.randint(0, 5, (1,))|torch.bernoulli(torch.full((1,), 0.5))|torch.randperm(3)[:1]
+torch.nn.functional.pad(<tensor>.float(), (1, 1))[..., :1]|torch.linspace(0, 1, 3)[<int> % 3]
+torch.tensor([<int>, 1.5])[0]|<tensor>[slice(None, None, 2)][:1]|<tensor>[(0, ...)]
+<tensor>[<tensor>.shape[0] - 1 if <tensor>.dim() else ...]|torch.as_tensor(<float>) * <tensor>
+<tensor>.new_zeros(()) + <int>|torch.broadcast_tensors(<tensor>, <tensor>)[0]|torch.atleast_1d(<tensor>)
+<tensor>.fill_diagonal_(0.0).clone()|defaulted(<tensor>)|defaulted(<tensor>, scale=<int>)
+defaulted(<tensor>, <float>, extra=<tensor>)|Vector(<tensor>, <int>).sum
+(Vector(<tensor>, 1) + Vector(<tensor>, 2)).data|(Vector(<tensor>, <int>) @ <tensor>)|Vector(<tensor>, <int>)(<int>)
+-Vector(<tensor>, 2)|sum([*Vector(<tensor>, 2)])|Vector(<tensor>, <int>)[<int> % 2:]|abs(Vector(<tensor>, 1)).data
+torch.stack(list(reversed(<list>)), 0)[0]|sorted(<list>, key=lambda q: q.dim())[0]
+{k: v for k, v in reversed(<dict>.items())}['a']|dict(zip('pq', <list>)).get('q', <tensor>)|list(<dict>.values())[-1]
+(<dict> <or> {'a': <tensor>})['a']|<list>[::-1][0]|<list>[-2:][0]|min(<list>, key=lambda q: q.numel())
+next((q for q in <list> if q.dim() > 5), <tensor>)|[*<dict>.values(), <tensor>][<int> % 2]
+max(enumerate(<list>), key=lambda p: p[0])[1]
+torch.utils.checkpoint.checkpoint(lambda q: q.sin() * <float>, <tensor>.float(), use_reentrant=False)
 """
 
 INT = """
@@ -56,8 +101,15 @@ INT = """
 len([q for q in <list> if q.dim() == 2])|len(str(<int>))|(<int> & 3) ^ 1|len(set([<int>, <int>]))
 <list>.index(<list>[-1]) if False else 1|sorted([<int>, <int>, 2])[0]|min(3, <int>, key=lambda k: -k)
 int('%d' % <int>)|hash(<int>) % 5|isinstance(<tensor>, torch.Tensor) + 0|<int> or 2|<tensor>.size(-1) % 3
-(walrus := <int>) + walrus|dict(p=<int>, q=2)['p']|list(<dict>).index('a')
-next((i for i in range(5) if i > <int>), 4)|any(i == <int> for i in range(3)) + 1
+(walrus := <int>) + walrus|dict(p=<int>, q=2)['p']|list(<dict>).index('a')|next((i for i in range(5) if i > <int>), 4)
+any(i == <int> for i in range(3)) + 1|len({<int>, <int>, 2} <or> {3})|sorted({<int> % 4, 1, 2})[-1]
+list(dict.fromkeys([<int>, 1, <int>]))[-1]|[3, 1, 2].index(<int> % 3 + 1)|Vector(<tensor>, <int>).count
+len(Vector(<tensor>, <int>))|int(Vector(<tensor>, <int>))|Vector(<tensor>, 2) == Vector(<tensor>, <int>)
+hash(Vector(<tensor>, <int>)) % 7|<tensor>.stride()[-1] if <tensor>.dim() else 0|<tensor>.element_size()
+<tensor>._version % 5|sum(1 for _ in zip(<list>, range(9)))|len(<tensor>.tolist()) if <tensor>.dim() else 0
+int(<tensor>.argmax().item() > 0)|round(<int> / 3)|(lambda *a, k=<int>, **kw: len(a) + k + len(kw))(1, *<list>, z=2)
+[i for i in range(9)][<int> % 9]|list(range(9))[::-2][<int> % 5]|'abcd'.find('<key>')|len('%s-%s' % (<int>, flag)) % 5
+<int>.bit_length()|bool(<int>) + True|int(str(<int>)) - 1|sum(map(int, '12')) + <int>
 """
 
 CONDITION = """
@@ -90,7 +142,38 @@ z = <tensor>|<list>.sort(key=lambda q: q.dim())|x = y = <tensor>|a, b = <tensor>
 <tensor!>.requires_grad_() if False else None|x = <obj>.weight = <tensor>|table = {**<dict>, '<key>': <tensor>}
 items = [*<list>, <tensor>][:3]|items = <list>[::-1]|obj.log.append(obj.count); obj.count = 0|exec('print(1)')
 torch.set_grad_enabled(<condition>)|x.note = <int>|print(getattr(x, 'note', None))|<tensor!>.data.add_(1)
-x = torch.sin(<tensor>, out=torch.empty(0))
+x = torch.sin(<tensor>, out=torch.empty(0))|<tensor!>[<tensor!> > 0.137] += <float>
+<tensor!>[torch.tensor([0])] = <float>|<tensor!>[..., :1] *= 2|<tensor!>[::2].add_(<tensor>)
+<tensor!>.scatter_(0, torch.zeros(1, 1, dtype=torch.long), <float>)
+<tensor!>.index_fill_(0, torch.tensor([0]), <float>)|<tensor!>.masked_fill_(<tensor!> > 0.137, <float>)
+<tensor!>.index_add_(0, torch.tensor([0]), <tensor>)|<tensor!>.clamp_(-2, 2).mul_(0.5)
+<tensor!>.index_put_((torch.tensor([0]),), <tensor>)|<tensor!>.normal_()|<tensor!>.uniform_(0, 1)
+<tensor!>.exponential_()|<tensor!>.neg_()|v = <tensor!>.view(-1); v[:1].mul_(2); <tensor!>.add_(v[0].item() > 0.137)
+v = <tensor!>[0]; <tensor!>.mul_(0.5); x = v + 1|v = <tensor!>.transpose(0, -1); v.add_(1); x = x + v.sum()
+v = <tensor!>.expand(2, *<tensor!>.shape); <tensor!>.mul_(2); y = v[1]|v = <tensor!>.detach(); v.mul_(0.5); y = v
+v, w = <tensor!>.clone(), <tensor!>; v.add_(w); z = v|torch.add(<tensor>, 1, out=x)
+torch.mul(<tensor>, <tensor>, out=z)|<tensor!>.swapaxes_(0, -1)|<tensor!>.t_()|<tensor!>.unsqueeze_(0)
+<tensor!>.squeeze_()|<tensor!> //= 2|<tensor!> -= <tensor>|<tensor!> /= 2|<tensor!> **= 2|<tensor!> %= 2
+<tensor!> &= True|<tensor!> @= torch.eye(3)
+(x * 2).sum().backward() if x.requires_grad and x.is_floating_point() and torch.is_grad_enabled() else None
+w = <tensor>.detach().float().requires_grad_(); (w * w).sum().backward(); x = w.grad
+w = <tensor>; x = torch.autograd.grad((w.float() ** 2).sum(), w)[0] if w.requires_grad else x
+for k in sorted(<dict>): <dict>[k] = <dict>[k] * 2|for k in list(<dict>): print(k, end=' ')
+print(list(<dict>.items())[0][0], {*'ab'} == {*'ba'})|<dict>.pop(next(iter(<dict>)))|<dict>.popitem()
+<dict>.clear() if <condition> else None|<dict> <or>= {'<key>': <tensor>}|print([*map(str, sorted({<int>, 3, <int>}))])
+seen = {<int>: 'p', <int>: 'q'}; print(seen)|print({k: v.dim() for k, v in <dict>.items()})|<list>[::2] = <list>[::2]
+<list>[:0] = [<tensor>]|del <list>[::2]|<list>.remove(<list>[0]) if False else <list>.copy()|<list> *= 1
+first, second = <list>|a, *b, c = <list>; x = a + c|(p, q), r = (<tensor>, <tensor>), <int>; x = p + q * r
+i = j = <int>; n = i + j|vec = Vector(<tensor>, <int>); vec += 1; x = vec.data
+vec = Vector(<tensor>, 2); vec[0] = <tensor>; print(vec)|print(repr(Vector(<tensor>, <int>)))
+with Vector(<tensor>, <int>) as vec: x = vec.data|print(Vector(<tensor>, <int>) < Vector(<tensor>, 2))
+del Vector(<tensor>, 2).data|for q in Vector(<tensor>, <int>): x = x + q.sum()
+print(<int> in Vector(<tensor>, 2), format(str(Vector(<tensor>, 3)), '>12'))
+print(defaulted.__defaults__[0], defaulted.__name__)
+fns = [lambda q, i=i: q * i for i in range(3)]; x = fns[<int> % 3](x)
+fns = [lambda q: q + i for i in range(2)]; x = fns[0](x)|x = functools.partial(defaulted, scale=<int>)(x)
+def g(): nonlocal_ = <int>; return nonlocal_|torch.manual_seed(<int> % 9); x = x + torch.rand(3)[0]
+print(torch.initial_seed() % 7)|print(torch.get_default_dtype(), x.dtype, y.dtype)
 """
 
 # In programs about breaks these are every third simple statement; they see what a break must not change.
@@ -129,6 +212,13 @@ MANAGERS = (
     "contextlib.suppress(ValueError)",
     "contextlib.nullcontext(<tensor>) as held",
     "torch.set_grad_enabled(<condition>)",
+    "torch.autocast('cpu', dtype=torch.bfloat16)",
+    "torch.autocast('cpu', enabled=<condition>)",
+    "torch.autocast('cpu', dtype=torch.bfloat16), torch.no_grad()",
+    "torch.inference_mode()",
+    "Vector(<tensor>, <int>) as held",
+    "contextlib.ExitStack() as stack",
+    "contextlib.suppress(RuntimeError, LookupError)",
 )
 LOOPS = (
     "i in range(<int> % 4)",
@@ -145,11 +235,19 @@ LOOPS = (
     "q in map(torch.cos, <list>)",
     "i, (p, q) in enumerate(zip(<list>, <list>))",
     "q in <obj>",
+    "q in Vector(<tensor>, <int>)",
+    "i in sorted({<int> % 4, 1})",
+    "k in list({'b': 1, 'a': 2})",
+    "i in range(<tensor>.shape[0] if <tensor>.dim() else 1)",
+    "i, q in enumerate(<tensor!>.unbind())",
+    "k, q in sorted(<dict>.items(), key=lambda p: p[0])",
+    "q in (p * 2 for p in <list>)",
 )
 
 
 def _table(text: str) -> list[str]:
-    return [part for line in text.strip().splitlines() for part in line.split("|") if part]
+    parts = [part for line in text.strip().splitlines() for part in line.split("|") if part]
+    return [part.replace("<or>", "|") for part in parts]
 
 
 TABLES = {"tensor": _table(TENSOR), "int": _table(INT), "condition": _table(CONDITION)}

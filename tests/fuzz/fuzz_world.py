@@ -115,6 +115,82 @@ class Scope:
         return self.swallow and kind is ValueError
 
 
+class Vector:
+    """A value with the other special methods; `Thing` has those of an object with state."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self, data: torch.Tensor, count: int = 1) -> None:
+        self.data = data
+        self.count = count
+
+    @property
+    def sum(self) -> torch.Tensor:
+        return self.data.sum() * self.count
+
+    def __add__(self, other: Any) -> Vector:
+        return Vector(self.data + (other.data if isinstance(other, Vector) else other), self.count + 1)
+
+    def __iadd__(self, other: Any) -> Vector:
+        self.count += 1
+        self.data = self.data + other
+        return self
+
+    def __neg__(self) -> torch.Tensor:
+        return -self.data
+
+    def __abs__(self) -> Vector:
+        return Vector(self.data.abs(), abs(self.count))
+
+    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
+        return self.data * other + self.count
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return self.data[..., key] if isinstance(key, slice) and self.data.dim() else self.data
+
+    def __setitem__(self, key: int, value: torch.Tensor) -> None:
+        self.data = value if key == 0 else self.data
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in range(self.count % 3):
+            yield self.data + index
+
+    def __contains__(self, item: object) -> bool:
+        return item == self.count
+
+    def __len__(self) -> int:
+        return abs(self.count) % 4
+
+    def __int__(self) -> int:
+        return self.count * 2
+
+    def __index__(self) -> int:
+        return self.count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vector) and self.count == other.count
+
+    def __lt__(self, other: Vector) -> bool:
+        return self.count < other.count
+
+    def __hash__(self) -> int:
+        return hash((7, self.count)) % 11
+
+    def __call__(self, power: int) -> torch.Tensor:
+        return self.data * power + self.count
+
+    def __enter__(self) -> Vector:
+        self.count += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.count -= 1
+        print("out", self.count, error[0])
+
+    def __repr__(self) -> str:
+        return f"Vector({tuple(self.data.shape)}, {self.count})"
+
+
 class Oops(Exception):
     """An exception of the user's own, with an attribute."""
 
@@ -150,6 +226,20 @@ def joined(*values: Any, sep: float = 0.5, **named: Any) -> Any:
     for name in named:
         total = total + named[name] * len(name)
     return total
+
+
+def defaulted(
+    value: torch.Tensor,
+    scale: Any = 2,
+    *,
+    extra: Any = None,
+    kept: list[int] = [],  # noqa: B006
+) -> torch.Tensor:
+    """A function with a default that it changes."""
+    kept.append(len(kept))
+    kept[:] = kept[-2:]
+    value = value * scale
+    return value if extra is None else value + extra
 
 
 @dataclass(frozen=True)
