@@ -46,11 +46,6 @@ def has_levels(gm: torch.fx.GraphModule) -> bool:
     return any(name.endswith("_increment_nesting") and "autocast" not in name for name in names)
 
 
-def has_bodies(gm: torch.fx.GraphModule) -> bool:
-    """Whether the graph has operators with functions of their own, such as torch.cond."""
-    return any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in _calls(gm))
-
-
 def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
     """Whether the dtype of autocast changes inside of autocast. Weights that were cast before keep their dtype then,
     until the outermost context ends: torch's cache of them does not look at the dtype."""

@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.aot.contexts import (
     as_it_stands,
-    has_bodies,
     has_levels,
     in_inference_mode,
     turns_gradients_on,
@@ -64,17 +63,32 @@ def compile_joint(
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 
+            ours: list[BaseException] = []
             try:
-                return compile_with_autograd(gm, example_inputs, compile_fn, decompositions)
-            except RuntimeError as error:
-                # Torch differentiates operators with bodies for itself where their backward may alias. And a backward
-                # that fails because the program wrote what it needs fails when the program asks for it, if ever.
-                if not has_bodies(gm) and "modified by an inplace operation" not in str(error):
+                return compile_with_autograd(gm, example_inputs, _noting(ours, compile_fn), decompositions)
+            except (RuntimeError, AssertionError) as error:
+                if ours:
                     raise
-                logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[0]}")
+                # The graph ran on fake tensors when it was captured, so this is what AOTAutograd can't express: inputs
+                # that change their size, in-place operations inside as_strided, operators with bodies whose backward
+                # may alias. Or the backward fails because the program wrote what it needs: eager fails when it runs.
+                logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[:1]}")
                 return gm.forward
     compiled = compile_fn(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+
+
+def _noting(failures: list[BaseException], compile_fn: CompileFn) -> CompileFn:
+    """`compile_fn`, which keeps what it raises: AOTAutograd may raise another exception then."""
+
+    def compile_noting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compile_fn(*args, **kwargs)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    return compile_noting
 
 
 def _may_need_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:

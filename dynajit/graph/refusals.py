@@ -9,6 +9,7 @@ is compiled for, found by running it on one element.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
+# operations that read in an order of their own: no element that they read may be one that they write
+_BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_reduce)?|put)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -24,17 +27,20 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     """Why the real kernel raises for these arguments; None as far as can be told."""
     if not isinstance(func, torch._ops.OpOverload) or not args or not isinstance(args[0], torch.Tensor):
         return None
+    by_place = _BY_PLACE.search(str(func)) is not None
     if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
         written = args[0]
         others = (arg for arg in args[1:] if isinstance(arg, torch.Tensor))
-        if _meets_itself(written) or any(_overlap_in_part(written, other) for other in others):
+        if _meets_itself(written) or any(_overlap(written, other, by_place) for other in others):
             return f"{func}: the tensor written shares memory with itself or with one that is read"
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
         return f"{func}: a mask's shape is not that of what it chooses from"
-    if kwargs or not _is_pointwise(func):
+    if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
+        return f"{func}: the values' shape does not fit the places they go to"
+    if kwargs or not (by_place or _is_pointwise(func)):
         return None
     elements = tuple(_element(arg) for arg in args)
-    return None if _UNKNOWN in elements else _tried(func, elements)
+    return None if _UNKNOWN in elements else _tried(func, elements, by_place)
 
 
 @functools.lru_cache(maxsize=_KNOWN_TO_WORK)
@@ -57,12 +63,13 @@ def _element(arg: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=_KNOWN_TO_WORK)
-def _tried(func: Any, elements: tuple[Any, ...]) -> str | None:
-    """What the operation says to arguments of one element."""
+def _tried(func: Any, elements: tuple[Any, ...], by_place: bool) -> str | None:
+    """What the operation says to arguments of one element. Such places are numbered from zero; elsewhere a zero might
+    be divided by."""
     with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad():
         try:
             args = [
-                torch.ones([1] * element[2], dtype=element[0], device=element[1])
+                torch.full([1] * element[2], int(not by_place), dtype=element[0], device=element[1])
                 if isinstance(element[0], torch.dtype)
                 else element[1]
                 for element in elements
@@ -88,6 +95,17 @@ def _masks_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
     return True
 
 
+def _values_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> bool:
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return True  # how many places a mask chooses is known when it is there
+    places = torch.ops.aten.index.Tensor(tensor, indices)
+    sizes = zip(reversed(values.shape), reversed(places.shape), strict=False)
+    extra = values.shape[: max(0, values.dim() - places.dim())]
+    if not _have_hints((*values.shape, *places.shape)):
+        return True
+    return all(size == 1 or size == there for size, there in sizes) and all(size == 1 for size in extra)
+
+
 def _meets_itself(tensor: torch.Tensor) -> bool:
     """Whether two of its elements are one in memory for sure: it was expanded."""
     return tensor.layout is torch.strided and any(
@@ -105,16 +123,16 @@ def _have_hints(numbers: Sequence[Any]) -> bool:
     return not has_free_unbacked_symbols(numbers)
 
 
-def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
-    """Whether they share memory and are not the same elements in the same places."""
-    if written.layout is not torch.strided or read.layout is not torch.strided or written is read:
+def _overlap(written: torch.Tensor, read: torch.Tensor, by_place: bool) -> bool:
+    """Whether they share memory and, unless written `by_place`, are not the same elements in the same places."""
+    if written.layout is not torch.strided or read.layout is not torch.strided:
         return False
     if written.untyped_storage()._cdata != read.untyped_storage()._cdata:
         return False
     span, other = _span(written), _span(read)
     if span is None or other is None:
         return False
-    same = written.shape == read.shape and written.stride() == read.stride() and span == other
+    same = not by_place and written.shape == read.shape and written.stride() == read.stride() and span == other
     return span[0] < other[1] and other[0] < span[1] and not same
 
 

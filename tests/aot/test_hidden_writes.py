@@ -1,4 +1,4 @@
-"""Writes that autograd does not hear of, and writes that it does hear of and that its backward can't live with."""
+"""Writes that autograd does not hear of, writes that its backward can't live with, and others AOTAutograd refuses."""
 
 from __future__ import annotations
 
@@ -88,3 +88,23 @@ def test_a_write_through_data_is_an_effect_of_its_own(backend: str) -> None:
     x = torch.zeros(3)
     dynajit.compile(write, backend=backend)(x)
     assert x.tolist() == [1, 1, 1]
+
+
+def diagonal_of_a_transposed_one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.fill_diagonal_(0.0)
+    return x[0] + y
+
+
+def resized_by_out(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    torch.add(y, 1, out=x)
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("fn", [diagonal_of_a_transposed_one, resized_by_out])
+def test_what_aotautograd_refuses_runs(fn: Callable[..., Any], backend: str) -> None:
+    x, other = (torch.arange(9.0).reshape(3, 3) if fn is diagonal_of_a_transposed_one else torch.ones(()) for _ in "ab")
+    y, other_y = (t.t() if t.dim() else torch.ones(3, 2) for t in (x, other))
+    wanted, got = fn(x, y), dynajit.compile(fn, backend=backend)(other, other_y)
+    assert torch.equal(wanted, got) and torch.equal(x, other) and x.stride() == other.stride()

@@ -422,4 +422,4 @@ def test_everything_is_compiled_ahead() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_errors_of_the_program_come_through() -> None:
     with pytest.raises(RuntimeError, match="reduction dim"):
-        compile_with("aot_eager", lambda x, y: (x @ y,), [tensor(2, 3), tensor(2, 3)])
+        compile_with("aot_eager", lambda x, y: (x @ y,), [tensor(2, 3), tensor(2, 3)])(tensor(2, 3), tensor(2, 3))

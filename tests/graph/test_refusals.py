@@ -67,6 +67,41 @@ def mask_of_another_shape(x: torch.Tensor, seen: list[int]) -> None:
     x.add_(1)
 
 
+def rows_from_itself(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        seen.append(1)
+        x.index_put_((torch.tensor([0]),), x)
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def too_many_values(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        x.index_put_((torch.tensor([0, 1]),), torch.ones(3, 3, dtype=x.dtype))
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def values_that_fit(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    x[torch.tensor([0, 2])] = torch.ones(1, 1, 3, dtype=x.dtype)
+    x[torch.tensor([0]), 1] = 5
+    return x.index_put_((torch.tensor([1, 0]),), x.clone()[:2])
+
+
+def adds_another_dtype(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        x.index_add_(0, torch.tensor([0]), x[:1] > 0)
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        x.scatter_(0, torch.zeros(1, 3, dtype=torch.long), x)
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 @pytest.mark.parametrize(
@@ -80,6 +115,11 @@ def mask_of_another_shape(x: torch.Tensor, seen: list[int]) -> None:
         not_for_bool,
         minus_bool,
         mask_of_another_shape,
+        rows_from_itself,
+        too_many_values,
+        values_that_fit,
+        scattered_from_itself,
+        adds_another_dtype,
     ],
 )
 def test_like_eager(fn: Any, dtype: torch.dtype, backend: str) -> None:
