@@ -256,7 +256,8 @@ class Session:
             whole, globals_ = frame.code, frame.globals
 
             def part(index: int, depth: int, throw: bool) -> Callable[..., Any]:
-                return self._call_object(self._part(whole, globals_, build_segment(cut, index, depth, throw)))
+                with rules.own_builtins():
+                    return self._call_object(self._part(whole, globals_, build_segment(cut, index, depth, throw)))
 
             made = self._continuations[key] = generator_maker(cut, part)
         return made

@@ -387,6 +387,9 @@ class Interpreter(Calls):
     def _load_builtin(self, frame: SymFrame, name: str) -> Value | None:
         table = frame.globals.get("__builtins__", builtins)
         table = table.__dict__ if isinstance(table, types.ModuleType) else table
+        written = self.written_global(table, name)
+        if written is not None:
+            return written[0]
         if name not in table:
             return None
         if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):

@@ -17,6 +17,8 @@ from dynajit.bytecode import Segments
 # makes the call object of a part: (first instruction, slots on the stack, whether it is an exception handler)
 MakePart = Callable[[int, int, bool], Callable[..., Any]]
 Step = tuple[Any, ...]
+# what runs between the program's parts must not meet a builtin that the program has replaced
+_length, _next, _BaseException = len, next, BaseException
 
 
 def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
@@ -30,7 +32,7 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
         if at == -1:
             made.close()
         elif at is not None:
-            next(made)
+            _next(made)
         return made
 
     return make
@@ -74,15 +76,15 @@ def _drive(
             sent = thrown = None
             try:
                 sent = yield value
-            except BaseException as error:
+            except _BaseException as error:
                 thrown = error
         del value
         if thrown is None:
-            step = parts.part(index + 1, len(below) + 1, False)(*below, sent, *cells)
+            step = parts.part(index + 1, _length(below) + 1, False)(*below, sent, *cells)
         else:
             assert instr.handler is not None
             kept = below[: instr.handler_depth]
-            throw = parts.part(instr.handler, len(kept) + 1, True)
+            throw = parts.part(instr.handler, _length(kept) + 1, True)
             step = _throw(throw, kept, thrown, cells)
         sent = thrown = None
 
