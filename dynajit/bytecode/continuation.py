@@ -263,7 +263,8 @@ class Tail:
         parameter in the frame. Neither is where it was, so if the callee is super they are passed; whatever else was
         called gets what the user wrote."""
         code, emitter = self.code, self.emitter
-        if not code.params or (instr.op == "CALL" and "__class__" not in self.cells):
+        arguments = code.code.co_argcount
+        if arguments and instr.op == "CALL" and "__class__" not in self.cells:
             emitter.raw(instr)
             return
         is_call = instr.op == "CALL"
@@ -273,6 +274,14 @@ class Tail:
         emitter.load_const(super)
         emitter.is_op()
         emitter.pop_jump_if_false(otherwise)
+        if not arguments:
+            emitter.call_function(
+                lambda: emitter.load_const(RuntimeError), lambda: emitter.load_const("super(): no arguments"), 1
+            )
+            emitter.op("RAISE_VARARGS", 1)
+            emitter.mark(otherwise)
+            emitter.raw(instr)
+            return
         if is_call:
             emitter.load_deref("__class__")
             self._load_first_parameter()

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 def same(fn: Callable[..., Any], *args: Any) -> Any:
@@ -474,3 +476,58 @@ def test_submodules_are_imported_by_from(tmp_path: Any, monkeypatch: pytest.Monk
     finally:
         for name in ("found_package", "found_package.inner"):
             sys.modules.pop(name, None)
+
+
+class _NoArguments:
+    def none() -> Any:  # type: ignore[misc]
+        return super().none
+
+    def starred(*args: Any) -> Any:
+        return super()
+
+    def caught(**named: Any) -> str:
+        try:
+            super()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+
+@pytest.mark.parametrize("name", ["none", "starred", "caught"])
+def test_super_without_arguments(name: str) -> None:
+    assert_same(getattr(_NoArguments, name))
+
+
+def test_super_of_a_class_alone() -> None:
+    class Base:
+        def value(self, x: Any) -> Any:
+            return x + 1
+
+    class Derived(Base):
+        def value(self, x: Any) -> Any:
+            return self.__super.value(x) * 2  # type: ignore[attr-defined]
+
+        def prepare(self, x: Any) -> Any:
+            Derived._Derived__super = super(Derived)  # type: ignore[attr-defined]
+            return self.value(x)
+
+    assert_same(lambda x: Derived().prepare(x), torch.ones(3))
+
+
+def test_a_builtin_that_is_written_and_then_called() -> None:
+    import builtins
+
+    def replace() -> None:
+        builtins.len = lambda found: 4  # type: ignore[assignment]
+
+    def fn(x: Any) -> Any:
+        kept = builtins.len
+        found = [len(range(7))]
+        replace()
+        try:
+            found.append(len(range(7)))
+        finally:
+            builtins.len = kept
+        return x + found[0], found
+
+    assert_same(fn, torch.ones(3))

@@ -253,6 +253,8 @@ def vars_(tx: Tracer, obj: Value | None = None) -> Value:
 
 @constructor(super)
 def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
+    if cls is not None and (obj is None or (isinstance(obj, ConstVal) and obj.value is None)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "super() of a class without an object")
     if cls is None or obj is None:
         frame = tx.frames[-1]  # type: ignore[attr-defined]
         if not frame.code_object.co_argcount:
