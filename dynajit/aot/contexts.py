@@ -78,6 +78,14 @@ def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+def _returns_views(gm: torch.fx.GraphModule) -> bool:
+    """Whether a result shares memory with an input and is not that input."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    memories = {_memory(node.meta.get("example_value")) for node in inputs} - {None}
+    returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
+    return any(_memory(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
+
+
 def _memory(value: Any) -> int | None:
     """What tells tensors apart that share memory from those that don't."""
     if not isinstance(value, torch.Tensor):
@@ -112,6 +120,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
             return "the number of a loop's iterations is known when it runs"
         if node.target in (_ENTER, _EXIT):
             return "it enters inference mode on its way"
+        if node.target is torch._C._set_grad_enabled and node.args[0] is not False and _returns_views(gm):
+            return "it turns gradients on and returns views of its inputs, which know the mode that they were made in"
         if node.op == "call_method" and node.target == "requires_grad_" and not has_levels(gm):
             return "it makes leaves of the autograd graph"
     return None

@@ -134,7 +134,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
     if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:
-        target = name = "new_empty"  # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
+        # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
+        target = name = "new_empty"
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}

@@ -108,3 +108,14 @@ def test_what_aotautograd_refuses_runs(fn: Callable[..., Any], backend: str) -> 
     y, other_y = (t.t() if t.dim() else torch.ones(3, 2) for t in (x, other))
     wanted, got = fn(x, y), dynajit.compile(fn, backend=backend)(other, other_y)
     assert torch.equal(wanted, got) and torch.equal(x, other) and x.stride() == other.stride()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+def test_a_view_is_made_in_the_mode_of_its_line(backend: str) -> None:
+    def fn(x: torch.Tensor) -> None:
+        torch.set_grad_enabled(True)
+        v = x.view(-1)
+        v.mul_(2)
+
+    with torch.no_grad(), pytest.raises(RuntimeError, match="a view of a leaf Variable"):
+        dynajit.compile(fn, backend=backend)(torch.ones(3, requires_grad=True))
