@@ -54,6 +54,7 @@ class GraphInput:
         self.strides: list[int | None] | None = None
         self.version = version_of(fake) if symbol is None else 0
         self.layout = _layout(fake) if symbol is None else None
+        self.foreign = False  # its memory belongs to no storage of torch's: another input may share it
 
     @property
     def mutated(self) -> bool:
@@ -107,6 +108,12 @@ class GraphBuilder:
             if entry.symbol is not None:
                 del self._symbol_nodes[entry.symbol]
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
+
+    def conflict(self) -> bool:
+        """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
+        tensors = [entry for entry in self.inputs if entry.symbol is None]
+        foreign = any(entry.foreign for entry in tensors)
+        return foreign and len(tensors) > 1 and any(entry.mutated for entry in tensors)
 
     # -- growing
 

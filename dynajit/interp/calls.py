@@ -21,7 +21,7 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
-from dynajit.values import arrays, operators
+from dynajit.values import arrays, graph_arrays, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
@@ -88,6 +88,8 @@ class Calls(Tracer):
                 return torch_op(self, "call_function", real, args, kwargs)
             if is_pure(real):
                 return self.fold(real, args, kwargs)
+            if graph_arrays.computes(real, args, kwargs):
+                return graph_arrays.call(self, real, args, kwargs)
             if arrays.known_python_function(real):
                 return arrays.compute(self, real, args, kwargs)
             if policy.is_marked_constant(real):
@@ -149,6 +151,8 @@ class Calls(Tracer):
         attribute = tensor_attribute(fn)
         if attribute is not None and args and isinstance(args[0], (TensorVal, SubTensorVal)):
             return args[0].getattr(self, attribute)
+        if graph_arrays.computes(fn, args, kwargs):
+            return graph_arrays.call(self, fn, args, kwargs)
         of_numpy = arrays.known_function(fn)
         if of_numpy is not None:
             return arrays.compute(self, of_numpy, args, kwargs)

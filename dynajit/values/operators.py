@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from dynajit.report import breaks
+from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical
 from dynajit.values.deque import DequeVal
 from dynajit.values.formatting import format_percent
 from dynajit.values.functions import FunctionVal
+from dynajit.values.graph_arrays import GraphArrayVal
 from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
@@ -80,6 +82,8 @@ def unary(tx: Tracer, op: str, value: Value) -> Value:
     function, method = UNARY[op]
     if computes_as_tensor(value, method):
         return tx.torch_op("call_function", function, [value], {})
+    if isinstance(value, GraphArrayVal):
+        return graph_arrays.operate(tx, function, [value])
     if isinstance(value, ObjVal):
         return value.call_special(tx, method, direct=True)
     return tx.fold(function, [value])
@@ -107,6 +111,10 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         and _container_inplace(tx, symbol, left, right)
     ):
         return left
+    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
+        if inplace and isinstance(left, GraphArrayVal) and not left.is_scalar:
+            return left.inplace(tx, BINARY[symbol][0], right)
+        return graph_arrays.operate(tx, BINARY[symbol][0], [left, right])
     if inplace and isinstance(left, ArrayVal) and not left.is_scalar:
         return left.inplace(tx, INPLACE[symbol], right)
     own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
@@ -316,6 +324,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return _user_compare(tx, symbol, left, right, method, reflected)
+    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
+        return graph_arrays.operate(tx, function, [left, right])
     if isinstance(left, ArrayVal) or isinstance(right, ArrayVal):
         return compute(tx, function, [left, right], {})
     own = _own_operator(tx, left, method)

@@ -27,7 +27,7 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
-from dynajit.values import overrides
+from dynajit.values import graph_arrays, overrides
 from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
@@ -119,6 +119,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     """
     if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
         return make_tensor(tx, target, args, kwargs)
+    if args and isinstance(args[0], graph_arrays.GraphArrayVal) and target in TENSOR_MAKERS:
+        return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
     if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
         device = _default_device(tx)
         kwargs = {**kwargs, "device": device} if device is not None else kwargs
@@ -156,6 +158,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     _note_data(tx, node, result)
     if None in versions or _versions(fakes) != versions:
         node.meta["changes"] = True
+        if tx.graph.conflict():
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
     if result is None:
         tx.graph.impure = True
         if target is not torch._assert_async:

@@ -91,8 +91,6 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "backward": breaks.BACKWARD,
     "item": breaks.DATA_DEPENDENT,
     "tolist": breaks.DATA_DEPENDENT,
-    "numpy": breaks.UNSUPPORTED_TENSOR,
-    "__array__": breaks.UNSUPPORTED_TENSOR,
     "data_ptr": breaks.UNSUPPORTED_TENSOR,
     "storage": breaks.UNSUPPORTED_TENSOR,
     "untyped_storage": breaks.UNSUPPORTED_TENSOR,
@@ -279,6 +277,8 @@ class TensorVal(Value):
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
+        if name in ("numpy", "__array__"):
+            return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
         if name == "size":
             return self._size(tx, args, kwargs)
         if name == "tolist":

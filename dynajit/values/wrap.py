@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from dynajit import _C
@@ -26,6 +27,7 @@ from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, k
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.symbols import is_symbolic
+from dynajit.values import graph_arrays
 from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy, wrap_scalar
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
@@ -174,6 +176,14 @@ def _computes_plainly(kind: type) -> bool:
         and getattr(kind, "__torch_dispatch__", None) is dispatch
         and getattr(kind, "__getattribute__", None) is object.__getattribute__
     )
+
+
+@wraps_type(numpy.ndarray)
+def _array(tx: Tracer, obj: Any, source: Source) -> Value:
+    found = graph_arrays.outside(tx, obj, source)
+    if found is None:
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a NumPy array that torch can't look at")
+    return found
 
 
 @wraps_type(tuple, torch.Size)

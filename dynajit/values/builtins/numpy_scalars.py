@@ -1,15 +1,17 @@
-"""Models of NumPy's scalar classes, and of `torch.from_numpy`."""
+"""Models of NumPy's scalar classes, and of what leads from tensors to arrays and back."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import torch
 
 from dynajit.report import breaks
-from dynajit.values import arrays
+from dynajit.values import arrays, graph_arrays
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
+from dynajit.values.tensor import TensorVal
 
 
 def _register(kind: Any) -> None:
@@ -22,8 +24,30 @@ for _kind in arrays.SCALARS:
     _register(_kind)
 
 
+@builtin(torch.Tensor.numpy, torch.Tensor.__array__)
+def tensor_numpy(tx: Tracer, tensor: Value) -> Value:
+    assert isinstance(tensor, TensorVal)
+    return graph_arrays.of_tensor(tx, tensor)
+
+
+def _register_maker(fn: Any) -> None:
+    @builtin(fn)
+    def model(tx: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+        if isinstance(obj, TensorVal):
+            obj = graph_arrays.of_tensor(tx, obj)
+        if graph_arrays.holds([obj]):
+            return graph_arrays.call(tx, fn, [obj, *args], kwargs)
+        return arrays.compute(tx, fn, [obj, *args], kwargs)
+
+
+for _maker in (numpy.asarray, numpy.ascontiguousarray, numpy.array):
+    _register_maker(_maker)
+
+
 @builtin(torch.from_numpy)
 def from_numpy(tx: Tracer, array: Value) -> Value:
+    if isinstance(array, graph_arrays.GraphArrayVal):
+        return graph_arrays.make_tensor(tx, torch.from_numpy, array, [], {})
     if isinstance(array, arrays.ArrayVal) and not array.is_scalar:
         return arrays.make_tensor(tx, torch.from_numpy, [array], {})
     raise GraphBreak(breaks.UNKNOWN_CALL, f"torch.from_numpy of {array.describe()}")

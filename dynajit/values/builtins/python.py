@@ -19,7 +19,7 @@ import torch
 from dynajit.config import config
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values import operators, polyfills
+from dynajit.values import graph_arrays, operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
@@ -549,6 +549,8 @@ def abs_(tx: Tracer, value: Value) -> Value:
         return tx.torch_op("call_function", abs, [value], {})
     if isinstance(value, ObjVal):
         return value.call_special(tx, "__abs__")
+    if graph_arrays.holds([value]):
+        return graph_arrays.operate(tx, abs, [value])
     return tx.fold(abs, [value])
 
 
