@@ -3,7 +3,7 @@
 In: the decoded `Code` of a generator function. Out: `Segments` (which locals and cells the parts share, what is on the
 stack at each stop), or None if it can't be cut; from it the code object of a part (`build_segment`). A part takes the
 stack's slots, the locals and the cells, all of these as cell objects, and returns the stack with the index of the
-instruction to stop at: YIELD_VALUE, or one that returns. Delegation (`yield from`) is not cut.
+instruction to stop at: YIELD_VALUE, SEND (where `yield from` begins), or one that returns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dynajit.bytecode.cfg import reachable_from, successors
 from dynajit.bytecode.continuation import Tail, new_names, push_stack
 from dynajit.bytecode.decode import Code, Instr
 
-_STOPS = frozenset({"YIELD_VALUE", "RETURN_VALUE", "RETURN_CONST"})
-_REFUSED = frozenset({"SEND", "GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN"})
+_STOPS = frozenset({"YIELD_VALUE", "SEND", "RETURN_VALUE", "RETURN_CONST"})
+_REFUSED = frozenset({"GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "UNKNOWN"})
 # they look at what lies below what they pop
 _PEEKS = {
     *("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "RERAISE"),
@@ -43,6 +43,17 @@ class Segments(NamedTuple):
     def yields(self, index: int) -> bool:
         """Whether the generator is suspended at this stop."""
         return self.code.instrs[index].op == "YIELD_VALUE"
+
+    def delegates(self, index: int) -> bool:
+        """Whether another iterator's values are given from this stop on."""
+        return self.code.instrs[index].op == "SEND"
+
+    def delegation(self, index: int) -> int | None:
+        """The SEND whose value is given at this yield; None: the value is the generator's own."""
+        before = index - 1
+        while before >= 0 and self.code.instrs[before].op == "NOP":
+            before -= 1
+        return before if before >= 0 and self.delegates(before) else None
 
 
 def segments(code: Code) -> Segments | None:

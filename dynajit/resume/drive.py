@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from dynajit import _C
@@ -18,7 +19,8 @@ from dynajit.bytecode import Segments
 MakePart = Callable[[int, int, bool], Callable[..., Any]]
 Step = tuple[Any, ...]
 # what runs between the program's parts must not meet a builtin that the program has replaced
-_length, _next, _BaseException = len, next, BaseException
+_length, _next, _hasattr = len, next, hasattr
+_BaseException, _GeneratorExit, _StopIteration = BaseException, GeneratorExit, StopIteration
 
 
 def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
@@ -65,28 +67,63 @@ def _drive(
     del stack
     while True:
         *below, value, index = step
-        if not cut.yields(index):
-            return value
         del step
+        delegation = cut.delegation(index) if cut.yields(index) else None
+        if delegation is not None:
+            # where it stood when it was made: the iterator has given a value already
+            giving, index, following = _going_on(below.pop()), delegation, cut.code.instrs[delegation].target
+        elif cut.delegates(index):
+            giving, following = below.pop(), cut.code.instrs[index].target
+        elif cut.yields(index):
+            giving, following = None, index + 1
+        else:
+            return value
         instr = cut.code.instrs[index]
         if instr.handler is None:
-            sent = yield value
+            sent = (yield value) if giving is None else (yield from giving)
             thrown = None
         else:
             sent = thrown = None
             try:
-                sent = yield value
+                sent = (yield value) if giving is None else (yield from giving)
             except _BaseException as error:
                 thrown = error
         del value
+        giving = None
         if thrown is None:
-            step = parts.part(index + 1, _length(below) + 1, False)(*below, sent, *cells)
+            assert following is not None
+            step = parts.part(following, _length(below) + 1, False)(*below, sent, *cells)
         else:
             assert instr.handler is not None
-            kept = below[: instr.handler_depth]
+            kept = [*below, None, None][: instr.handler_depth]
             throw = parts.part(instr.handler, _length(kept) + 1, True)
             step = _throw(throw, kept, thrown, cells)
         sent = thrown = None
+
+
+def _going_on(receiver: Any) -> Generator[Any, Any, Any]:
+    """What `yield from` does with an iterator that has given a value (PEP 380); the first step is for who makes it."""
+    value: Any = None
+    step: Any
+    while True:
+        try:
+            sent = yield value
+        except _GeneratorExit:
+            if _hasattr(receiver, "close"):
+                receiver.close()
+            raise
+        except _BaseException as error:
+            if not _hasattr(receiver, "throw"):
+                raise
+            step = partial(receiver.throw, error)
+        else:
+            step = partial(_next, receiver) if sent is None else partial(receiver.send, sent)
+        try:
+            value = step()
+        except _StopIteration as end:
+            return end.value
+        finally:
+            step = sent = None
 
 
 def _throw(part: Callable[..., Any], stack: list[Any], error: BaseException, cells: tuple[Any, ...]) -> Step:
