@@ -1,49 +1,82 @@
 """NumPy's functions as nodes of a graph.
 
-In: the name of one of NumPy's functions, or of a method of its arrays, and tensors in place of arrays. Out: what
-`torch._numpy`, NumPy's interface in torch's operations, gives for them, with tensors in place of arrays.
+In: the name of one of NumPy's functions, or of a method or attribute of its arrays, and tensors in place of arrays.
+Out: what NumPy gives for them, with tensors in place of arrays. While a graph is traced further, on tensors that stand
+for others, it is `torch._numpy` that computes: NumPy's interface in torch's operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+_METHOD = "ndarray."
+
 
 def numpy_call(name: str, *args: Any, **kwargs: Any) -> Any:
-    """`numpy.<name>(*args, **kwargs)`; `ndarray.<name>` is a method of the first argument."""
-    ndarray: Any = function_of("ndarray")
-
-    def to_array(leaf: Any) -> Any:
-        return ndarray(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    def to_tensor(leaf: Any) -> Any:
-        return leaf.tensor if isinstance(leaf, ndarray) else leaf
-
-    found = function_of(name)(*pytree.tree_map(to_array, args), **pytree.tree_map(to_array, kwargs))
+    """`numpy.<name>(*args, **kwargs)`; `ndarray.<name>` is a method or attribute of the first argument."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    module, to_array, to_tensor = _NUMPY if all(map(_is_real, tensors)) else _TORCH
+    args, kwargs = pytree.tree_map_only(torch.Tensor, to_array, (args, kwargs))
+    if name.startswith(_METHOD):
+        found = getattr(args[0], name[len(_METHOD) :])
+        found = found(*args[1:], **kwargs) if callable(found) else found
+    else:
+        found = getattr(module(), name)(*args, **kwargs)
     return pytree.tree_map(to_tensor, found)
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    """The function of `torch._numpy`; AttributeError if it has none of that name."""
+def is_known(name: str) -> bool:
+    """Whether torch computes what goes by that name."""
+    module = _torch_numpy()
+    return hasattr(module.ndarray, name[len(_METHOD) :]) if name.startswith(_METHOD) else hasattr(module, name)
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._is_functional_tensor(tensor)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
+def _torch_numpy() -> Any:
     import torch._numpy  # which most programs don't need
 
-    found: Any = torch._numpy
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return torch._numpy
+
+
+def _from_numpy(found: Any) -> Any:
+    numpy = _numpy()
+    return torch.from_numpy(numpy.asarray(found)) if isinstance(found, (numpy.ndarray, numpy.generic)) else found
+
+
+def _to_torch_numpy(tensor: torch.Tensor) -> Any:
+    return _torch_numpy().ndarray(tensor)
+
+
+def _from_torch_numpy(found: Any) -> Any:
+    return found.tensor if isinstance(found, _torch_numpy().ndarray) else found
+
+
+_NUMPY = _numpy, torch.Tensor.numpy, _from_numpy
+_TORCH = _torch_numpy, _to_torch_numpy, _from_torch_numpy
 
 
 def array_as_tensor(array: Any) -> torch.Tensor:
     """A tensor in an array's memory. Raises TypeError for what is no plain array that torch could write."""
-    import numpy
-
-    if type(array) is not numpy.ndarray or not array.flags.writeable or array.flags.writebackifcopy:
+    if type(array) is not _numpy().ndarray or not array.flags.writeable or array.flags.writebackifcopy:
         raise TypeError("no array that can be written")
     return torch.from_numpy(array)
 
 
-__all__ = ["array_as_tensor", "function_of", "numpy_call"]
+__all__ = ["array_as_tensor", "is_known", "numpy_call"]

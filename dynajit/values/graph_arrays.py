@@ -1,7 +1,7 @@
 """NumPy's arrays and scalars that a graph computes.
 
 In: `tensor.numpy()`, a real array with its source, or a NumPy function of such arrays. Out: `GraphArrayVal`, a tensor
-of the graph that the program knows as an array. The operation becomes a node that calls `torch._numpy`. What NumPy
+of the graph that the program knows as an array. The operation becomes a node (`graph/numpy_call.py`). What NumPy
 would give, its type, dtype, shape, strides and whose memory it looks at, is found by calling NumPy on arrays of ones;
 where torch would give something else, and where the shape depends on the numbers, the graph ends.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 import torch
 
-from dynajit.graph.numpy_call import array_as_tensor, function_of, numpy_call
+from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
@@ -117,7 +117,7 @@ class GraphArrayVal(Value):
         if name == "shape":
             return TupleVal(tx.unpack(self.tensor.getattr(tx, "shape")))
         if name in ("T", "real", "imag"):
-            return compute(tx, operator.attrgetter(name), f"ndarray.{name}.fget", [self], {})
+            return compute(tx, operator.attrgetter(name), f"ndarray.{name}", [self], {})
         if name in ("item", "tolist", "__float__", "__int__", "__bool__"):
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{name}() of {self.describe()}")
         if name in _METHODS:
@@ -378,10 +378,8 @@ def compute(
     tx: Tracer, function: Callable[..., Any], name: str, args: Sequence[Value], kwargs: dict[str, Value]
 ) -> Value:
     """The node that computes `function`, which `numpy_call` knows by `name`."""
-    try:
-        function_of(name)
-    except AttributeError:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"torch has no numpy.{name}") from None
+    if not is_known(name):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"torch has no numpy.{name}")
     samples, named = [_sample(arg) for arg in args], {key: _sample(arg) for key, arg in kwargs.items()}
     try:
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
