@@ -150,16 +150,25 @@ struct Recorder : Listener {
         }
     }
 
+    bool lies_in(const std::vector<int> &slots, int root) const
+    {
+        return std::any_of(slots.begin(), slots.end(),
+                           [&](int slot) { return slot >= 0 && roots[static_cast<size_t>(slot)] == root; });
+    }
+
     bool read_by_operator(int root) const
     {
         for (const Step &step : run.plan.steps) {
             if (const ExternStep *call = std::get_if<ExternStep>(&step)) {
                 for (const Patch &patch : call->patches) {
-                    for (int slot : patch.slots) {
-                        if (slot >= 0 && roots[static_cast<size_t>(slot)] == root) {
-                            return true;
-                        }
+                    if (lies_in(patch.slots, root)) {
+                        return true;
                     }
+                }
+            }
+            else if (const PythonStep *python = std::get_if<PythonStep>(&step)) {
+                if (lies_in(python->inputs, root)) {
+                    return true;
                 }
             }
         }

@@ -28,7 +28,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import tiling
+from dynajit.codegen.triton import side_by_side, tiling
 from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -134,6 +134,7 @@ class _Planner:
             else:
                 self._extern(unit)
         outputs = tuple(self._output(value) for value in program.outputs)
+        self._finish()
         plan = Plan(
             program.name,
             self._source(),
@@ -148,6 +149,9 @@ class _Planner:
             eager=gm.forward if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None,
         )
         return plan_memory(plan)
+
+    def _finish(self) -> None:
+        """Last changes to the steps."""
 
     def _buffer(self, tensor: Tensor) -> str:
         """The name of the buffer that holds the tensor."""
@@ -330,6 +334,12 @@ class _TritonPlanner(_Planner):
             found = GpuKernel(name, rename(printed.text, name), pointers, printed.warps, ops, lines)
             self.kernels[key] = found
         return found.name
+
+    def _finish(self) -> None:
+        self.steps, kernels = side_by_side.merged(
+            self.steps, {kernel.name: kernel for kernel in self.kernels.values()}, self.buffers
+        )
+        self.kernels = {kernel.name: kernel for kernel in kernels}
 
     def _source(self) -> str:
         return "\n".join(kernel.text for kernel in self.kernels.values())

@@ -15,14 +15,18 @@ from typing import Any, Protocol
 import torch
 
 from dynajit.loopir.builder import Builder, affine
-from dynajit.loopir.index import Index
+from dynajit.loopir.index import Index, contiguous_strides
 from dynajit.loopir.lower_pieces import below, guard
-from dynajit.loopir.nodes import Pointwise, Shape, Tensor, Value, const
+from dynajit.loopir.nodes import Pointwise, Shape, Value, const
 
 aten = torch.ops.aten
 
 # Elements of two bytes that fast kernels of cuBLAS read and write at a time: rows start at multiples of so many.
 ALIGNED = 8
+# Products with a shorter side, and patches of images with less of anything, are not worth copies.
+SHORT, FEW = 512, 128
+# Rows of a product from which on its result is written with longer rows than were asked for.
+MANY_ROWS = 1024
 REWRITES: dict[Any, Callable[..., Any]] = {}
 
 
@@ -30,13 +34,16 @@ class Caller(Protocol):
     """What a rewrite works with."""
 
     build: Builder
-    padded: dict[Tensor, Value]
+    padded: list[tuple[Value, Value]]
 
     def call(self, target: Any, args: Any, shape: Shape, stride: Shape, dtype: torch.dtype) -> Value:
         """Call the operator: the result as a tensor in memory."""
 
     def in_place_of(self, old: Value, new: Value) -> None:
         """From here on `new`, which has the same elements, is read in place of `old`."""
+
+    def program_keeps(self) -> bool:
+        """Does the graph keep something for a backward graph?"""
 
     def convolutions(self) -> int:
         """How many there are in a graph that keeps nothing for a backward graph, else 0."""
@@ -57,21 +64,35 @@ def rewrite(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @rewrite(aten.mm.default)
 def _mm(calls: Caller, a: Value, b: Value) -> Value | None:
-    if a.dtype not in (torch.bfloat16, torch.float16):
+    return _product(calls, None, a, b)
+
+
+@rewrite(aten.addmm.default)
+def _addmm(calls: Caller, bias: Value, a: Value, b: Value) -> Value | None:
+    return _product(calls, bias, a, b)
+
+
+def _product(calls: Caller, bias: Value | None, a: Value, b: Value) -> Value | None:
+    """bias + a @ b for a bias of one row."""
+    if a.dtype not in (torch.bfloat16, torch.float16) or (bias is not None and bias.shape != (b.shape[1],)):
         return None
     (rows, length), columns = a.shape, b.shape[1]
-    if min(rows, columns, length) < 512:
+    if min(rows, columns, length) < SHORT:
         return None
     known = _copy_of_turned(calls, a)
     if length % ALIGNED:
         a, b = _padded(calls, a, 1), _padded(calls, b, 0)
     elif known is not None:
         a = known
-    wide = _padded(calls, b, 1) if columns % ALIGNED and rows >= 1024 else b
+    wide = _padded(calls, b, 1) if columns % ALIGNED and rows >= MANY_ROWS else b
     if wide is b and known is None and length % ALIGNED == 0:
         return None
     out_columns = wide.shape[1]
-    result = calls.call(aten.mm.default, (a, wide), (rows, out_columns), (out_columns, 1), a.dtype)
+    if bias is None:
+        result = calls.call(aten.mm.default, (a, wide), (rows, out_columns), (out_columns, 1), a.dtype)
+    else:
+        row = bias if wide is b else _padded(calls, bias, 0)
+        result = calls.call(aten.addmm.default, (row, a, wide), (rows, out_columns), (out_columns, 1), a.dtype)
     if out_columns == columns:
         return result
     return calls.build.view(result, (rows, columns), lambda axes: axes)
@@ -83,10 +104,12 @@ def _up(size: int) -> int:
 
 def _copy_of_turned(calls: Caller, a: Value) -> Value | None:
     """A transposed tensor of which there is a padded copy, as the transposed of that copy."""
-    found = calls.padded.get(a.root)
-    if found is None or found.shape != (a.shape[1], a.shape[0]) or a.position != (a.root.axes[0], a.root.axes[1])[::-1]:
-        return None
-    return calls.build.view(found, a.shape, lambda axes: (axes[1], axes[0]))
+    for original, copy in calls.padded:
+        if original.root is a.root and original.shape == a.shape[::-1]:
+            turned = calls.build.view(original, a.shape, lambda axes: (axes[1], axes[0]))
+            if turned.position == a.position:
+                return calls.build.view(copy, a.shape, lambda axes: (axes[1], axes[0]))
+    return None
 
 
 def _padded(calls: Caller, x: Value, dim: int) -> Value:
@@ -95,8 +118,8 @@ def _padded(calls: Caller, x: Value, dim: int) -> Value:
     size = shape[dim]
     shape[dim] = _up(size)
     layout = affine(x)
-    turned = layout is not None and layout[0][0] == 1 and layout[0][1] != 1
-    stride = (1, shape[0]) if turned else (shape[1], 1)
+    turned = layout is not None and len(shape) == 2 and layout[0][0] == 1 and layout[0][1] != 1
+    stride = (1, shape[0]) if turned else contiguous_strides(shape)
     zero = const(0, x.dtype)
 
     def body(axes: tuple[Index, ...]) -> Any:
@@ -104,8 +127,8 @@ def _padded(calls: Caller, x: Value, dim: int) -> Value:
         return guard([inside], calls.build.element(x, axes), zero)
 
     made = calls.build.pointwise(tuple(shape), body, stride)
-    if x.whole and dim == 1:
-        calls.padded[x.root] = calls.build.view(made, x.shape, lambda axes: axes)
+    if dim == 1:
+        calls.padded.append((x, calls.build.view(made, x.shape, lambda axes: axes)))
     return made
 
 
@@ -126,7 +149,13 @@ def _convolution(
     groups: int,
     shape: Shape = (),
 ) -> Value | None:
-    if transposed or groups != 1 or len(x.shape) != 4 or calls.convolutions() < 2:
+    if transposed or groups != 1 or len(x.shape) != 4:
+        return None
+    if tuple(stride) == tuple(weight.shape[2:]) and not any(padding) and all(step == 1 for step in dilation):
+        found = _patches(calls, x, weight, bias, shape)
+        if found is not None:
+            return found
+    if calls.convolutions() < 2:
         return None
     if min(weight.shape[:2]) < 16 or not _tensor_cores(x.dtype):
         return None
@@ -139,6 +168,32 @@ def _convolution(
         calls.in_place_of(x, copy)
     args = (copy, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return calls.call(aten.convolution.default, args, shape, _channels_last(shape), x.dtype)
+
+
+def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: Shape) -> Value | None:
+    """Windows that lie side by side, as where images are cut in patches: the product of a matrix of patches with the
+    weight, in place of a general convolution and of copies into its layout."""
+    batch, channels_out, height, width = shape
+    _, channels, high, wide = weight.shape
+    length = channels * high * wide
+    if x.dtype not in (torch.bfloat16, torch.float16) or high * wide == 1 or calls.program_keeps():
+        return None
+    if length % ALIGNED or channels_out % ALIGNED or min(batch * height * width, length, channels_out) < FEW:
+        return None
+
+    def patch(axes: tuple[Index, ...]) -> Any:
+        n, row, column, channel, down, across = axes
+        return calls.build.element(x, (n, channel, row * high + down, column * wide + across))
+
+    cut = calls.build.pointwise((batch, height, width, channels, high, wide), patch)
+    rows = calls.build.reshape(cut, (batch * height * width, length))
+    columns = calls.build.view(
+        calls.build.reshape(weight, (channels_out, length)), (length, channels_out), lambda axes: (axes[1], axes[0])
+    )
+    target, given = (aten.mm.default, (rows, columns)) if bias is None else (aten.addmm.default, (bias, rows, columns))
+    product = calls.call(target, given, (batch * height * width, channels_out), (channels_out, 1), x.dtype)
+    last = calls.build.reshape(product, (batch, height, width, channels_out))
+    return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
 
 
 def _tensor_cores(dtype: torch.dtype) -> bool:

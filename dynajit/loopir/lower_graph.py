@@ -108,7 +108,7 @@ class _Lowering:
         self.line = (object(), "")
         self.sizes = SizeTable()
         self.bound: set[str] = set()
-        self.padded: dict[Tensor, Value] = {}
+        self.padded: list[tuple[Value, Value]] = []
         self.calling: Any = None
 
     def run(self) -> Program:
@@ -301,9 +301,13 @@ class _Lowering:
             if isinstance(value, Value) and value.root is old.root and value.whole:
                 self.values[node] = replace(new, stride=value.stride)
 
+    def program_keeps(self) -> bool:
+        """As `Caller` says."""
+        return self.program.returns is not None
+
     def convolutions(self) -> int:
         """As `Caller` says."""
-        if self.program.returns is not None:
+        if self.program_keeps():
             return 0
         return sum(node.target is aten.convolution.default for node in self.gm.graph.nodes)
 

@@ -65,6 +65,7 @@ class _Writer:
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
         self.tensors = tensors_used(plan)
         self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
+        self.referred = _referred(plan)
         self.laid_out = _laid_out(plan) if plan.device.type == "cpu" else None
         # Memory from torch's allocators starts at multiples of 16; inputs and results of operators may not.
         self.aligned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)}
@@ -115,19 +116,25 @@ class _Writer:
         raise AssertionError(step)
 
     def _extern(self, step: ExternStep) -> tuple[Any, ...]:
-        outputs = tuple(-1 if name is None else self.slot(name) for name in step.outputs)
-        if not isinstance(step.target, torch._ops.OpOverload):
-            return self._python(step, outputs)
-        given = self._native_arguments(step)
+        given = self._native_arguments(step) if isinstance(step.target, torch._ops.OpOverload) else None
         if given is None:
-            return self._python(step, outputs)
-        schema = step.target._schema
+            return self._python(step, tuple(-1 if name is None else self.slot(name) for name in step.outputs))
+        schema = step.target._schema  # type: ignore[attr-defined]
         # the graph has a name for a result even where there is none
-        names = step.outputs if schema.returns else ()
+        names = self._native_results(step) if schema.returns else ()
+        outputs = tuple(-1 if name is None else self.slot(name) for name in names)
         check = tuple(int(step.check and self._relied_on(name)) for name in names)
         own = tuple(self._own(name) if checked else -1 for name, checked in zip(names, check, strict=True))
         plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
-        return _EXTERN, schema.name, schema.overload_name, *given, outputs[: len(names)], check, own, plain
+        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, own, plain
+
+    def _native_results(self, step: ExternStep) -> tuple[str | None, ...]:
+        """The results' names, without those of numbers that nothing reads, as attention has."""
+        kinds = [result.type for result in step.target._schema.returns]  # type: ignore[attr-defined]
+        if len(kinds) != len(step.outputs):
+            return step.outputs  # a list of tensors
+        pairs = zip(step.outputs, kinds, strict=True)
+        return tuple(name if name in self.referred or _returns_tensors(kind, 1) else None for name, kind in pairs)
 
     def _relied_on(self, name: str | None) -> bool:
         """Does anything rely on the strides that this result was to have?"""
@@ -141,7 +148,8 @@ class _Writer:
         """The values of the schema's arguments, and which of them are tensors of slots; None where an argument or
         result is of a kind that only Python can handle."""
         schema = step.target._schema  # type: ignore[attr-defined]
-        if not all(_returns_tensors(result.type, len(schema.returns)) for result in schema.returns):
+        kept = zip(schema.returns, self._native_results(step)) if schema.returns else ()
+        if not all(name is None or _returns_tensors(result.type, len(schema.returns)) for result, name in kept):
             return None
         values: list[Any] = []
         patches: list[Any] = []
@@ -234,6 +242,13 @@ def _laid_out(plan: Plan) -> set[str]:
     if plan.returns is not None:
         found |= {ref.name for ref in plan.outputs[plan.returns :] if isinstance(ref, BufferRef)}
     return found
+
+
+def _referred(plan: Plan) -> set[str]:
+    """The names that operators and the user read."""
+    trees: list[Any] = [plan.outputs]
+    trees += [(step.args, dict(step.kwargs)) for step in plan.steps if isinstance(step, ExternStep)]
+    return {ref.name for tree in trees for ref in refs_in(tree)}
 
 
 def tensors_used(plan: Plan) -> set[str]:

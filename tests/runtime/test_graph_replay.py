@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dynajit import _C
-from dynajit.codegen.plan import AllocStep, Buffer, BufferRef, GpuKernel, KernelStep, Plan, Step, ViewStep
+from dynajit.codegen.plan import AllocStep, Buffer, BufferRef, ExternStep, GpuKernel, KernelStep, Plan, Step, ViewStep
 from dynajit.runtime import cuda_graphs, native
 
 CPU = torch.device("cpu")
@@ -141,3 +141,19 @@ def test_obstacles(executor: Any) -> None:
     assert "n is no tensor" in cuda_graphs.obstacle(plan(("x", "n"), ("x",), ()))
     assert "nothing to launch" in cuda_graphs.obstacle(plan(("x",), ("x",), ()))
     assert cuda_graphs.obstacle(plan(("x",), ("x",), (AllocStep("x"),))) == ""
+
+
+def test_inputs_that_python_reads_are_not_put_into_the_nodes(driver: ctypes.CDLL) -> None:
+    """What a function of Python's launches hides its addresses, as what an operator launches does."""
+    steps: list[Step] = [
+        ExternStep(lambda x: x.clone(), (BufferRef("x"),), {}, ("c",)),
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+    ]
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xac"}
+    info = (GpuKernel("one", "", ("*fp32", "*fp32"), 1),)
+    plan = Plan("test", "", info, buffers, ("x",), {}, tuple(steps), (BufferRef("a"),))
+    x = torch.randn(8)
+    replay = recorded(driver, native.build(plan, {"one": _C.GpuKernel(b"code", "add_one", 0, 32)}), x)
+    torch.testing.assert_close(replay(x)[0], x + 1)
+    assert replay(torch.randn(8)) is NotImplemented

@@ -39,6 +39,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
+@torch.library.custom_op("dynajit_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x + 1, x.numel()
+
+
 def kernel(symbol: str, make_unaligned: Any = None) -> Any:
     return _C.GpuKernel(b"code", symbol, 0, 32, make_unaligned)
 
@@ -230,3 +235,17 @@ def test_nothing_is_leaked(driver: ctypes.CDLL) -> None:
     del run
     gc.collect()
     assert gone() is None
+
+
+def test_numbers_among_results_that_nothing_reads_need_no_python(driver: ctypes.CDLL) -> None:
+    """As those of torch's attention."""
+    steps: list[Step] = [ExternStep(torch.ops.dynajit_tests.counted.default, (BufferRef("x"),), {}, ("y", "n"), False)]
+    for outputs in (["y"], ["y", "n"]):
+        made = plan(steps, [BufferRef(name) for name in outputs])
+        made.buffers.pop("n")
+        writer = native._Writer(made, {})
+        assert (writer.step(steps[0])[0] == native._EXTERN) == (outputs == ["y"])
+        x = torch.randn(8)
+        found = build(made)(x)
+        torch.testing.assert_close(found[0], x + 1)
+        assert found[1:] == ((8,) if len(outputs) > 1 else ())

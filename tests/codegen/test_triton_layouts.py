@@ -1,0 +1,69 @@
+"""What is generated around a GPU's library calls so that they get layouts for which they have fast kernels: under
+Triton's interpreter and through its compiler for sm_90. The calls themselves are the CPU's here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
+
+from triton_harness import check, compile_all, plan_of
+
+from dynajit.codegen import BufferRef, ExternStep, Plan
+from dynajit.loopir import gpu_calls, lower_matmul
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pays only for large tensors is done to small ones."""
+    for name in ("SHORT", "FEW", "MANY_ROWS"):
+        monkeypatch.setattr(gpu_calls, name, 8)
+    monkeypatch.setattr(lower_matmul, "SMALL", 0)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).bfloat16()
+
+
+def strides(plan: Plan) -> list[list[tuple[int, ...]]]:
+    """Of the tensors that each call gets."""
+    calls = [step for step in plan.steps if isinstance(step, ExternStep)]
+    return [[plan.buffers[arg.name].stride for arg in step.args if isinstance(arg, BufferRef)] for step in calls]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_with_odd_columns(bias: bool) -> None:
+    x, w, b = randn(24, 16), randn(18, 16), randn(18)
+    args = (x, w, b) if bias else (x, w)
+    plan = check(lambda x, w, *b: F.linear(x, w, *b), *args, externs=1, rtol=2e-2, atol=1e-1)
+    assert strides(plan)[0][-2:] == [(16, 1), (1, 16)]
+    compile_all(plan)
+
+
+def test_one_padded_copy_serves_both_products_of_a_gradient() -> None:
+    """What stands in three dimensions and is seen in two as well."""
+
+    def gradients(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = dy.reshape(-1, 18)
+        return rows @ w, rows.t() @ x
+
+    plan = plan_of(gradients, randn(2, 16, 18), randn(32, 24), randn(18, 24))
+    assert strides(plan) == [[(24, 1), (24, 1)], [(1, 24), (24, 1)]]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images_cut_in_patches(bias: bool, layout: torch.memory_format) -> None:
+    # what is left over of the last row is not read
+    x, w, b = randn(2, 3, 13, 12).to(memory_format=layout), randn(16, 3, 4, 4), randn(16)
+    args = (x, w, b if bias else None)
+
+    def embed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+        return F.conv2d(x, w, b, stride=4).flatten(2).transpose(1, 2) * 2
+
+    plan = check(embed, *(arg for arg in args if arg is not None), externs=1, rtol=2e-2, atol=1e-1)
+    assert "mm" in str(next(step.target for step in plan.steps if isinstance(step, ExternStep)))
+    compile_all(plan)
