@@ -163,6 +163,7 @@ class GuardProgram:
     def n_slots(self) -> int: ...
 
 def set_force_eager(value: bool) -> None: ...
+
 class TrainingCall:
     forward: Callable[..., Any]
     backward: Callable[..., Any]

@@ -139,7 +139,7 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
             plan = _with_separate_objects(made, fused)
             compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
-                compiled = cuda_graphs.record(plan, compiled)
+                compiled = cuda_graphs.record(plan, compiled, phase == "backward")
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
         # OSError: there is no place left to write a kernel to
         _tell(f"{error}; such graphs run operator by operator")

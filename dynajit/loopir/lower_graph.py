@@ -42,13 +42,13 @@ from dynajit.loopir.nodes import (
     SizedFake,
     SizeOrigin,
     Source,
-    Tensor,
     Value,
     const,
 )
 from dynajit.loopir.ops import SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
+from dynajit.loopir.same import Same
 from dynajit.loopir.size import SizeTable, Undecided
 from dynajit.symbols import is_symbolic
 
@@ -110,6 +110,7 @@ class _Lowering:
         self.bound: set[str] = set()
         self.padded: list[tuple[Value, Value]] = []
         self.calling: Any = None
+        self.same = Same()
 
     def run(self) -> Program:
         inputs: list[str] = []
@@ -326,6 +327,8 @@ class _Lowering:
     ) -> None:
         target = target or node.target
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
+        if schema is not None and _only_reads(schema):
+            args, kwargs = _map(self._first, (args, kwargs), Value)
         pure_function = target is operator.getitem
         self.build.order += 1
         extern = Extern(
@@ -345,6 +348,11 @@ class _Lowering:
             aliases=schema is None or any(result.alias_info is not None for result in schema.returns),
         )
         self.program.items.append(extern)
+
+    def _first(self, value: Value) -> Value:
+        """The value, of the first tensor with the same elements."""
+        root = self.same.first(value.root)
+        return value if root is value.root else replace(value, root=root)
 
     # ---- into memory
 
@@ -384,6 +392,11 @@ def _is_lost_view(target: Any, value: Any) -> bool:
         and any(result.alias_info is not None for result in target._schema.returns)
         and affine(value) is None
     )
+
+
+def _only_reads(schema: Any) -> bool:
+    """Whether a call neither writes to its arguments nor gives their memory away."""
+    return not schema.is_mutable and bool(schema.returns) and all(r.alias_info is None for r in schema.returns)
 
 
 def _same_strides(shape: Any, one: Any, other: Any) -> bool:

@@ -2,10 +2,10 @@
 
 In:  a plan for a GPU and its executor.
 Out: `record(plan, call)`: a callable with the executor's inputs and outputs. Its first call runs the plan, its second
-     records it; from then on the graph is replayed. Addresses that change are put into the graph's nodes; inputs that
-     operators of torch's read stay where they are, as parameters do, or are copied if they turn out to move. Outputs
-     are the caller's own; what a forward graph keeps for its backward graph stays where it is, until that has run. What
-     can't be recorded is said once, and runs without.
+     (of a backward graph the third) records it; from then on the graph is replayed. Addresses that change are put into
+     the graph's nodes; inputs that operators of torch's read stay where they are, as parameters do, or are copied if
+     they turn out to move. Outputs are the caller's own; what a forward graph keeps for its backward graph stays where
+     it is, until that has run. What can't be recorded is said once, and runs without.
 What can't be recorded is in `obstacle`.
 """
 
@@ -35,13 +35,13 @@ _told: set[str] = set()
 _lock = ProcessLock()
 
 
-def record(plan: Plan, call: Callable[..., Any]) -> Callable[..., Any]:
+def record(plan: Plan, call: Callable[..., Any], backward: bool = False) -> Callable[..., Any]:
     """The plan as CUDA graphs, one a stream; `call` itself where it can't be."""
     why = obstacle(plan)
     if why:
         _tell(why)
         return call
-    return _Recorded(plan, call)
+    return _Recorded(plan, call, backward)
 
 
 def obstacle(plan: Plan) -> str:
@@ -94,7 +94,7 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
 class _Recorded:
     """A plan and its graphs."""
 
-    def __init__(self, plan: Plan, call: Any) -> None:
+    def __init__(self, plan: Plan, call: Any, backward: bool) -> None:
         self.plan = plan
         self.call = call
         self.source = plan.source
@@ -106,6 +106,8 @@ class _Recorded:
         self.copied: set[int] = set()
         self.recordings = 0
         self.failed = False
+        # What the forward graph keeps stays where it is from its recording on, which is at its second call.
+        self.waits = backward
         index = plan.device.index
         self.index = torch.cuda.current_device() if index is None else index
         self._stream = torch._C._cuda_getCurrentRawStream
@@ -139,6 +141,8 @@ class _Recorded:
         now = [value.data_ptr() for value in inputs]
         before, self.addresses = self.addresses, now
         if before is None:  # kernels and libraries get to know the shapes
+            if self.waits:
+                self.waits, self.addresses = False, None
             return self.call(*inputs)
         with _lock:
             self.copied.update(n for n in self.hidden if before[n] != now[n])

@@ -23,6 +23,10 @@ MULTIPROCESSORS = 132
 PERSISTENT = 16_384
 # What it goes over longer ones in.
 STEP = 4096
+# Arithmetic of a kernel with an erf or two of the like.
+DEAR = 40
+# Columns of a matrix in the cache that one program takes whole: their length, the matrix's elements, how many of them.
+SHORT_COLUMN, CACHED, NARROW = 2048, 1 << 20, 8
 # Rows of at least this many programs are not cut in pieces.
 ENOUGH_PROGRAMS = 2 * MULTIPROCESSORS
 
@@ -123,7 +127,9 @@ def _reduction(kernel: Kernel) -> Tile:
     if length <= min(1024 if single and rows < 8 else PERSISTENT, PERSISTENT):
         r = power_of_two(length)
         x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS), 64))
-        return Tile(x, r, warps=_warps(x * r))
+        warps = _warps(x * r)
+        # Dear arithmetic wants more independent work in each thread.
+        return Tile(x, r, warps=warps // 2 if kernel.cost >= DEAR and warps == 8 else warps)
     pieces = 1
     if single and rows < ENOUGH_PROGRAMS:
         pieces = max(1, min(ceil_div(4 * MULTIPROCESSORS, rows), length // STEP))
@@ -147,6 +153,10 @@ def _columns(kernel: Kernel, rows: int, length: int) -> Tile:
         return Tile(x, power_of_two(length), warps=8 if x * length > 2048 else 4)
     if length <= 32:
         return Tile(x, power_of_two(length), warps=4)
+    if length <= SHORT_COLUMN and rows * length <= CACHED:
+        # What pieces of columns gave: all programs there can be, each with a few columns at once.
+        x, r = min(x, NARROW), power_of_two(length)
+        return Tile(x, r, warps=max(1, min(8, x * r // 1024)))
     programs = ceil_div(rows, x)
     pieces = 1
     if can_split(kernel) and programs < 4 * MULTIPROCESSORS:
