@@ -72,13 +72,13 @@ CuFunction load_function(GpuKernel *kernel, const char *cubin, const char *symbo
 
 PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"cubin", "symbol", "shared", "threads", "make_unaligned", nullptr};
+    static const char *names[] = {"cubin", "symbol", "shared", "threads", "make_unaligned", "scratch", nullptr};
     const char *cubin, *symbol;
-    unsigned shared, threads;
+    unsigned shared, threads, scratch = 0;
     PyObject *make_unaligned = Py_None;
     Py_ssize_t length;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sII|O:GpuKernel", const_cast<char **>(names), &cubin, &length,
-                                     &symbol, &shared, &threads, &make_unaligned)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sII|OI:GpuKernel", const_cast<char **>(names), &cubin, &length,
+                                     &symbol, &shared, &threads, &make_unaligned, &scratch)) {
         return nullptr;
     }
     KernelObject *self = reinterpret_cast<KernelObject *>(type->tp_alloc(type, 0));
@@ -90,6 +90,7 @@ PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->kernel->function = load_function(self->kernel, cubin, symbol, shared);
         self->kernel->shared = shared;
         self->kernel->threads = threads;
+        self->kernel->scratch = scratch;
         self->kernel->make_unaligned = make_unaligned == Py_None ? nullptr : Py_NewRef(make_unaligned);
     }
     catch (const std::exception &error) {
@@ -152,7 +153,7 @@ PyObject *open_driver_at(PyObject *, PyObject *path)
 }
 
 PyType_Slot kernel_slots[] = {
-    {Py_tp_doc, const_cast<char *>("GpuKernel(cubin, symbol, shared, threads, make_unaligned=None)\n--\n\n"
+    {Py_tp_doc, const_cast<char *>("GpuKernel(cubin, symbol, shared, threads, make_unaligned=None, scratch=0)\n--\n\n"
                                    "A kernel loaded into the current device's context.")},
     {Py_tp_new, reinterpret_cast<void *>(kernel_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(kernel_dealloc)},

@@ -87,6 +87,7 @@ struct GpuKernel {
     CuFunction unaligned = nullptr;
     unsigned shared = 0, threads = 0;
     unsigned unaligned_shared = 0, unaligned_threads = 0;
+    unsigned scratch = 0;               /* bytes of device memory for each program; the unaligned version takes none */
     void *context = nullptr;            /* that it was loaded into */
     PyObject *make_unaligned = nullptr; /* () -> (cubin, symbol, shared, threads) */
     std::vector<CuModule> modules;

@@ -147,8 +147,13 @@ struct Executor {
         CuFunction function = unaligned ? kernel.unaligned : kernel.function;
         unsigned shared = unaligned ? kernel.unaligned_shared : kernel.shared;
         unsigned threads = unaligned ? kernel.unaligned_threads : kernel.threads;
-        /* Triton's kernels take two more, for scratch memory that ours do not use. */
-        addresses.push_back(nullptr);
+        /* Triton's kernels take two more: scratch memory, used by those that copy whole tiles, and a profiler's. What
+         * is freed below is used again by later launches of this stream only. */
+        c10::DataPtr scratch;
+        if (kernel.scratch != 0 && !unaligned) {
+            scratch = plan.allocator->allocate(static_cast<size_t>(kernel.scratch) * step.programs);
+        }
+        addresses.push_back(static_cast<char *>(scratch.get()));
         addresses.push_back(nullptr);
         std::vector<void *> params;
         params.reserve(addresses.size());

@@ -106,6 +106,7 @@ class GpuKernel:
         shared: int,
         threads: int,
         make_unaligned: Callable[[], tuple[bytes, str, int, int]] | None = None,
+        scratch: int = 0,
     ) -> Self: ...
 
 class PlanExecutor:

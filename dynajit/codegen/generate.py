@@ -28,7 +28,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import side_by_side, tiling
+from dynajit.codegen.triton import products, side_by_side, tiling
 from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -41,8 +41,8 @@ from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in
-from dynajit.schedule.loops import Kernel, build_kernel
+from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in, values_in
+from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.target import for_device
 
 _CPU = torch.device("cpu")
@@ -272,6 +272,26 @@ def _comment(line: str) -> str:
     return "// " + text.rstrip("\\/? ") + "\n"
 
 
+def _only_reader(schedule: Schedule, program: Program, call: Call) -> Group | None:
+    """The group that alone reads the call's result, if the call can as well be made where that group is."""
+    (result,) = call.extern.results
+    if any(value.root is result for value in values_in(program.outputs)):
+        return None
+    readers: list[Group] = []
+    for unit in schedule.units[schedule.units.index(call) + 1 :]:
+        if isinstance(unit, Group):
+            if result in build_kernel(unit, schedule.inlined, for_device(program.device)).reads:
+                readers.append(unit)
+            elif not readers and any(tensor in schedule.stored_in for tensor in unit.stored):
+                return None
+            continue
+        extern = unit.extern
+        reads = any(value.root is result for value in values_in((extern.args, extern.kwargs)))
+        if reads or (not readers and (extern.mutates or extern.barrier)):
+            return None
+    return readers[0] if len(readers) == 1 and readers[0].stored else None
+
+
 def _mentions(member: Tensor, what: str) -> bool:
     """Does the tensor's expression have an operation that this text names?"""
     body = getattr(member, "body", None)
@@ -285,6 +305,33 @@ class _TritonPlanner(_Planner):
     def __init__(self, program: Program, schedule: Schedule, choose: Choose | None) -> None:
         super().__init__(program, schedule)
         self.choose = choose
+        self.taken: dict[Group, Launches] = {}
+
+    def _extern(self, call: Call) -> None:
+        if self.choose is None or not self._taken_by_a_kernel(call, self.choose):
+            super()._extern(call)
+
+    def _taken_by_a_kernel(self, call: Call, choose: Choose) -> bool:
+        """Is the call a product that is faster in one kernel with what is done to its result? Timing decides."""
+        product = products.product_of(call.extern)
+        group = _only_reader(self.schedule, self.program, call) if product is not None else None
+        if product is None or group is None or group in self.taken:
+            return False
+        target, sizes = for_device(self.program.device), (product.a.shape[0], product.b.shape[1])
+        kernel = build_tile_kernel(group, self.schedule.inlined, sizes, target)
+        if not products.fits(product, kernel):
+            return False
+        apart = build_kernel(group, self.schedule.inlined, target)
+        try:
+            first = launches(apart, tiling.tile(apart), self.program.device)
+            fused = [Launches([printed], []) for printed in products.ways(product, kernel)]
+        except Unprintable:
+            return False
+        ways = [Launches(first.printed, first.between, product), *fused]
+        chosen = choose(ways)
+        if chosen:
+            self.taken[group] = ways[chosen]
+        return chosen != 0
 
     def _kernel(self, group: Group) -> None:
         if not group.stored:
@@ -292,7 +339,7 @@ class _TritonPlanner(_Planner):
         target = for_device(self.program.device)
         kernel = build_kernel(group, self.schedule.inlined, target)
         try:
-            chosen = self._launches(kernel)
+            chosen = self.taken[group] if group in self.taken else self._launches(kernel)
         except Unprintable as error:
             scans = isinstance(group.members[0], Scan)
             ops = {
@@ -326,12 +373,12 @@ class _TritonPlanner(_Planner):
 
     def _triton_function(self, kernel: Kernel, printed: PrintedTriton) -> str:
         pointers = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments)
-        key = f"{printed.text}{pointers}{printed.warps}"
+        key = f"{printed.text}{pointers}{printed.warps} {printed.stages}"
         found = self.kernels.get(key)
         if found is None:
             ops, lines, short = _short_name(kernel)
             name = f"k{len(self.kernels)}_{short}"
-            found = GpuKernel(name, rename(printed.text, name), pointers, printed.warps, ops, lines)
+            found = GpuKernel(name, rename(printed.text, name), pointers, printed.warps, ops, lines, printed.stages)
             self.kernels[key] = found
         return found.name
 

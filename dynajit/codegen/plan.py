@@ -166,7 +166,10 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
-    """One Triton function: its text, the dtypes it takes pointers to, and how many warps run a block of it."""
+    """One Triton function: its text, the dtypes it takes pointers to, and how many warps run a block of it.
+
+    Where the text says `ALIGNED = tl.constexpr(True)`, it says False for addresses that are no multiples of 16, and for
+    GPUs that do not copy tiles by themselves."""
 
     name: str
     text: str
@@ -174,6 +177,7 @@ class GpuKernel:
     warps: int
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    stages: int = 2  # of loads that are under way at once in a loop
 
 
 @dataclass(slots=True)

@@ -21,10 +21,11 @@ from dynajit.codegen.plan import GpuKernel
 from dynajit.codegen.triton.functions import POINTERS
 from dynajit.codegen.triton.generate import Launches
 from dynajit.codegen.triton.printer import rename
+from dynajit.codegen.triton.products import Operand, Product
 from dynajit.report import logs, phases
 from dynajit.runtime import gpu, native, store, triton_compiler
 
-_FORMAT = "1"
+_FORMAT = "2"
 # Kernels that move less than this are not worth timing: launching them costs more.
 _SMALL_BYTES = 1 << 20
 _ROUNDS, _CALLS = 5, 4
@@ -39,7 +40,7 @@ def _choose(device: torch.device, ways: Sequence[Launches]) -> int:
     tensors = {tensor for way in ways for printed in way.printed for tensor in printed.arguments}
     if len(ways) < 2 or sum(tensor.numel * tensor.dtype.itemsize for tensor in tensors) < _SMALL_BYTES:
         return 0
-    texts = [[(printed.text, printed.warps, printed.programs) for printed in way.printed] for way in ways]
+    texts = [[(p.text, p.warps, p.programs, p.stages) for p in way.printed] + [str(way.call)] for way in ways]
     facts = (_FORMAT, triton_compiler.version(), torch.cuda.get_device_name(device), texts)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -88,30 +89,57 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
     for way in ways:
         for printed in way.printed:
             for tensor in printed.arguments:
-                name = f"{tensor.name}{list(tensor.shape)}"
+                name = _name(tensor)
                 if name not in memory:
                     slots[name] = len(slots)
                     memory[name] = _made_up(tensor, device)
     found: list[Callable[[], Any] | None] = []
     for way in ways:
         kernels = [
-            GpuKernel("k", rename(p.text, "k"), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps)
+            GpuKernel("k", rename(p.text, "k"), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps, stages=p.stages)
             for p in way.printed
         ]
         try:
             with torch.cuda.device(device):
                 binaries = triton_compiler.compile_kernels(kernels, gpu.capability(device))
-                loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads) for b in binaries]
+                loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads, None, b.scratch) for b in binaries]
         except (triton_compiler.TritonError, RuntimeError):
             found.append(None)  # more registers or shared memory than there are
             continue
         steps = [
-            native.launch(kernel, [slots[f"{t.name}{list(t.shape)}"] for t in printed.arguments], printed.programs)
+            native.launch(kernel, [slots[_name(t)] for t in printed.arguments], printed.programs)
             for kernel, printed in zip(loaded, way.printed, strict=True)
         ]
         executor = _C.PlanExecutor(device, len(slots), [None] * len(slots), [], steps, [])
-        found.append(functools.partial(executor, *memory.values()))
+        run = functools.partial(executor, *memory.values())
+        found.append(run if way.call is None else _after(_library_call(way.call, memory), run))
     return found
+
+
+def _after(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], Any]:
+    def run() -> None:
+        first()
+        second()
+
+    return run
+
+
+def _library_call(product: Product, memory: dict[str, torch.Tensor]) -> Callable[[], Any]:
+    """The product as torch computes it, on the made-up tensors."""
+
+    def seen(operand: Operand) -> torch.Tensor:
+        return memory[_name(operand.tensor)].as_strided(operand.shape, operand.stride, operand.offset)
+
+    a, b = seen(product.a), seen(product.b)
+    out = memory[_name(product.result)].view(product.result.shape)
+    if product.bias is None:
+        return lambda: torch.mm(a, b, out=out)
+    bias = seen(product.bias)
+    return lambda: torch.addmm(bias, a, b, out=out)
+
+
+def _name(tensor: Any) -> str:
+    return f"{tensor.name}{list(tensor.shape)}"
 
 
 def _made_up(tensor: Any, device: torch.device) -> torch.Tensor:

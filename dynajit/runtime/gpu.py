@@ -63,7 +63,12 @@ def load_kernels(plan: Plan) -> dict[str, Any]:
         torch.cuda.current_stream()  # there is a context from here on
         for kernel, binary in zip(kernels, triton_compiler.compile_kernels(kernels, level), strict=True):
             loaded[kernel.name] = _C.GpuKernel(
-                binary.cubin, binary.symbol, binary.shared, binary.threads, functools.partial(_unaligned, kernel, level)
+                binary.cubin,
+                binary.symbol,
+                binary.shared,
+                binary.threads,
+                functools.partial(_unaligned, kernel, level),
+                binary.scratch,
             )
     return loaded
 

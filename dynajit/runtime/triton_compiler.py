@@ -32,7 +32,13 @@ _OLDEST, _NEWEST = (3, 5), (3, 7)
 PREAMBLE = "import triton\nimport triton.language as tl\n{lib}\n\n"
 _LIBDEVICE = "from triton.language.extra.cuda import libdevice as lib"
 # a * b + c rounds twice and small numbers are not flushed to zero, as in eager.
-_OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False, "num_stages": 2}
+_OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+_STAGES = 2
+# What torch's allocator keeps.
+_SCRATCH_ALIGNMENT = 512
+# From this compute capability on GPUs copy tiles by themselves.
+_COPIES_TILES = 90
+_ALIGNED = "ALIGNED = tl.constexpr(True)"
 
 
 _parsing = ProcessLock()
@@ -51,6 +57,7 @@ class Binary:
     shared: int
     threads: int
     registers: int = 0
+    scratch: int = 0  # bytes of device memory for each program
 
 
 @functools.cache
@@ -83,17 +90,28 @@ def compile_kernels(
 
 def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> Binary:
     text = kernel.text.replace(kernel.name, "kernel")
-    facts = (_FORMAT, version(), capability, kernel.pointers, sorted(unaligned), kernel.warps, text)
+    if unaligned or capability < _COPIES_TILES:
+        text = text.replace(_ALIGNED, _ALIGNED.replace("True", "False"))
+    facts: tuple[Any, ...] = (_FORMAT, version(), capability, kernel.pointers, sorted(unaligned), kernel.warps, text)
+    if kernel.stages != _STAGES:
+        facts += (kernel.stages,)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def make(path: Path) -> None:
-        path.write_bytes(_pack(compile_text(text, kernel.pointers, kernel.warps, capability, unaligned)))
+        path.write_bytes(_pack(compile_text(text, kernel.pointers, kernel.warps, capability, unaligned, kernel.stages)))
 
     return _unpack(store.get_or_make(key, ".cubin", make).read_bytes())
 
 
 def _pack(binary: Binary) -> bytes:
-    head = {"symbol": binary.symbol, "shared": binary.shared, "threads": binary.threads, "registers": binary.registers}
+    head: dict[str, Any] = {
+        "symbol": binary.symbol,
+        "shared": binary.shared,
+        "threads": binary.threads,
+        "registers": binary.registers,
+    }
+    if binary.scratch:
+        head["scratch"] = binary.scratch
     return json.dumps(head).encode() + b"\n" + binary.cubin
 
 
@@ -103,7 +121,12 @@ def _unpack(data: bytes) -> Binary:
 
 
 def compile_text(
-    text: str, pointers: Sequence[str], warps: int, capability: int, unaligned: frozenset[int] = frozenset()
+    text: str,
+    pointers: Sequence[str],
+    warps: int,
+    capability: int,
+    unaligned: frozenset[int] = frozenset(),
+    stages: int = 2,
 ) -> Binary:
     """Compile the function `kernel` in `text`."""
     import triton
@@ -117,14 +140,17 @@ def compile_text(
     source = ASTSource(function, signature, attrs=aligned)
     try:
         compiled = triton.compile(
-            source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, **_OPTIONS}
+            source,
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": warps, "num_stages": stages, **_OPTIONS},
         )
     except Exception as error:
         raise TritonError(f"Triton {version()} refuses a kernel: {error}\n{text}") from error
     metadata = compiled.metadata
-    if metadata.global_scratch_size or metadata.profile_scratch_size:
-        raise TritonError("a kernel wants scratch memory, which generated kernels never need")
-    return Binary(compiled.asm["cubin"], metadata.name, metadata.shared, metadata.num_warps * 32)
+    if metadata.profile_scratch_size or metadata.global_scratch_align > _SCRATCH_ALIGNMENT:
+        raise TritonError("a kernel wants scratch memory of a kind that generated kernels never need")
+    scratch = metadata.global_scratch_size
+    return Binary(compiled.asm["cubin"], metadata.name, metadata.shared, metadata.num_warps * 32, scratch=scratch)
 
 
 def load(text: str, lib: str) -> ModuleType:

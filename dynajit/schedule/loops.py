@@ -158,6 +158,11 @@ def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Ke
     raise AssertionError
 
 
+def build_tile_kernel(group: Group, inlined: set[Tensor], sizes: Shape, target: Target) -> Kernel:
+    """The kernel of a group without reductions on axes of these sizes, which are its domain's, cut or merged."""
+    return _Draft(group, inlined, sizes, (True,) * len(sizes), target).kernel()
+
+
 def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
     """The domain cut wherever a member's shape is cut, if these cuts nest."""
     cuts = _suffix_products(group.shape)

@@ -144,9 +144,13 @@ def interpreted(text: str, name: str) -> Any:
     from triton import knobs
     from triton.runtime import interpreter
 
+    global _patch_lang_tensor
+    if _patch_lang_tensor is None:
+        _patch_lang_tensor = interpreter._patch_lang_tensor
     interpreter.ReduceOps.generic_reduce = _reduce
     interpreter._convert_float = _convert_float
     interpreter.InterpreterBuilder.create_fma = _fma
+    interpreter._patch_lang_tensor = _patch_tensor
     sys.modules.setdefault("dynajit_interpreted_lib", _library())
     before = knobs.runtime.interpret
     knobs.runtime.interpret = True
@@ -164,6 +168,15 @@ def _reduce(self: Any, inputs: Any) -> Any:
     data = value.handle.data
     result = names[self.combine_fn.__name__].reduce(data, axis=self.axis).astype(data.dtype)
     return [self.to_tensor(result, value.dtype)]
+
+
+_patch_lang_tensor: Any = None
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """The interpreter's own makes a number of an array with a dimension, which NumPy no longer does."""
+    _patch_lang_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
 def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -305,3 +306,78 @@ def test_cheap_functions() -> None:
     torch.testing.assert_close(
         nested(x).double(), torch.exp(torch.cos(torch.sin(x.double()))), rtol=1e-6, atol=1e-6, equal_nan=True
     )
+
+
+@pytest.mark.parametrize("way", (1, 2, 3, 4))
+def test_products_as_kernels(way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way that max-autotune may choose, with sizes that tiles do not divide, and addresses that are no multiples
+    of 16."""
+    from dynajit.runtime import autotune
+
+    monkeypatch.setattr(autotune, "chooser", lambda device: lambda ways: way if ways[0].call is not None else 0)
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)) + y
+
+    shapes = ((1000, 1032), (1544, 1032), (1544,), (1000, 1544))
+    for dtype in (torch.bfloat16, torch.float16):
+        compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
+        for start in (0, 0, 1):
+            args = []
+            for shape in shapes:
+                size = math.prod(shape)
+                flat = torch.randn(size + 1, device="cuda").to(dtype)
+                args.append(flat[start : start + size].view(shape))
+            exact, eager = fn(*(arg.double() for arg in args)), fn(*args)
+            ours, theirs = ((got.double() - exact).norm() / exact.norm() for got in (compiled(*args), eager))
+            assert ours <= 1.2 * theirs + 1e-4
+        dynajit.reset()
+
+
+def test_attention_in_cuda_graphs() -> None:
+    """Its kernels hide their addresses: inputs that move are copied."""
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    compiled = dynajit.compile(fn, mode="reduce-overhead", fullgraph=True)
+    kept = []
+    with torch.no_grad():
+        for _ in range(6):
+            args = [torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+            kept.append((args, compiled(*args), fn(*args)))
+    for _, actual, expected in kept:
+        torch.testing.assert_close(actual, expected)
+
+
+def test_what_is_kept_for_a_backward_graph_is_not_copied() -> None:
+    from dynajit.runtime import cuda_graphs
+
+    found: list[Any] = []
+    original = cuda_graphs._Recorded._record
+
+    def record(self: Any, *args: Any) -> Any:
+        found.append((self.waits, original(self, *args)))
+        return found[-1][1]
+
+    cuda_graphs._Recorded._record = record
+    try:
+        model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(3))).cuda()
+        compiled = dynajit.compile(model, mode="reduce-overhead")
+        x = torch.randn(512, 512, device="cuda")
+        for _ in range(5):
+            model.zero_grad()
+            compiled(x).sin().sum().backward()
+        assert len(found) == 2
+        assert found[1][1].patched[1] <= 8  # the gradient, and the results that operators gave
+    finally:
+        cuda_graphs._Recorded._record = original
+
+
+def test_images_cut_in_patches() -> None:
+    conv = torch.nn.Conv2d(3, 256, 8, 8).cuda().bfloat16()
+    x = torch.randn(4, 3, 64, 64, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        actual = dynajit.compile(lambda x: conv(x).flatten(2).transpose(1, 2) + 1)(x)
+        expected = conv(x).flatten(2).transpose(1, 2) + 1
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)

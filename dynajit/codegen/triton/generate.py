@@ -11,6 +11,7 @@ import dataclasses
 import torch
 
 from dynajit.codegen.triton.printer import Printed, print_kernel
+from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
 from dynajit.loopir.nodes import Op, Reduction, Scalar, Source, Tensor
@@ -20,10 +21,11 @@ from dynajit.schedule.loops import Kernel, Load, Section, load
 
 @dataclasses.dataclass(slots=True)
 class Launches:
-    """Functions in order, and tensors in memory that only they use."""
+    """Functions in order, and tensors in memory that only they use; `call` is made first, by a library."""
 
     printed: list[Printed]
     between: list[Source]
+    call: Product | None = None
 
 
 def launches(kernel: Kernel, cut: Tile, device: torch.device) -> Launches:

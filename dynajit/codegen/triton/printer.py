@@ -35,16 +35,17 @@ class Printed:
     written: tuple[Tensor, ...]
     programs: int
     warps: int
+    stages: int = 2
 
 
 def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> Printed:
     """The kernel in Triton. With `partial`, one tensor of shape (pieces, rows) for each of its reductions: the part of
     the kernel up to its reductions, each piece's results stored there. Raises Unprintable."""
-    return _Printer(kernel, tile, partial).printed()
+    return Printer(kernel, tile, partial).printed()
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """Lines being written, and the variables that hold expressions in them."""
 
     indent: int
@@ -61,7 +62,7 @@ class _Scope:
         return ["    " * self.indent + line for line in self.head] + self.lines
 
 
-class _Printer:
+class Printer:
     """The text of one kernel."""
 
     def __init__(self, kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...]) -> None:
@@ -86,8 +87,8 @@ class _Printer:
         self.locals: dict[Tensor, str] = {}
         self.guards: list[str] = []  # conditions under which the expression at hand is evaluated
         self.count = 0
-        self.outer = _Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
-        self.inner: _Scope | None = None
+        self.outer = Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
+        self.inner: Scope | None = None
 
     def _dimensions(self) -> dict[str, tuple[Axis, ...]]:
         kernel = self.kernel
@@ -115,13 +116,14 @@ class _Printer:
         return ceil_div(ceil_div(self.sizes["r"], self.tile.pieces), self.tile.r) * self.tile.r
 
     def _needs_wide_indices(self) -> bool:
-        addresses = [node.address for node in self._nodes() if isinstance(node, Load)]
+        addresses = [node.address for node in self.nodes() if isinstance(node, Load)]
         addresses += [store.address for store in self.kernel.all_stores()]
         reach = max(self.sizes[name] + self.blocks[name] for name in self.dims)
         points = reach if len(self.dims) == 1 else count((*self.kernel.outer, *self.kernel.inner))
         return max(reach, points) >= _INT32 or any(a.high >= _INT32 or a.low < -_INT32 for a in addresses)
 
-    def _nodes(self) -> set[Scalar]:
+    def nodes(self) -> set[Scalar]:
+        """All parts of the kernel's expressions."""
         seen: set[Scalar] = set()
         todo = list(self.kernel.expressions())
         while todo:
@@ -223,7 +225,7 @@ class _Printer:
     def _steps(self, section: Section) -> None:
         """One loop over the row."""
         tile, outer = self.tile, self.outer
-        inner = self.inner = _Scope(2, frozenset("xyzr"))
+        inner = self.inner = Scope(2, frozenset("xyzr"))
         totals = []
         for reduction, _ in section.reductions:
             totals.append(self._fresh("s"))
@@ -282,7 +284,7 @@ class _Printer:
             for store in section.row_stores:
                 self._store(store, self.outer)
 
-    def _elements(self, section: Section, scope: _Scope) -> None:
+    def _elements(self, section: Section, scope: Scope) -> None:
         if section.kept:
             raise Unprintable("values kept between loops")
         for store in section.stores:
@@ -297,7 +299,7 @@ class _Printer:
     def _stored(self, value: str, dtype: torch.dtype) -> str:
         return f"({value}).to(tl.uint8)" if dtype is torch.bool else value
 
-    def _store(self, store: Store, scope: _Scope) -> None:
+    def _store(self, store: Store, scope: Scope) -> None:
         value = self._stored(self._expression(store.value, scope), store.tensor.dtype)
         where = self._index(store.address, scope)
         mask = self._mask(self._axes_in(store.address))
@@ -307,7 +309,7 @@ class _Printer:
         parts = [f"{name}m" for name in "yxr" if name in self.masked and name in depends]
         return ", " + " & ".join(parts) if parts else ""
 
-    def _expression(self, node: Scalar, scope: _Scope) -> str:
+    def _expression(self, node: Scalar, scope: Scope) -> str:
         """A variable or constant that holds the expression's value."""
         if isinstance(node, Const):
             return functions.number(node.value, node.dtype)
@@ -322,7 +324,7 @@ class _Printer:
             scope.put(f"{found} = {text}")
         return found
 
-    def _text(self, node: Scalar, scope: _Scope) -> str:
+    def _text(self, node: Scalar, scope: Scope) -> str:
         if isinstance(node, Load):
             text = self._load(node, scope)
             if node.dtype is torch.bool:
@@ -342,7 +344,7 @@ class _Printer:
             return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
         return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
 
-    def _load(self, node: Load, scope: _Scope) -> str:
+    def _load(self, node: Load, scope: Scope) -> str:
         where = self._index(node.address, scope)
         mask = self._mask(self._axes_in(node.address))
         if self.guards:
@@ -352,7 +354,7 @@ class _Printer:
             mask = " & ".join((mask, *self.guards)) if mask else ", " + " & ".join(self.guards)
         return f"tl.load({self.arguments[node.tensor]} + ({where}){mask})"
 
-    def _guard(self, node: Op, scope: _Scope) -> str:
+    def _guard(self, node: Op, scope: Scope) -> str:
         """Both values, what each reads masked by its condition."""
         condition = self._expression(node.arguments[0], scope)
         values = []
@@ -391,7 +393,7 @@ class _Printer:
             found |= {self.dim_of[atom]} if isinstance(atom, Axis) else self._axes_in(atom.index)
         return found
 
-    def _index(self, index: Index, scope: _Scope) -> str:
+    def _index(self, index: Index, scope: Scope) -> str:
         """The index as an integer expression."""
         terms = dict(index.terms)
         parts = []
@@ -408,7 +410,7 @@ class _Printer:
             parts.append(str(index.constant))
         return " + ".join(parts)
 
-    def _atom(self, atom: Div | Mod, scope: _Scope) -> str:
+    def _atom(self, atom: Div | Mod, scope: Scope) -> str:
         inside = self._index(atom.index, scope)
         if atom.index.low >= 0:
             return f"(({inside}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})"
@@ -417,7 +419,7 @@ class _Printer:
         inside = f"({inside} + {steps * atom.divisor})"
         return f"({inside} // {atom.divisor} - {steps})" if isinstance(atom, Div) else f"({inside} % {atom.divisor})"
 
-    def _axis(self, axis: Axis, scope: _Scope) -> str:
+    def _axis(self, axis: Axis, scope: Scope) -> str:
         """The variable of one axis: its part of its dimension's."""
         name = self.dim_of[axis]
         axes = self.dims[name]

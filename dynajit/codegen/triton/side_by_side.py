@@ -34,9 +34,10 @@ class _Launch:
 
     def takes(self, kernel: GpuKernel, step: KernelStep, size: int) -> bool:
         """Does one more fit?"""
-        if not self.parts or len(self.parts) == MOST_PARTS or _PROGRAM not in kernel.text:
+        texts = [kernel.text, *(other.text for other, _ in self.parts)]
+        if not self.parts or len(self.parts) == MOST_PARTS or not all(text.startswith(_START) for text in texts):
             return False
-        if min(size, sum(self.sizes)) > LARGE or sum(len(k.text) for k, _ in self.parts) + len(kernel.text) > LONGEST:
+        if min(size, sum(self.sizes)) > LARGE or sum(map(len, texts)) > LONGEST:
             return False
         warps = self.parts[0][0].warps
         if kernel.warps != warps and not (kernel.warps < warps and size <= TINY):

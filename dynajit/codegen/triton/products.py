@@ -1,0 +1,231 @@
+"""Products of large matrices as Triton functions, with what is done to their results: for max-autotune, which times
+them against a library's product and a kernel after it.
+
+In:  a call of `mm` or `addmm`, and the kernel that alone reads its result.
+Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`: functions that do it all.
+One more size of tiles: a line in `CUTS`. One more operator: a case in `product_of`.
+
+Programs stay for many tiles. On GPUs of compute capability 9.0 tiles are copied by the hardware, by descriptors that
+each program makes. What the kernel does is printed as for any pointwise kernel, on a tile that is still in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dynajit.codegen.triton import functions
+from dynajit.codegen.triton.printer import Printed, Printer, Scope
+from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div
+from dynajit.loopir.builder import affine
+from dynajit.loopir.nodes import Extern, Tensor, Value
+from dynajit.schedule.loops import Kernel, Load
+
+aten = torch.ops.aten
+
+# Multiplications from which on a product is worth timing.
+LARGE = 1 << 30
+# Neighbouring tiles that share rows of the first matrix and columns of the second while they are in the cache.
+TOGETHER = 8
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix, or a vector, in a tensor's memory."""
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """bias + a @ b, stored in `result`, whose rows lie one after the other."""
+
+    a: Operand
+    b: Operand
+    bias: Operand | None
+    result: Tensor
+
+    def __str__(self) -> str:
+        parts = (self.a, self.b, self.bias)
+        return f"{[(p.shape, p.stride, p.offset) for p in parts if p is not None]} {self.result.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Sizes of tiles: rows, columns, and how much is multiplied in one step."""
+
+    rows: int
+    columns: int
+    length: int
+    warps: int
+    stages: int
+
+
+CUTS = (Cut(128, 256, 64, 8, 4), Cut(128, 256, 64, 8, 3), Cut(128, 128, 64, 8, 4), Cut(128, 128, 64, 4, 4))
+
+
+def product_of(extern: Extern) -> Product | None:
+    """The product that this call is, if it is large and tiles can be copied from where its operands lie."""
+    if extern.kwargs or not extern.single or not isinstance(extern.results[0], Tensor):
+        return None
+    if extern.target is aten.mm.default:
+        bias, (a, b) = None, extern.args
+    elif extern.target is aten.addmm.default and len(extern.args) == 3:
+        bias, a, b = extern.args
+    else:
+        return None
+    result = extern.results[0]
+    rows, columns, length = a.shape[0], b.shape[1], a.shape[1]
+    if a.dtype not in _HALF or rows * columns * length < LARGE or result.stride != (columns, 1):
+        return None
+    left, right, added = _operand(a), _operand(b), None if bias is None else _operand(bias)
+    if left is None or right is None or not (_copied_in_tiles(left) and _copied_in_tiles(right)):
+        return None
+    if bias is not None and (added is None or added.shape != (columns,)):
+        return None
+    return Product(left, right, added, result)
+
+
+def _operand(value: Value) -> Operand | None:
+    layout = affine(value)
+    return None if layout is None else Operand(value.root, tuple(value.shape), tuple(layout[0]), layout[1])
+
+
+def _copied_in_tiles(matrix: Operand) -> bool:
+    """Do rows or columns lie densely, and start at multiples of 16 bytes?"""
+    size = matrix.tensor.dtype.itemsize
+    apart = [stride for stride in matrix.stride if stride != 1]
+    return len(apart) == 1 and apart[0] * size % 16 == 0 and matrix.offset * size % 16 == 0 and min(matrix.shape) > 1
+
+
+def fits(product: Product, kernel: Kernel) -> bool:
+    """Does the kernel read the result only at the element at hand, of a tile of rows and columns?"""
+    axes = (*kernel.outer, *kernel.inner)
+    rows, columns = product.a.shape[0], product.b.shape[1]
+    if kernel.group.reduces or [axis.size for axis in axes] != [rows, columns]:
+        return False
+    for node in Printer(kernel, Tile(1), ()).nodes():
+        if isinstance(node, Load) and node.tensor is product.result:
+            terms = dict(node.address.terms)
+            if node.address.constant or terms != {axes[0]: columns, axes[1]: 1}:
+                return False
+    return True
+
+
+def ways(product: Product, kernel: Kernel) -> Iterator[Printed]:
+    """The product and the kernel in one function, cut in one way after the other. Raises Unprintable."""
+    for cut in CUTS:
+        yield _ProductPrinter(product, kernel, cut).printed()
+
+
+class _ProductPrinter(Printer):
+    """The text of one function."""
+
+    def __init__(self, product: Product, kernel: Kernel, cut: Cut) -> None:
+        super().__init__(kernel, Tile(cut.columns, y=kernel.outer[0], y_size=cut.rows, warps=cut.warps), ())
+        self.product = product
+        self.cut = cut
+        operands = [o.tensor for o in (product.a, product.b, product.bias) if o is not None]
+        tensors = dict.fromkeys((*operands, *(tensor for tensor in self.arguments if tensor is not product.result)))
+        self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
+        self.outer = Scope(2, frozenset("xyz"))
+
+    def printed(self) -> Printed:
+        for section in self.kernel.sections:
+            self._rows(section)
+            self._elements(section, self.outer)
+        cut = self.cut
+        rows, columns = self.product.a.shape[0], self.product.b.shape[1]
+        tiles = ceil_div(rows, cut.rows) * ceil_div(columns, cut.columns)
+        programs = min(tiles, MULTIPROCESSORS)
+        lines = [*self._descriptors(), *self._tile(tiles, programs), *self._sum(), *self._result(), *self.outer.text()]
+        body = f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
+        helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(body))
+        text = f"ALIGNED = tl.constexpr(True)\n{helpers}{body}"
+        return Printed(text, tuple(self.arguments), self.written, programs, cut.warps, cut.stages)
+
+    def _descriptors(self) -> list[str]:
+        lines = ["    if ALIGNED:"]
+        for name, matrix, shape in self._matrices():
+            turned = matrix.stride[1] != 1
+            order = (1, 0) if turned else (0, 1)
+            size, block = [matrix.shape[n] for n in order], [shape[n] for n in order]
+            strides = [matrix.stride[order[0]], 1]
+            lines.append(
+                f"        {name}_d = tl.make_tensor_descriptor({self._start_of(matrix)}, {size}, {strides}, {block})"
+            )
+        return lines
+
+    def _matrices(self) -> list[tuple[str, Operand, tuple[int, int]]]:
+        cut = self.cut
+        return [("left", self.product.a, (cut.rows, cut.length)), ("right", self.product.b, (cut.length, cut.columns))]
+
+    def _start_of(self, operand: Operand) -> str:
+        name = self.arguments[operand.tensor]
+        return f"{name} + {operand.offset}" if operand.offset else name
+
+    def _tile(self, tiles: int, programs: int) -> list[str]:
+        """Which tile is next: `down` rows of tiles and `across` columns of them."""
+        cut = self.cut
+        high, wide = ceil_div(self.product.a.shape[0], cut.rows), ceil_div(self.product.b.shape[1], cut.columns)
+        loop = f"for tile in tl.range(tl.program_id(0), {tiles}, {programs}):"
+        return [
+            f"    {loop}",
+            f"        start = tile // {TOGETHER * wide} * {TOGETHER}",
+            f"        few = tl.minimum({high} - start, {TOGETHER})",
+            f"        down = (start + tile % {TOGETHER * wide} % few) * {cut.rows}",
+            f"        across = tile % {TOGETHER * wide} // few * {cut.columns}",
+        ]
+
+    def _sum(self) -> list[str]:
+        cut, length = self.cut, self.product.a.shape[1]
+        lines = [
+            f"        total = tl.full([{cut.rows}, {cut.columns}], 0.0, tl.float32)",
+            f"        for step in range(0, {length}, {cut.length}):",
+            "            if ALIGNED:",
+        ]
+        loads = []
+        for (name, matrix, shape), (top, left) in zip(
+            self._matrices(), (("down", "step"), ("step", "across")), strict=True
+        ):
+            turned = matrix.stride[1] != 1
+            at = f"[{left}, {top}]).T" if turned else f"[{top}, {left}])"
+            lines.append(f"                {name} = {name}_d.load({at}")
+            row, column = (
+                f"({top} + tl.arange(0, {shape[0]}))[:, None]",
+                f"({left} + tl.arange(0, {shape[1]}))[None, :]",
+            )
+            where = f"{row} * {matrix.stride[0]} + {column} * {matrix.stride[1]}"
+            mask = f"({row} < {matrix.shape[0]}) & ({column} < {matrix.shape[1]})"
+            wide = ".to(tl.int64)" if matrix.tensor.numel + matrix.offset >= 1 << 31 else ""
+            loads.append(
+                f"                {name} = tl.load({self._start_of(matrix)} + ({where}){wide}, mask={mask}, other=0.0)"
+            )
+        return [*lines, "            else:", *loads, "            total = tl.dot(left, right, total)"]
+
+    def _result(self) -> list[str]:
+        """The axes' variables as the kernel's text has them, and the product as eager rounds it."""
+        cut, wide = self.cut, ".to(tl.int64)" if self.wide else ""
+        lines = [
+            f"        y = (down + tl.arange(0, {cut.rows})[:, None]){wide}",
+            f"        x = across + tl.arange(0, {cut.columns})[None, :]",
+        ]
+        lines += [f"        {name}m = {name} < {self.sizes[name]}" for name in "yx" if name in self.masked]
+        bias = self.product.bias
+        if bias is not None:
+            mask = ", mask=xm" if "x" in self.masked else ""
+            place = "x" if bias.stride[0] == 1 else f"x * {bias.stride[0]}"
+            lines.append(f"        total += tl.load({self._start_of(bias)} + {place}{mask}).to(tl.float32)")
+        return [*lines, f"        product = total.to({functions.TYPES[self.product.result.dtype]})"]
+
+    def _load(self, node: Load, scope: Scope) -> str:
+        return "product" if node.tensor is self.product.result else super()._load(node, scope)
+
+
+__all__ = ["Cut", "Operand", "Product", "fits", "product_of", "ways"]

@@ -1,0 +1,138 @@
+"""Products of matrices as kernels, with what is done to their results: under Triton's interpreter and through its
+compiler for sm_90. Which way is the fastest is a GPU's to say: here each of them is chosen once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
+
+from triton_harness import compile_all, plan_of, run
+
+from dynajit.codegen import ExternStep, KernelStep, Plan
+from dynajit.codegen.plan import GpuKernel
+from dynajit.codegen.triton import products
+from dynajit.loopir import lower_matmul
+from dynajit.runtime import triton_compiler
+
+F = torch.nn.functional
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).half()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products are not sums, but worth timing; tiles are small, so that there are several."""
+    monkeypatch.setattr(lower_matmul, "SMALL", 0)
+    monkeypatch.setattr(products, "LARGE", 0)
+    monkeypatch.setattr(products, "MULTIPROCESSORS", 3)
+    monkeypatch.setattr(products, "TOGETHER", 2)
+    monkeypatch.setattr(products, "CUTS", (products.Cut(32, 32, 16, 4, 3), products.Cut(64, 16, 32, 4, 2)))
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "activation": (lambda a, b: F.gelu(a @ b), (randn(100, 48), randn(48, 72))),
+    "bias": (lambda a, b, c: F.gelu(a @ b + c), (randn(64, 40), randn(40, 64), randn(64))),
+    "linear, residual": (
+        lambda x, w, c, y: F.relu(F.linear(x, w, c)) + y,
+        (randn(70, 48), randn(56, 48), randn(56), randn(70, 56)),
+    ),
+    "three dimensions": (
+        lambda x, w, c, y: y + F.linear(x, w, c) * 2,
+        (randn(2, 35, 48), randn(56, 48), randn(56), randn(2, 35, 56)),
+    ),
+    "columns of the first": (lambda a, b: (a.t() @ b).sigmoid(), (randn(48, 72), randn(48, 40))),
+    "another dtype": (lambda a, b: (a @ b).float() * 3, (randn(33, 16), randn(16, 24))),
+    "two results": (lambda a, b: ((c := a @ b) + 1, c.abs()), (randn(33, 16), randn(16, 24))),
+    "two products": (lambda a, b, c: torch.relu(a @ b) * (a @ c), (randn(33, 16), randn(16, 24), randn(16, 24))),
+    "a part": (lambda a, b: (a[8:, 16:] @ b).relu(), (randn(40, 48), randn(32, 40))),
+}
+
+
+def chosen(way: int, seen: list[int] | None = None) -> Callable[[Any], int]:
+    def choose(ways: Any) -> int:
+        if ways[0].call is None:
+            return 0
+        if seen is not None:
+            seen.append(len(ways))
+        return way
+
+    return choose
+
+
+def calls(plan: Plan) -> tuple[int, int]:
+    kernels = sum(isinstance(step, KernelStep) for step in plan.steps)
+    return kernels, sum(isinstance(step, ExternStep) for step in plan.steps)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_one_kernel(name: str) -> None:
+    function, args = CASES[name]
+    expected = function(*args)
+    seen: list[int] = []
+    for way in (1, 2):
+        plan = plan_of(function, *args, choose=chosen(way, seen))
+        fused = [kernel for kernel in plan.kernels if "ALIGNED" in kernel.text]  # type: ignore[union-attr]
+        assert seen.pop() == 3 and len(fused) == 1
+        results = run(plan, *args)
+        for ours, theirs in zip(results, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=2e-2)
+            assert ours.stride() == theirs.stride()
+    assert calls(plan) == (1, int(name == "two products"))
+    compile_all(plan)
+
+
+def test_the_library_s_way() -> None:
+    function, args = CASES["bias"]
+    assert calls(plan_of(function, *args, choose=chosen(0))) == (1, 1)
+
+
+def test_bfloat16_compiles() -> None:
+    function, args = CASES["linear, residual"]
+    compile_all(plan_of(function, *(arg.bfloat16() for arg in args), choose=chosen(1)))
+
+
+def test_addresses_that_tiles_are_not_copied_from() -> None:
+    """Such a kernel is compiled once more, with ordinary loads; as for older GPUs."""
+    function, args = CASES["bias"]
+    plan = plan_of(function, *args, choose=chosen(1))
+    (kernel,) = plan.kernels
+    assert isinstance(kernel, GpuKernel)
+    aligned, plain = (
+        triton_compiler.compile_kernels([kernel], 90, [odd])[0] for odd in (frozenset[int](), frozenset({0, 1}))
+    )
+    assert aligned.scratch > 0 and plain.scratch == 0
+    assert triton_compiler.compile_kernels([kernel], 80)[0].scratch == 0
+    text = kernel.text.replace("tl.constexpr(True)", "tl.constexpr(False)")
+    torch.testing.assert_close(run_text(plan, text, *args), function(*args), rtol=1e-2, atol=2e-2)
+
+
+def run_text(plan: Plan, text: str, *args: torch.Tensor) -> torch.Tensor:
+    """The plan, whose only kernel has another text."""
+    (kernel,) = plan.kernels
+    plan.kernels = (replace(kernel, text=text),)  # type: ignore[type-var]
+    return run(plan, *args)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda a, b: a @ b, (randn(40, 48), randn(48, 40))),  # nothing is done to the result
+        (lambda a, b: (a @ b).sum(0), (randn(40, 48), randn(48, 40))),
+        (lambda a, b: (a @ b).t().contiguous() + 1, (randn(40, 48), randn(48, 56))),
+        (lambda a, b: (a @ b).relu(), (randn(40, 45), randn(45, 40))),  # rows do not start at multiples of 16 bytes
+        (lambda a, b: (a @ b).relu(), (randn(40, 48).float(), randn(48, 40).float())),
+        (lambda a, b: F.relu(c := a @ b) + c.t(), (randn(40, 48), randn(48, 40))),
+    ],
+)
+def test_left_to_the_library(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    plan = plan_of(function, *args, choose=chosen(1))
+    assert calls(plan)[1] == 1
+    assert not any("ALIGNED" in kernel.text for kernel in plan.kernels)  # type: ignore[union-attr]
