@@ -26,6 +26,7 @@ from dynajit.report import logs, phases
 from dynajit.runtime import gpu, native, store, triton_compiler
 
 _FORMAT = "2"
+_NAME = "dj_timed"  # no part of any other word in a kernel's text
 # Kernels that move less than this are not worth timing: launching them costs more.
 _SMALL_BYTES = 1 << 20
 _ROUNDS, _CALLS = 5, 4
@@ -95,10 +96,7 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
                     memory[name] = _made_up(tensor, device)
     found: list[Callable[[], Any] | None] = []
     for way in ways:
-        kernels = [
-            GpuKernel("k", rename(p.text, "k"), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps, stages=p.stages)
-            for p in way.printed
-        ]
+        kernels = kernels_of(way)
         try:
             with torch.cuda.device(device):
                 binaries = triton_compiler.compile_kernels(kernels, gpu.capability(device))
@@ -114,6 +112,14 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
         run = functools.partial(executor, *memory.values())
         found.append(run if way.call is None else _after(_library_call(way.call, memory), run))
     return found
+
+
+def kernels_of(way: Launches) -> list[GpuKernel]:
+    """What is compiled to time a way."""
+    return [
+        GpuKernel(_NAME, rename(p.text, _NAME), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps, stages=p.stages)
+        for p in way.printed
+    ]
 
 
 def _after(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], Any]:

@@ -18,7 +18,7 @@ from dynajit.codegen import ExternStep, KernelStep, Plan
 from dynajit.codegen.plan import GpuKernel
 from dynajit.codegen.triton import products
 from dynajit.loopir import lower_matmul
-from dynajit.runtime import triton_compiler
+from dynajit.runtime import autotune, triton_compiler
 
 F = torch.nn.functional
 
@@ -87,6 +87,18 @@ def test_in_one_kernel(name: str) -> None:
             assert ours.stride() == theirs.stride()
     assert calls(plan) == (1, int(name == "two products"))
     compile_all(plan)
+
+
+def test_every_way_compiles_to_be_timed() -> None:
+    function, args = CASES["bias"]
+    texts: list[GpuKernel] = []
+
+    def choose(ways: Any) -> int:
+        texts.extend(kernel for way in ways for kernel in autotune.kernels_of(way))
+        return 0
+
+    plan_of(function, *args, choose=choose)
+    assert len(triton_compiler.compile_kernels(texts, 90)) >= 3
 
 
 def test_the_library_s_way() -> None:

@@ -35,7 +35,11 @@ class _Launch:
     def takes(self, kernel: GpuKernel, step: KernelStep, size: int) -> bool:
         """Does one more fit?"""
         texts = [kernel.text, *(other.text for other, _ in self.parts)]
-        if not self.parts or len(self.parts) == MOST_PARTS or not all(text.startswith(_START) for text in texts):
+        if (
+            not self.parts
+            or len(self.parts) == MOST_PARTS
+            or not all(text.lstrip().startswith(_START) for text in texts)
+        ):
             return False
         if min(size, sum(self.sizes)) > LARGE or sum(map(len, texts)) > LONGEST:
             return False
