@@ -18,6 +18,7 @@ from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins import collectives
 from dynajit.values.constant import ConstVal
 
 # module prefix → why its Python functions are not traced
@@ -238,7 +239,7 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
         return _graph_break
     if (function.__module__ or "").startswith("torch._dynamo") and function.__name__ == "is_compiling":
         return _true
-    return None
+    return collectives.model_of(function)
 
 
 def _true(tx: Tracer) -> Value:
