@@ -178,14 +178,22 @@ class _Planner:
         if not group.stored:
             return
         kernel = build_kernel(group, self.schedule.inlined)
-        printed = print_kernel(kernel)
+        printed = print_kernel(kernel, self.schedule.stored_in)
         function = self._function(kernel, printed)
         for tensor in kernel.writes:
-            self._add_buffer(tensor, _CPU)
-            self.steps.append(AllocStep(tensor.name))
-        arguments = tuple(tensor.name for tensor in (*kernel.reads, *kernel.writes))
-        self.read_by_kernels.update(tensor.name for tensor in kernel.reads)
-        self.steps.append(KernelStep(function, arguments, tuple(tensor.name for tensor in kernel.writes)))
+            if tensor not in self.schedule.stored_in:
+                self._add_buffer(tensor, _CPU)
+                self.steps.append(AllocStep(tensor.name))
+        self.read_by_kernels.update(self._buffer(tensor) for tensor in kernel.reads)
+        written = tuple(map(self._buffer, kernel.writes))
+        self.steps.append(KernelStep(function, tuple(map(self._buffer, printed.parameters)), written))
+        self._touch(kernel)
+
+    def _touch(self, kernel: Kernel) -> None:
+        """What the kernel stored in an input counts as a change of it."""
+        for tensor in kernel.writes:
+            if tensor in self.schedule.stored_in:
+                self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:
         """The name of the C function that is this kernel: an earlier one of equal text, or a new one."""
@@ -193,7 +201,7 @@ class _Planner:
         if found is not None:
             return found.name
         ops, lines, short = _short_name(kernel)
-        name, arity = f"k{len(self.kernels)}_{short}", len(kernel.reads) + len(kernel.writes)
+        name, arity = f"k{len(self.kernels)}_{short}", len(printed.parameters)
         info = KernelInfo(name, arity, ops, lines, checked=printed.checked, sizes=printed.sizes)
         self.kernels[printed.text] = info
         self.helpers.update(dict.fromkeys(printed.helpers))
@@ -360,9 +368,7 @@ class _TritonPlanner(_Planner):
             written = tuple(map(self._buffer, printed.written))
             self.read_by_kernels.update(arguments)
             self.steps.append(KernelStep(name, arguments, written, printed.programs))
-        for tensor in kernel.writes:
-            if tensor in self.schedule.stored_in:
-                self.steps.append(TouchStep(self._buffer(tensor)))
+        self._touch(kernel)
 
     def _launches(self, kernel: Kernel) -> Launches:
         device = self.program.device

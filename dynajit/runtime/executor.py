@@ -30,6 +30,7 @@ from dynajit.codegen.plan import (
     KernelStep,
     Plan,
     SizeStep,
+    TouchStep,
     ViewStep,
 )
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
@@ -68,6 +69,12 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
 def _prototype(kernel: KernelInfo) -> str:
     arguments = ", ".join(["uintptr_t"] * kernel.arity + ["int64_t"] * len(kernel.sizes)) or "void"
     return f"{'int' if kernel.checked else 'void'} {{}}({arguments});"
+
+
+def _changed(tensor: torch.Tensor) -> None:
+    """Count a change of the tensor, for autograd."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 class _Writer:
@@ -116,6 +123,8 @@ class _Writer:
                     self._size(step)
                 case FreeStep():
                     self._free(step)
+                case TouchStep(buffer):
+                    self.lines.append(f"{self._bind('changed', _changed)}({self._name(buffer)})")
         outputs = "".join(f"{self._output(place, value)}, " for place, value in enumerate(plan.outputs))
         self.lines.append(f"return ({outputs.strip()})" if plan.outputs else "return ()")
         opening = [f"def call({parameters}):", "    _enter_pool()", "    try:"]

@@ -195,7 +195,7 @@ class _Fusion:
         stored_in: dict[Tensor, Tensor] = {}
         if self.target.stores_in_place:
             outputs = {value.root for value in values_in(self.program.outputs)}
-            stored_in = store_in_place(self.units, self.reads, outputs, self.program.device)
+            stored_in = store_in_place(self.units, self.reads, outputs, self.program.device, self.target.reads_first)
         self._order_mutations()
         return Schedule(_in_order(self.units), self.inlined, stored_in)
 
@@ -514,12 +514,17 @@ def _direct_reads(item: Tensor) -> list[Reading]:
 
 
 def store_in_place(
-    units: list[Unit], reads: dict[Tensor, tuple[Reading, ...]], outputs: set[Tensor], device: torch.device
+    units: list[Unit],
+    reads: dict[Tensor, tuple[Reading, ...]],
+    outputs: set[Tensor],
+    device: torch.device,
+    reads_first: bool = False,
 ) -> dict[Tensor, Tensor]:
     """Computed tensors that are copied to an input at the end -> the input, where they can be stored there at once.
     Takes these copies out of `units`; whatever reads the former contents is made to run before."""
     stored_in: dict[Tensor, Tensor] = {}
     group_of = {member: unit for unit in units if isinstance(unit, Group) for member in unit.stored}
+    raising = [unit for unit in units if reads_first and _may_raise(unit, reads)]
     for call in [unit for unit in units if isinstance(unit, Call) and str(unit.extern.target) == "aten.copy_.default"]:
         copied = _copied(call, device)
         if copied is None:
@@ -529,9 +534,15 @@ def store_in_place(
         if group is None or source in outputs or source in stored_in or _seen_through(source, units):
             continue
         readers = [unit for unit in units if unit not in (call, group) and _reads(unit, target, reads)]
-        if any(_depends(reader, group) for reader in readers) or not _reads_only_itself(group, source, target, reads):
+        # where something raises, no input is to have changed yet
+        earlier = {*readers, *(unit for unit in raising if unit is not call)}
+        if any(_depends(unit, group) for unit in earlier):
             continue
-        group.before.update(readers)
+        pointwise = not (group.reduces or group.rows or isinstance(group.members[0], Scan))
+        apart = pointwise and reads_first and _reads_in_place(group, source, target, reads)
+        if not apart and not _reads_only_itself(group, source, target, reads):
+            continue
+        group.before.update(earlier)
         stored_in[source] = target
         units.remove(call)
         for unit in units:
@@ -540,6 +551,26 @@ def store_in_place(
                 if unit is not group:
                     unit.before.add(group)
     return stored_in
+
+
+# Library functions that raise for no values of their arguments.
+_NEVER_RAISE = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "copy_", "clone", "_to_copy"),
+        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_softmax", "_log_softmax"),
+        *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
+        *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward"),
+        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    )
+)
+
+
+def _may_raise(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
+    """May the unit find values that it has to raise for?"""
+    if isinstance(unit, Call):
+        return str(unit.extern.target).rpartition(".")[0] not in _NEVER_RAISE
+    return any(position is None for member in unit.members for _, position in reads[member])
 
 
 def _copied(call: Call, device: torch.device) -> tuple[Tensor, Tensor] | None:
@@ -582,6 +613,18 @@ def _reads_only_itself(
     # in a later loop over the row the value would be computed again
     again = group.reduces and source not in group.rows
     return not (used and again and any(tensor is source for m in group.members for tensor, _ in reads[m]))
+
+
+def _reads_in_place(
+    group: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]
+) -> bool:
+    """Does each member that reads `target` read it where the element of `source` of the same place is stored?"""
+    return all(
+        member.shape == source.shape and position == member.axes
+        for member in group.members
+        for tensor, position in reads[member]
+        if tensor is target
+    )
 
 
 def _depends(unit: Unit, on: Unit) -> bool:

@@ -22,6 +22,8 @@ class Target:
     `forgets_broadcasts`: a cheap value of one element and others that are the same for many is computed again where it
     is read, not kept in memory.
     `stores_in_place`: what is copied to an input at the end is stored there at once where that is safe.
+    `reads_first`: a kernel without reductions reads what it stores over, at each place, before it stores there; kernels
+    and calls may raise for what they are given.
     `few_rows`, `long_row`: reductions of fewer rows than the one, each longer than the other, do not fill the machine
     if a row is one worker's; 0: they do, the printer sees to it. `few_columns`, `long_column`: the same where a worker
     has neighbouring rows, for what is reduced lies across them in memory.
@@ -32,6 +34,7 @@ class Target:
     joins_siblings: bool = False
     forgets_broadcasts: bool = False
     stores_in_place: bool = False
+    reads_first: bool = False
     few_rows: int = 0
     long_row: int = 0
     few_columns: int = 0
@@ -46,7 +49,7 @@ class Target:
         return rows < self.few_rows and length > self.long_row
 
 
-CPU = Target("cpu", keeps_rows=True)
+CPU = Target("cpu", keeps_rows=True, stores_in_place=True, reads_first=True)
 # Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole. Where
 # rows lie across memory one program has 16 of them at least, and 512 elements of those fit it.
 CUDA = Target(

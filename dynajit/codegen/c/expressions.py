@@ -7,7 +7,7 @@ Compilers can't move what a loop repeats out of it where threads share pointers,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -38,16 +38,26 @@ class Block:
     guarded: bool = False  # not always run: what is in it stays in it
 
 
+NOWHERE: Mapping[Tensor, Tensor] = {}
+
+
 class Expressions:
     """The text of one kernel, block by block."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -> None:
         self.kernel = kernel
         self.helpers: dict[str, None] = {}
         self.blocks = [Block(frozenset(), 1)]
         self.count = 0
         self.locals: dict[Tensor, str] = {}
-        self.arguments = {tensor: f"a{n}" for n, tensor in enumerate((*kernel.reads, *kernel.writes))}
+        # one pointer for what is read and what is stored over it: through two the compiler would take them for apart
+        self.stored_over = {
+            tensor: stored_in[tensor] for tensor in kernel.writes if stored_in.get(tensor) in kernel.reads
+        }
+        own = (tensor for tensor in kernel.writes if tensor not in self.stored_over)
+        self.parameters: tuple[Tensor, ...] = (*kernel.reads, *own)
+        self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(self.parameters)}
+        self.arguments.update((tensor, self.arguments[over]) for tensor, over in self.stored_over.items())
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
         self.turned: dict[Load, str] = {}  # what is read from a tile that was brought in order
         self.turned_place = ""

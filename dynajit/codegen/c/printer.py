@@ -8,15 +8,16 @@ A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_k
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from dynajit.codegen.c.expressions import ROW, Expressions
+from dynajit.codegen.c.expressions import NOWHERE, ROW, Expressions
 from dynajit.codegen.c.segments import Piece, cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Op, Reduction, Scan
+from dynajit.loopir.nodes import Op, Reduction, Scan, Tensor
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
@@ -48,13 +49,14 @@ class Printed:
     helpers: tuple[str, ...]
     sizes: tuple[str, ...] = ()
     checked: bool = False  # returns 1 if an index was outside of its tensor
+    parameters: tuple[Tensor, ...] = ()  # whose memory it takes pointers to
 
 
-def print_kernel(kernel: Kernel) -> Printed:
-    """The kernel in C."""
-    printer = _Printer(kernel)
+def print_kernel(kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -> Printed:
+    """The kernel in C. `stored_in`: tensors that it stores in another's memory."""
+    printer = _Printer(kernel, stored_in)
     text = printer.function()
-    return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked)
+    return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked, printer.parameters)
 
 
 def _count(axes: tuple[Axis, ...]) -> int:
@@ -72,15 +74,16 @@ class _Printer(Expressions):
     sizes: tuple[str, ...] = ()
     block = 0  # in column mode, how many columns go together
 
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, stored_in: Mapping[Tensor, Tensor]) -> None:
+        super().__init__(kernel, stored_in)
         self.nans: dict[Reduction, str] = {}  # extremes in the loop at hand -> the variable that notes NaNs
 
     def function(self) -> str:
         kernel = self.kernel
+        written = {*kernel.writes, *self.stored_over.values()}
         parameters = [
-            f"{'const ' if tensor not in kernel.writes else ''}{MEMORY_TYPES[tensor.dtype]} *restrict {name}"
-            for tensor, name in self.arguments.items()
+            f"{'' if tensor in written else 'const '}{MEMORY_TYPES[tensor.dtype]} *restrict {self.arguments[tensor]}"
+            for tensor in self.parameters
         ]
         self.watch()
         if isinstance(kernel.group.members[0], Scan):
@@ -298,7 +301,18 @@ class _Printer(Expressions):
             self.put(self._combine(reduction, total, part))
             self.locals[reduction] = total
 
+    def _read_first(self, section: Section) -> None:
+        """Variables for what is stored over."""
+        if not self.stored_over:
+            return
+        over = set(self.stored_over.values())
+        for store in section.stores:
+            for node in scalars_in(store.value):
+                if isinstance(node, Load) and node.tensor in over:
+                    self.expression(node)
+
     def _innermost(self, section: Section) -> None:
+        self._read_first(section)
         for store in section.stores:
             self.store(store)
         for tensor, value in section.kept:
