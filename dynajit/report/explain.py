@@ -15,6 +15,9 @@ from dynajit.report import costs
 from dynajit.report.phases import PHASES
 from dynajit.report.records import BreakRecord, CodeRecord, CompileRecord, GraphRecord
 
+#: of one frame, in the text
+SHOWN_GUARDS = 40
+
 
 class ExplainReport:
     """What a run compiled.
@@ -99,7 +102,8 @@ class ExplainReport:
         lines = [", ".join(_count(n, noun) for noun, n in totals.items())]
         if self.error is not None:
             lines += [f"The call raised {type(self.error).__name__}: {self.error}"]
-        lines += [_section("Graphs", [_graph_line(i, graph) for i, graph in enumerate(self.graph_records, 1)])]
+        names = {record.compile_id: record.code_name for record in self.frames}
+        lines += [_section("Graphs", [_graph_line(i, graph, names) for i, graph in enumerate(self.graph_records, 1)])]
         lines += [_section("Graph breaks", [f"{i}. {brk.render()}" for i, brk in enumerate(self.break_reasons, 1)])]
         lines += [_section("Recompiles", self.recompile_reasons)]
         skipped = [
@@ -108,8 +112,9 @@ class ExplainReport:
             if r.skipped
         ]
         lines += [_section("Frames that run eagerly", skipped)]
-        lines += [_section("Kernels", [_code_text(code) for graph in self.graph_records for code in graph.code])]
-        lines += [_section("Guards", [text for record in self.frames for text in _guard_lines(record)])]
+        code = [(i, part) for i, graph in enumerate(self.graph_records, 1) for part in graph.code]
+        lines += [_section("Kernels", [f"graph {i}, {_code_text(part)}" for i, part in code])]
+        lines += [_section("Guards", [_guard_text(record) for record in self.frames if record.guards])]
         lines += [_section("Compile time", [f"{name:<15} {seconds:8.3f} s" for name, seconds in self.phases.items()])]
         return "\n".join(filter(None, lines))
 
@@ -128,17 +133,21 @@ def _section(title: str, entries: list[str]) -> str:
     return f"{title}:\n{body}"
 
 
-def _graph_line(i: int, graph: GraphRecord) -> str:
-    where = ""
+def _graph_line(i: int, graph: GraphRecord, names: dict[str, str]) -> str:
+    name = names.get(graph.compile_id, "")
+    where = f" of {name}" if name else ""
     if graph.first_line and graph.last_line:
         first, last = graph.first_line, graph.last_line
-        where = f", {first[0]}:{first[1]}" + (f" to {last[1]}" if last[0] == first[0] else f" to {last[0]}:{last[1]}")
+        where += f" ({first[0]}:{first[1]}"
+        if last != first:
+            where += f" to {last[1]}" if last[0] == first[0] else f" to {last[0]}:{last[1]}"
+        where += ")"
     return f"{i}. {graph.compile_id} {_count(graph.op_count, 'operation')}{where}; ended by: {graph.why_ended}"
 
 
 def _code_text(code: CodeRecord) -> str:
     """The kernels of one ATen graph, one to a line, and what runs through torch's dispatcher."""
-    lines = [f"{code.name} ({code.phase})"]
+    lines = [f"{code.phase} ({code.name})"]
     for kernel in code.kernels:
         moved = ""
         if kernel.bytes_moved is not None:
@@ -152,14 +161,20 @@ def _code_text(code: CodeRecord) -> str:
     return "\n".join(lines)
 
 
-def _guard_lines(record: CompileRecord) -> list[str]:
-    """The guards, sorted by source as they were made, each with the line that made it."""
-    found = []
-    for guard in record.guards:
-        line = f"  # {guard.user_loc.short()}" if guard.user_loc else ""
+def _guard_text(record: CompileRecord) -> str:
+    """The guards of one frame, sorted by source as they were made, each with the line that made it."""
+    lines = [f"{record.compile_id} {record.code_name} ({record.filename}:{record.firstlineno})"]
+    for guard in record.guards[:SHOWN_GUARDS]:
         text = guard.text if len(guard.text) <= 160 else guard.text[:157] + "..."
-        found.append(f"{record.compile_id} {text}{line}")
-    return found
+        where = ""
+        if guard.user_loc:
+            # the frame's own file has been named
+            here = guard.user_loc.filename == record.filename
+            where = f"  # line {guard.user_loc.lineno}" if here else f"  # {guard.user_loc.short()}"
+        lines.append(f"  {text}{where}")
+    if len(record.guards) > SHOWN_GUARDS:
+        lines.append(f"  and {len(record.guards) - SHOWN_GUARDS} more: see to_dict(), html() or DYNAJIT_LOGS=guards")
+    return "\n".join(lines)
 
 
 def _frame_dict(record: CompileRecord) -> dict[str, Any]:

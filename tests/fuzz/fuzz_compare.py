@@ -83,7 +83,7 @@ class Describer:
         self.tensors.append(tensor)
         storage = tensor.untyped_storage()._cdata
         number = self.storages.setdefault(storage, len(self.storages))
-        # The stride of a dimension of size one addresses nothing; torch's AOTAutograd makes views of results without it.
+        # The stride of a dimension of size one addresses nothing; AOTAutograd makes views without it.
         strides = [step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride())]
         layout = (tuple(tensor.shape), strides, tensor.storage_offset(), tensor.dtype, number)
         # A copy: the numbers as they are now, whatever happens to the tensor later.

@@ -49,7 +49,8 @@ def test_the_text_has_all_parts(report: ExplainReport) -> None:
         "fuses sin",
     ):
         assert part in text, part
-    assert re.search(r"L\['x'\]: torch.Tensor float32 .*# .*test_explain_page.py:\d+", text)
+    assert re.search(r"L\['x'\]: torch.Tensor float32 .*  # line \d+$", text, re.M)
+    assert re.search(r"1\. \[0/0\] \d operations? of program \(.*test_explain_page.py:\d+", text)
 
 
 def test_the_data_is_json(report: ExplainReport) -> None:
