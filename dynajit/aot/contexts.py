@@ -78,6 +78,21 @@ def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
+    """Whether a result that may have gradients is computed from another one."""
+    returned = {
+        node
+        for output in gm.graph.find_nodes(op="output")
+        for node in output.all_input_nodes
+        if node.op.startswith("call") and getattr(node.meta.get("example_value"), "requires_grad", False)
+    }
+    behind: set[torch.fx.Node] = set()
+    for node in gm.graph.nodes:
+        if any(part in returned or part in behind for part in node.all_input_nodes):
+            behind.add(node)
+    return not returned.isdisjoint(behind)
+
+
 def _returns_views(gm: torch.fx.GraphModule) -> bool:
     """Whether a result shares memory with an input and is not that input."""
     inputs = gm.graph.find_nodes(op="placeholder")
@@ -113,6 +128,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it nests autocast contexts of different dtypes, whose casts of weights are shared"
     if writes_cast_weights(gm):
         return "it writes weights inside of autocast, which goes on with its casts of them"
+    if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
+        return "a result may be differentiated by another one, which takes autograd's own nodes between them"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"

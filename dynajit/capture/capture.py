@@ -420,6 +420,9 @@ class FrameCapture:
         outputs = emission.outputs()
         if tx.graph.op_count and (outputs or tx.graph.impure or tx.graph.checks or _mutates(tx)):
             module, inputs = tx.graph.finish([value.node for value in outputs])
+            frames = emission.plan.frames if emission.plan is not None else ()
+            codes = (self.code, *(frame.code_object for frame in frames))
+            module.meta["differentiated_inside"] = any(map(_differentiates, codes))
             module, graph = self._graph_call(tx, module, inputs)
             draws = tx.graph.checks and tx.graph.impure and not tx.graph.effects
             pure = not (_mutates(tx) or (tx.graph.impure and not draws))
@@ -613,6 +616,12 @@ def _asking_nobody(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(*inputs)
 
     return call_quietly
+
+
+def _differentiates(code: types.CodeType) -> bool:
+    """Whether the program asks for gradients of tensors that it computes, by the names in its code."""
+    names = set(code.co_names)
+    return not names.isdisjoint(("retain_grad", "register_hook")) or {"autograd", "grad"} <= names
 
 
 def _mutates(tx: Interpreter) -> bool:

@@ -2,8 +2,8 @@
 
 In: an ATen operation with its fake arguments, before it runs. Out: None, or why the real one will raise: the line then
 runs for real, and raises in eager's words. Two checks that fake kernels leave out: tensors that overlap where one is
-written (those that check less are named too, which costs a graph and is right), and the dtypes that a pointwise kernel
-is compiled for, found by running it on one element.
+written (those that check less are named too, which costs a graph and is right), and the dtypes that a kernel of one
+element's work, of places or of matrices is compiled for, found by running it on one element.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
 # operations that read in an order of their own: no element that they read may be one that they write
 _BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_reduce)?|put)_?\.")
+_MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddbmm)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -37,7 +38,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
         return f"{func}: the values' shape does not fit the places they go to"
-    if kwargs or not (by_place or _is_pointwise(func)):
+    if kwargs or not (by_place or _is_pointwise(func) or _MATRICES.search(str(func))):
         return None
     elements = tuple(_element(arg) for arg in args)
     return None if _UNKNOWN in elements else _tried(func, elements, by_place)

@@ -143,7 +143,11 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
     fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     versions = _versions(fakes)
+    out = kwargs.get("out")
+    given = out.fake.shape if isinstance(out, TensorVal) and out.source is not None else None
     result = run_fake(tx.graph, op, target, *fakes)
+    if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
     if _writes_lists(target):
         _count_writes(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if tx.graph.shapes.active:

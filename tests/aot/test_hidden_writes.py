@@ -119,3 +119,27 @@ def test_a_view_is_made_in_the_mode_of_its_line(backend: str) -> None:
 
     with torch.no_grad(), pytest.raises(RuntimeError, match="a view of a leaf Variable"):
         dynajit.compile(fn, backend=backend)(torch.ones(3, requires_grad=True))
+
+
+def gradient_of_a_result(x: torch.Tensor) -> torch.Tensor:
+    hidden = x * 2
+    loss = (hidden**2).sum()
+    dynajit.graph_break()
+    return torch.autograd.grad(loss, hidden)[0]
+
+
+def gradient_kept(x: torch.Tensor) -> torch.Tensor:
+    hidden = x * 2
+    loss = (hidden**2).sum()
+    dynajit.graph_break()
+    hidden.retain_grad()
+    loss.backward()
+    assert hidden.grad is not None
+    return hidden.grad + x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("fn", [gradient_of_a_result, gradient_kept])
+def test_results_differentiated_by_each_other(fn: Callable[..., Any], backend: str) -> None:
+    x, other = (torch.tensor([0.5, 2.0], requires_grad=True) for _ in range(2))
+    assert torch.equal(dynajit.compile(fn, backend=backend)(other), fn(x))

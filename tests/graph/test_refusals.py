@@ -95,6 +95,19 @@ def adds_another_dtype(x: torch.Tensor, seen: list[int]) -> None:
         seen.append(len(str(error)))
 
 
+def matrices_of_two_dtypes(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        seen.append(1)
+        x @= torch.eye(3, dtype=torch.float64)
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def resized_out(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    torch.add(x[:1, 0], 1, out=x)
+    return x * 2
+
+
 def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
     try:
         x.scatter_(0, torch.zeros(1, 3, dtype=torch.long), x)
@@ -102,6 +115,7 @@ def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
         seen.append(len(str(error)))
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 @pytest.mark.parametrize(
@@ -120,6 +134,8 @@ def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
         values_that_fit,
         scattered_from_itself,
         adds_another_dtype,
+        matrices_of_two_dtypes,
+        resized_out,
     ],
 )
 def test_like_eager(fn: Any, dtype: torch.dtype, backend: str) -> None:
