@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
 from dynajit.codegen.generate import Choose
+from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.verify import verify
@@ -151,6 +152,7 @@ def interpreted(text: str, name: str) -> Any:
     interpreter._convert_float = _convert_float
     interpreter.InterpreterBuilder.create_fma = _fma
     interpreter._patch_lang_tensor = _patch_tensor
+    text = text.replace(HELPERS["dj_refuse"].strip(), _REFUSE)
     sys.modules.setdefault("dynajit_interpreted_lib", _library())
     before = knobs.runtime.interpret
     knobs.runtime.interpret = True
@@ -158,6 +160,14 @@ def interpreted(text: str, name: str) -> Any:
         return getattr(triton_compiler.load(text, "import dynajit_interpreted_lib as lib"), name)
     finally:
         knobs.runtime.interpret = before
+
+
+# The interpreter runs no machine code.
+_REFUSE = """
+@triton.jit
+def dj_refuse(bad):
+    assert not bad.handle.data.any(), "refused"
+"""
 
 
 def _reduce(self: Any, inputs: Any) -> Any:

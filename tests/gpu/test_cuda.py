@@ -381,3 +381,21 @@ def test_images_cut_in_patches() -> None:
         actual = dynajit.compile(lambda x: conv(x).flatten(2).transpose(1, 2) + 1)(x)
         expected = conv(x).flatten(2).transpose(1, 2) + 1
     torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_index_copy() -> None:
+    """A kernel of its own, in every mode."""
+
+    def fn(cache: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(1, at, x * 2)
+        return cache.sum(1)
+
+    for mode in (None, "reduce-overhead"):
+        compiled = dynajit.compile(fn, mode=mode, fullgraph=True)
+        ours, theirs = (torch.zeros(3, 64, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        for step in range(6):
+            at = torch.tensor([step, 20 + step], device="cuda")
+            x = torch.randn(3, 2, 32, device="cuda", dtype=torch.bfloat16)
+            torch.testing.assert_close(compiled(ours, at, x), fn(theirs, at, x), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(ours, theirs)
+        dynajit.reset()

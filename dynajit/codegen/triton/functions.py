@@ -115,6 +115,15 @@ _BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
 
 HELPERS: dict[str, str] = {
     **mathlib.TEXT,
+    # The kernel fails, as one of torch's does that finds an index outside of its tensor.
+    "dj_refuse": """
+@triton.jit
+def dj_refuse(bad):
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p trap; mov.u32 $0, $1; }",
+        "=r,r", [bad.to(tl.int32)], tl.int32, is_pure=False, pack=1,
+    )
+""",
     "dj_floordiv": """
 @triton.jit
 def dj_floordiv(a, b):
