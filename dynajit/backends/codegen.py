@@ -72,8 +72,6 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
     compile_fn: CompileFn = functools.partial(_generate, settings)
-    if device.type == "cuda":
-        gpu.order_attention_kernels(device)
     table = decompositions.for_codegen(device.type, settings.eager_rounding)
     weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None
     if weights:

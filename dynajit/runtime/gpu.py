@@ -29,13 +29,6 @@ def capability(device: torch.device) -> int:
     return major * 10 + minor
 
 
-@functools.cache
-def order_attention_kernels(device: torch.device) -> None:
-    """Have torch say once which of its attention kernels it prefers: before that, fake tensors get another answer."""
-    x = torch.empty(1, 1, 8, 64, dtype=torch.float16, device=device)
-    torch._fused_sdp_choice(x, x, x)
-
-
 def unsupported(device: torch.device) -> str:
     """Why no kernel can be generated for that device, "" if one can."""
     if device.type != "cuda" or torch.version.cuda is None:
