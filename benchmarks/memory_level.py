@@ -127,8 +127,7 @@ def main() -> int:
     if options.save:
         what = (
             "What is added after a warm-up: Python's objects by tracemalloc over a tenth of the calls, resident memory "
-            f"over all; level: under {MARGIN_TRACED:.0f} and {MARGIN_RESIDENT:.0f} KB. Of functions compiled and "
-            "dropped stay torch's fake-tensor cache and the texts of generated code that torch.fx keeps for tracebacks."
+            f"over all; level: under {MARGIN_TRACED:.0f} and {MARGIN_RESIDENT:.0f} KB."
         )
         how = "python benchmarks/memory_level.py --save"
         print("written:", sbs.save("memory_level", "Memory over many calls", f"{what}\n\n{table}", how))

@@ -7,7 +7,9 @@ torch runs. One more difference: a function here, named for what it does.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -127,3 +129,18 @@ def has_user_saved_tensor_hooks() -> bool:
         return False
     module = getattr(hooks[0], "__globals__", {}).get("__name__")
     return not (isinstance(module, str) and module.startswith("torch."))
+
+
+def graph_module(root: Any, graph: torch.fx.Graph, name: str = "GraphModule") -> torch.fx.GraphModule:
+    """`torch.fx.GraphModule(root, graph, name)`, whose generated text is kept for tracebacks only as long as its code
+    lives; torch.fx keeps it for ever."""
+    module = torch.fx.GraphModule(root, graph, name)
+    code = type(module).forward.__code__
+    weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+    return module
+
+
+def _forget_text(filename: str) -> None:
+    loader = getattr(torch.fx.graph_module, "_loader", None)
+    getattr(loader, "eval_cache", {}).pop(filename, None)
+    linecache.cache.pop(filename, None)

@@ -160,7 +160,7 @@ def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     graph.graph_copy(gm.graph, copies)
     outputs = torch.fx.map_arg(_outputs(gm), copies.__getitem__)
     graph.output((*outputs, *(copy for node, copy in copies.items() if node.name in unused)))
-    return torch.fx.GraphModule(gm, graph)
+    return torch_compat.graph_module(gm, graph)
 
 
 def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:

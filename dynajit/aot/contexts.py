@@ -157,7 +157,7 @@ def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModu
     for node in (calls[-1], calls[0]):
         graph.erase_node(copies[node])
     graph.output(outputs)
-    return torch.fx.GraphModule(gm, graph), bool(calls[0].args[0])
+    return torch_compat.graph_module(gm, graph), bool(calls[0].args[0])
 
 
 def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot import prepack
+from dynajit.torch_compat import graph_module
 
 if TYPE_CHECKING:
     from dynajit.aot.joint import CompileFn
@@ -57,7 +58,7 @@ def fold_batch_norm(gm: GraphModule, weights: frozenset[int]) -> GraphModule:
     for node in list(graph.nodes):
         if node.target is torch.nn.functional.batch_norm and _can_fold(node, frozen):
             _fold(graph, node)
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def _can_fold(norm: Node, frozen: set[Node]) -> bool:

@@ -19,6 +19,8 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from dynajit.torch_compat import graph_module
+
 aten = torch.ops.aten
 _TRANSPOSITIONS = (aten.t.default, aten.permute.default, aten.transpose.int)
 
@@ -83,7 +85,7 @@ class _Splitter:
             elif node not in self.main_of and node not in self.constant:
                 self._copy(node)
         self.early.output(tuple(self.made))
-        return Split(GraphModule(self.gm, self.early), GraphModule(self.gm, self.main), self.values)
+        return Split(graph_module(self.gm, self.early), graph_module(self.gm, self.main), self.values)
 
     def _constants(self, weights: frozenset[int]) -> set[Node]:
         """Nodes whose value is decided by constant inputs."""

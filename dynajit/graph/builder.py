@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorConverter
 
-from dynajit import symbols
+from dynajit import symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
 from dynajit.graph.seen import Dimensions
 from dynajit.graph.shapes import Shapes
@@ -322,7 +322,7 @@ class GraphBuilder:
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 setattr(root, node.target, self._modules[node.target])
-        module = fx.GraphModule(root, self.graph, "DynajitGraph")
+        module = torch_compat.graph_module(root, self.graph, "DynajitGraph")
         return module, used
 
     def _symbols_of_inputs(self) -> set[str]:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from dynajit import torch_compat
+
 
 class Cut:
     """Nodes on their way from the graph to a module of their own."""
@@ -49,4 +51,4 @@ class Cut:
         outputs = [copies[self._copies[node]] for node in self.results]
         graph.output(outputs[0] if single else tuple(outputs))
         graph.eliminate_dead_code(lambda node: "part" not in node.meta)
-        return fx.GraphModule(torch.nn.Module(), graph, name)
+        return torch_compat.graph_module(torch.nn.Module(), graph, name)

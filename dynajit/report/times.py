@@ -17,7 +17,7 @@ from dynajit.report import debug, records
 from dynajit.report.phases import PHASES
 
 # The trace file shows this many of the latest compiles.
-_KEPT = 1024
+_KEPT = 256
 
 
 class CompileTimes:

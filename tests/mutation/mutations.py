@@ -8,11 +8,13 @@ One more kind of change: a generator here, added to `KINDS`.
 from __future__ import annotations
 
 import contextlib
+import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.overrides
 
 Undo = Callable[[], None]
 Change = Callable[[], Undo]
@@ -132,9 +134,26 @@ def in_module(module: torch.nn.Module, where: str) -> Iterator[Mutation]:
             yield f"{where}.{name}: swapped for {what}", put_item(holder._parameters, last, swapped)
         yield f"{where}.{name}: .data", _swap_data(parameter)
         yield f"{where}.{name}: frozen", lambda p=parameter: (p.requires_grad_(not p.requires_grad), nothing)[1]
-    for name, child in list(module.named_children()):
-        yield f"{where}.{name}: replaced", put_item(module._modules, name, torch.nn.Identity())
-        yield from in_object(child, f"{where}.{name}")
+    for name, buffer in list(module.named_buffers()):
+        owner, _, last = name.rpartition(".")
+        yield f"{where}.{name}: swapped", put_item(module.get_submodule(owner)._buffers, last, buffer.detach() + 1)
+    for name, child in list(module.named_modules()):
+        if name:
+            owner, _, last = name.rpartition(".")
+            identity = torch.nn.Identity()
+            yield f"{where}.{name}: replaced", put_item(module.get_submodule(owner)._modules, last, identity)
+            yield f"{where}.{name}: hook", lambda c=child: (c.register_forward_hook(_add_one), nothing)[1]
+            yield f"{where}.{name}: training flag", lambda c=child: (c.train(not c.training), nothing)[1]
+            yield f"{where}.{name}: forward patched", put_attribute(child, "forward", _patched(child.forward))
+            yield from in_object(child, f"{where}.{name}")
+    yield f"{where}: forward patched", put_attribute(module, "forward", _patched(module.forward))
+    yield f"{where}: every module's hook", _everywhere
+    if type(module).__module__.split(".")[0] != "torch":
+        yield from in_class(type(module), where)
+
+
+def _everywhere() -> Undo:
+    return torch.nn.modules.module.register_module_forward_hook(_add_one).remove
 
 
 def _add_one(module: Any, args: Any, result: Any) -> Any:
@@ -143,6 +162,16 @@ def _add_one(module: Any, args: Any, result: Any) -> Any:
 
 def _plus_one(module: Any, args: Any) -> Any:
     return tuple(arg + 1 if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def in_tensor(tensor: torch.Tensor, where: str) -> Iterator[Mutation]:
+    yield f"{where}: .data", _swap_data(tensor)
+    if tensor.is_floating_point() and tensor.is_leaf:
+        yield f"{where}: requires_grad", lambda: (tensor.requires_grad_(not tensor.requires_grad), nothing)[1]
+    if tensor.dim() == 2 and not tensor.requires_grad:
+        yield f"{where}: transposed in place", lambda: (tensor.t_(), nothing)[1]
+        yield f"{where}: resized", lambda: (tensor.resize_(tensor.shape[0] + 1, tensor.shape[1]).fill_(1), nothing)[1]
+    yield f"{where}: an attribute", lambda: (setattr(tensor, "zz", 1), nothing)[1]
 
 
 def _swap_data(tensor: torch.Tensor) -> Change:
@@ -171,7 +200,7 @@ def in_value(value: Any, where: str, seen: set[int], depth: int = DEPTH) -> Iter
     elif isinstance(value, tuple):
         children = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
     elif isinstance(value, torch.Tensor):
-        yield f"{where}: .data", _swap_data(value)
+        yield from in_tensor(value, where)
     elif type(value).__module__.split(".")[0] in ("tests", "test") or "<locals>" in type(value).__qualname__:
         with contextlib.suppress(TypeError):
             yield from in_object(value, where)
@@ -190,7 +219,7 @@ def in_class(cls: type, where: str) -> Iterator[Mutation]:
                 yield f"type({where}).{name}: {what}", put_attribute(cls, name, other)
 
 
-def _patched(function: types.FunctionType) -> Callable[..., Any]:
+def _patched(function: Callable[..., Any]) -> Callable[..., Any]:
     def patched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         return result + 1 if isinstance(result, (int, float, torch.Tensor)) else result
@@ -211,17 +240,30 @@ def of_arguments(fn: Any, args: list[Any]) -> Iterator[Mutation]:
 
 
 def of_function(fn: Any, args: list[Any]) -> Iterator[Mutation]:
-    """Globals, closure cells and default values."""
-    if not isinstance(fn, types.FunctionType):
+    """Globals, closure cells and default values, of the function and of those that it names; a module's parts."""
+    if isinstance(fn, torch.nn.Module):
+        yield from in_value(fn, "the module", set())
+    yield from in_function(getattr(fn, "__func__", fn), set(), DEPTH)
+
+
+def in_function(fn: Any, seen: set[int], depth: int) -> Iterator[Mutation]:
+    if not isinstance(fn, types.FunctionType) or id(fn) in seen or depth == 0 or _is_torchs(fn):
         return
+    seen.add(id(fn))
     for name in fn.__code__.co_names:
         if name in fn.__globals__:
-            for what, other in _other_globals(fn.__globals__[name]):
+            value = fn.__globals__[name]
+            for what, other in _other_globals(value):
                 yield f"global {name}: {what}", _set_global(fn.__globals__, name, other)
+            yield from in_function(value, seen, depth - 1)
+            if isinstance(value, type) and value.__module__ == fn.__module__ and id(value) not in seen:
+                seen.add(id(value))
+                yield from in_class(value, name)
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):
             for what, other in _other_globals(cell.cell_contents):
                 yield f"cell {name}: {what}", _set_cell(cell, other)
+            yield from in_function(cell.cell_contents, seen, depth - 1)
     for index, default in enumerate(fn.__defaults__ or ()):
         for what, other in others(default):
             yield f"default {index}: {what}", _set_default(fn, index, other)
@@ -230,8 +272,12 @@ def of_function(fn: Any, args: list[Any]) -> Iterator[Mutation]:
             yield f"default {name}: {what}", _set_kwdefault(fn, name, other)
 
 
+def _is_torchs(fn: types.FunctionType) -> bool:
+    return (fn.__module__ or "").split(".")[0] in ("torch", "dynajit", "functools", "contextlib", "operator")
+
+
 def _other_globals(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, types.FunctionType) and value.__module__.split(".")[0] != "torch":
+    if isinstance(value, types.FunctionType) and not _is_torchs(value):
         yield "patched", _patched(value)
     else:
         yield from others(value)
@@ -304,7 +350,23 @@ def of_process(fn: Any, args: list[Any]) -> Iterator[Mutation]:
         "deterministic",
         switched(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
     )
+    yield "random state", lambda: (torch.manual_seed(12345), nothing)[1]
+    yield "Python's random state", lambda: (random.seed(12345), nothing)[1]
+    yield (
+        "matmul precision",
+        switched(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
+    )
+    yield "a torch function mode", entered(_Doubled)
+    yield "anomaly mode", entered(lambda: torch.autograd.set_detect_anomaly(True))
     yield "threads", switched(torch.get_num_threads, torch.set_num_threads, torch.get_num_threads() + 1)
+
+
+class _Doubled(torch.overrides.TorchFunctionMode):
+    """`torch.add` and `+` give twice as much."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func in (torch.add, torch.Tensor.add, torch.Tensor.__add__) else result
 
 
 KINDS = {"arguments": of_arguments, "function": of_function, "process": of_process}

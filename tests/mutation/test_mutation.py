@@ -1,22 +1,26 @@
 """Soundness by mutation: after a program was compiled, one thing that it can observe changes, and the next call still
 gives what eager gives. Every program of `tests/programs` and `tests/torch_features`, every change that fits it.
 
-`python tests/mutation/test_mutation.py` runs all of them and prints the counts; the test runs a part that rotates
-over the changes, so that each program sees each kind.
+`python tests/mutation/test_mutation.py --save` runs all of them and writes the counts; the test runs a part that
+rotates over the changes, so that each program sees each kind.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
 import dataclasses
 import importlib
 import random
 import sys
+import time
 import types
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent / "programs", HERE.parent / "torch_features"):
@@ -30,6 +34,7 @@ import dynajit  # noqa: E402
 from dynajit import testing  # noqa: E402
 
 A_PROGRAM = 2
+RESULTS = HERE.parent.parent / "benchmarks" / "results" / "mutation.md"
 
 
 def programs() -> dict[str, Any]:
@@ -93,7 +98,8 @@ def trial(case: Any, number: int) -> str | None:
 
 
 def usable(case: Any) -> bool:
-    return isinstance(case.fn, (types.FunctionType, types.MethodType)) and not case.options.get("kwargs")
+    fits = isinstance(case.fn, (types.FunctionType, types.MethodType, torch.nn.Module))
+    return fits and not case.options.get("kwargs")
 
 
 @pytest.mark.parametrize("program", [name for name, case in PROGRAMS.items() if usable(case)])
@@ -106,23 +112,42 @@ def test_the_next_call_is_eagers(program: str) -> None:
 
 
 def main() -> int:
-    """Everything; prints what slips through."""
-    trials = wrong = unstable = 0
-    pattern = sys.argv[1] if len(sys.argv) > 1 else ""
-    for program, case in PROGRAMS.items():
-        if not usable(case) or pattern not in program:
+    """Everything, or programs whose name has a text in it, or every n-th change of each; prints what slips through."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    counts = collections.Counter[str]()
+    for number, (program, case) in enumerate(sorted(PROGRAMS.items())):
+        if not usable(case) or options.pattern not in program or time.monotonic() > end:
             continue
-        for number in range(count_of(case)):
-            trials += 1
+        counts["programs"] += 1
+        for change in range(number % options.every, count_of(case), options.every):
+            counts["changes"] += 1
             try:
-                unstable += trial(case, number) is None
+                counts["unstable"] += trial(case, change) is None
             except AssertionError as error:
-                wrong += 1
-                print(f"{program} #{number}: {str(error).splitlines()[0]}", flush=True)
+                counts["wrong"] += 1
+                print(f"{program} #{change}: {str(error).splitlines()[0]}", flush=True)
             except Exception as error:  # a change that makes the trial itself fail is worth seeing, not ending for
-                print(f"{program} #{number}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-    print(f"{len(PROGRAMS)} programs, {trials} changes, {wrong} wrong answers, {unstable} that eager gives differently")
-    return wrong > 0
+                counts["failed"] += 1
+                print(f"{program} #{change}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    text = (
+        f"{counts['programs']} programs of {len(PROGRAMS)}, {counts['changes']} changes, **{counts['wrong']} wrong "
+        f"answers**; {counts['unstable']} changes after which eager itself gives something else each time, or that the "
+        f"program had made impossible; {counts['failed']} that the trial itself did not survive."
+    )
+    print(text)
+    if options.save:
+        how = "`python tests/mutation/test_mutation.py --save`"
+        what = "Each program is compiled, one thing that it observes is changed, and the next call compared with eager."
+        python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
+        page = f"# Changes after compiling\n\n{python}. Made by {how}.\n\n{what}\n\n{text}\n"
+        RESULTS.write_text(page, encoding="utf-8")
+    return counts["wrong"] > 0
 
 
 if __name__ == "__main__":
