@@ -114,12 +114,15 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, library, address, slots, what to call where a value is refused or None) */
+/* (kind, library, address, slots, what to call where a value is refused or None, name) */
 CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
 {
     CpuKernelStep step{item(given, 1), nullptr, PyLong_AsVoidPtr(item(given, 2)), nullptr,
-                       slot_numbers(plan, item(given, 3), false)};
+                       slot_numbers(plan, item(given, 3), false), {}};
     need(!PyErr_Occurred());
+    const char *name = PyUnicode_AsUTF8(item(given, 5));
+    need(name != nullptr);
+    step.name = name;
     PyObject *refused = item(given, 4);
     step.call = cpu_call(step.slots.size(), refused != Py_None);
     need(step.call != nullptr);

@@ -16,6 +16,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -190,7 +191,16 @@ struct Executor {
                 fail("a kernel was given a tensor without memory of its own");
             }
         }
+        std::optional<at::RecordFunction> mark;
+        if (run.profiled) {
+            auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+            if (callbacks.has_value()) {
+                mark.emplace(std::move(*callbacks));
+                mark->before(step.name);
+            }
+        }
         int status = step.call(step.function, addresses);
+        mark.reset();
         if (step.refused != nullptr && status != 0) {
             std::vector<int> inputs(static_cast<size_t>(plan.inputs));
             std::iota(inputs.begin(), inputs.end(), 0);
@@ -444,6 +454,7 @@ void execute(Run &run)
     if (run.plan.device.type() == c10::kCPU) {
         pooled.emplace();
     }
+    run.profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
     Executor executor(run);
     for (const Step &step : run.plan.steps) {
         std::visit(executor, step);

@@ -52,6 +52,7 @@ struct CpuKernelStep {
     void *function;
     CpuCall call;
     std::vector<int> slots;
+    std::string name; /* in the profiler's traces; a GPU's kernels are seen there by themselves */
 };
 struct Patch {
     int argument;
@@ -129,6 +130,7 @@ struct Run {
     const NativePlan &plan;
     std::vector<Slot> slots;
     CuStream stream = nullptr;
+    bool profiled = false; /* somebody records */
     Listener *listener = nullptr;
     bool holds_gil = false;
 };

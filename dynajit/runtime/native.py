@@ -102,7 +102,8 @@ class _Writer:
             case KernelStep(kernel, args, _, programs):
                 loaded = self.kernels[kernel]
                 if isinstance(loaded, CpuKernel):
-                    return _CPU_KERNEL, loaded.owner, loaded.address, tuple(map(self.slot, args)), loaded.refused
+                    slots = tuple(map(self.slot, args))
+                    return _CPU_KERNEL, loaded.owner, loaded.address, slots, loaded.refused, f"dynajit {kernel}"
                 checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
                 return _KERNEL, loaded, tuple(map(self.slot, args)), checked, programs
             case ViewStep(output, base, offset):

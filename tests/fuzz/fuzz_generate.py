@@ -106,7 +106,7 @@ any(i == <int> for i in range(3)) + 1|len({<int>, <int>, 2} <or> {3})|sorted({<i
 list(dict.fromkeys([<int>, 1, <int>]))[-1]|[3, 1, 2].index(<int> % 3 + 1)|Vector(<tensor>, <int>).count
 len(Vector(<tensor>, <int>))|int(Vector(<tensor>, <int>))|Vector(<tensor>, 2) == Vector(<tensor>, <int>)
 hash(Vector(<tensor>, <int>)) % 7|<tensor>.stride()[-1] if <tensor>.dim() else 0|<tensor>.element_size()
-<tensor>._version % 5|sum(1 for _ in zip(<list>, range(9)))|len(<tensor>.tolist()) if <tensor>.dim() else 0
+sum(1 for _ in zip(<list>, range(9)))|len(<tensor>.tolist()) if <tensor>.dim() else 0
 int(<tensor>.argmax().item() > 0)|round(<int> / 3)|(lambda *a, k=<int>, **kw: len(a) + k + len(kw))(1, *<list>, z=2)
 [i for i in range(9)][<int> % 9]|list(range(9))[::-2][<int> % 5]|'abcd'.find('<key>')|len('%s-%s' % (<int>, flag)) % 5
 <int>.bit_length()|bool(<int>) + True|int(str(<int>)) - 1|sum(map(int, '12')) + <int>

@@ -182,3 +182,14 @@ def test_profiles_name_the_graphs(backend: str) -> None:
         compiled(torch.randn(3, 4))
     names = [event.key for event in profile.key_averages() if event.key.startswith("dynajit [")]
     assert len(names) == 3 and any(name.endswith("] program") for name in names)
+
+
+def test_profiles_name_the_kernels_of_the_cpu() -> None:
+    compiled = dynajit.compile(lambda x: x.sin().exp().softmax(-1))
+    compiled(torch.randn(8, 16))
+    with torch.profiler.profile() as profile:
+        compiled(torch.randn(8, 16))
+    kernels = [event for event in profile.events() if event.name.startswith("dynajit k0_")]
+    graphs = [event for event in profile.events() if event.name.startswith("dynajit [")]
+    assert kernels and all(event.cpu_parent is not None for event in kernels)
+    assert any(graphs[0].time_range.start <= kernel.time_range.start for kernel in kernels)
