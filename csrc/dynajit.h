@@ -150,6 +150,7 @@ PyObject *dj_hook_key(void);      /* borrowed or NULL */
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
 /* For code that is not the user's: neither we nor another evaluator may capture it. */
 void dj_hook_enter_off(HookRegion *region);
+void dj_hook_enter_shielded(HookRegion *region); /* the same, for code that calls few Python functions */
 bool dj_hook_is_off(void); /* entering it would change nothing */
 void dj_hook_leave(HookRegion *region);
 /* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing; `inputs`

@@ -125,6 +125,13 @@ void dj_hook_enter_off(HookRegion *region)
     enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .shielded = !alone()});
 }
 
+/* We stay installed, and hand every frame to CPython's own evaluator: cheaper than going away and coming back, for code
+ * that calls few functions written in Python. */
+void dj_hook_enter_shielded(HookRegion *region)
+{
+    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .shielded = true});
+}
+
 void dj_hook_leave(HookRegion *region)
 {
     HookMode inner = thread.mode;

@@ -13,6 +13,7 @@ typedef struct {
     PyObject *name; /* in profiles; NULL: none */
     PyObject *dict;
     PyObject *weakrefs;
+    char flat; /* `function` calls hardly any function written in Python */
 } GraphCall;
 
 static inline PyObject *call(GraphCall *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -30,7 +31,12 @@ static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t narg
         return call(self, args, nargsf, kwnames);
     }
     HookRegion region;
-    dj_hook_enter_off(&region);
+    if (self->flat) {
+        dj_hook_enter_shielded(&region);
+    }
+    else {
+        dj_hook_enter_off(&region);
+    }
     PyObject *result = call(self, args, nargsf, kwnames);
     dj_hook_leave(&region);
     return result;
@@ -38,9 +44,10 @@ static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t narg
 
 static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fn", "name", NULL};
+    static char *names[] = {"fn", "name", "flat", NULL};
     PyObject *function, *name = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|U:GraphCall", names, &function, &name)) {
+    int flat = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Up:GraphCall", names, &function, &name, &flat)) {
         return NULL;
     }
     if (!PyCallable_Check(function)) {
@@ -51,6 +58,7 @@ static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kw
         self->vectorcall = graph_call;
         self->function = Py_NewRef(function);
         self->name = Py_XNewRef(name);
+        self->flat = (char)flat;
     }
     return (PyObject *)self;
 }
@@ -103,8 +111,8 @@ static PyGetSetDef graph_call_getset[] = {
 };
 
 static PyType_Slot graph_call_slots[] = {
-    {Py_tp_doc, "GraphCall(fn, name=None)\n--\n\nCalls fn so that no frame hook captures what runs in it; profiles show "
-                "the name."},
+    {Py_tp_doc, "GraphCall(fn, name=None, flat=False)\n--\n\nCalls fn so that no frame hook captures what runs in it; "
+                "profiles show the name. `flat`: fn calls hardly any function written in Python."},
     {Py_tp_new, graph_call_new},
     {Py_tp_dealloc, graph_call_dealloc},
     {Py_tp_traverse, graph_call_traverse},

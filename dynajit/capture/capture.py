@@ -509,7 +509,10 @@ class FrameCapture:
         if every:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
             compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
-        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}")
+        flat = not isinstance(compiled, types.FunctionType) and isinstance(
+            getattr(compiled, "__self__", compiled), (fx.GraphModule, _C.PlanExecutor)
+        )
+        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", flat)
 
     def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         """The captured graph in the debug folder."""

@@ -300,6 +300,8 @@ class Emission:
             elif len(self.resumes) < 2:
                 self.emit.rerun(instr)
                 self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
+            if len(self.resumes) == 1 and len(self.resumes[0][-1].pushes) < stack_shape(instr.op, instr.arg)[1]:
+                self.emit.pop_top()
         if plan.cut is not None:
             self._leave_loop(plan.cut)
         elif len(self.resumes) == 2:

@@ -155,11 +155,15 @@ def resume_after(frame: SymFrame, jump: bool = False, calls: bool = False) -> Re
     index = instr.target if jump else instr.index + 1
     assert index is not None
     starts = [index, *(handlers_of(frame.code, instr.index) if calls else ())]
+    pushes = pushed_kinds(instr, jump)
+    if not calls and not jump and pushes == ("value",) and frame.code.instrs[index].op == "POP_TOP":
+        # a statement: nobody takes what it gives
+        index, pushes = index + 1, ()
     return Resume(
         frame,
         index,
         stack[: len(stack) - pops],
-        pushed_kinds(instr, jump),
+        pushes,
         _live_locals(frame, starts),
         _live_cells(frame, starts),
     )

@@ -20,7 +20,7 @@ from dynajit.values.filling import replace_entries
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key
 from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.objects import payload_of
+from dynajit.values.objects import RealVal, payload_of
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
 
@@ -179,6 +179,8 @@ class Rebuilder:
             return
         if isinstance(value, ConstVal) and not isinstance(value, UnreadConst):
             return
+        if isinstance(value, RealVal) and value.source is None:
+            return
         if value.source is not None:
             self.ensure_source(value.source)
             return
@@ -259,6 +261,8 @@ class Rebuilder:
             self.emit.load_fast(self._variables[id(value)])
         elif value.source is not None:
             self.load(value.source)
+        elif isinstance(value, RealVal):
+            value.rebuild(self)
         elif id(value) in self._preparing:
             raise InternalError(f"{value.describe()} contains itself")
         else:
