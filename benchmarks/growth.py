@@ -1,0 +1,100 @@
+"""How the first call of the default backend grows with the program: CPU seconds and memory for 1 to 64 layers.
+
+    python benchmarks/growth.py [--layers 1,4,16,64] [--compilers dynajit,torch.compile] [--train] [--save]
+
+Each row is a new process with empty caches: a GPT-2 shape (4 heads, width 256) runs eagerly once, then compiled once.
+Seconds are of the process and of the compilers it starts; memory is how far the process's peak rose. The exponent is
+the slope of the logarithms between the two largest rows, of what the smallest row does not cost already.
+"""
+
+import argparse
+import json
+import math
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import side_by_side as sbs
+import torch
+
+HEADER = ("layers", "compiler", "CPU s", "s a layer", "MB", "second call ms")
+BAR = 0.15
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def first_call(layers: int, compiler: str, train: bool) -> dict[str, float]:
+    """What a child measures."""
+    from scaling import gpt2
+
+    model, inputs = gpt2(layers)
+
+    def call(fn: Any) -> None:
+        if train:
+            fn(**inputs, labels=inputs["input_ids"]).loss.backward()
+            model.zero_grad()
+        else:
+            with torch.no_grad():
+                fn(**inputs)
+
+    call(model)
+    before, cpu = peak_mb(), sbs.tree_cpu_seconds()
+    compiled = sbs.COMPILERS[compiler](model, None)
+    call(compiled)
+    found = {"cpu": sbs.tree_cpu_seconds() - cpu, "mb": peak_mb() - before}
+    times = sbs.interleave({"call": lambda: call(compiled)}, seconds=0.3, clock=sbs.clock_for(1))["call"]
+    return {**found, "ms": sorted(times)[len(times) // 2] * 1e3}
+
+
+def exponent(found: dict[int, dict[str, float]]) -> float:
+    sizes = sorted(found)
+    if len(sizes) < 3:
+        return math.nan
+    low, high = sizes[-2], sizes[-1]
+    more = [found[size]["cpu"] - found[sizes[0]]["cpu"] for size in (low, high)]
+    return math.log(more[1] / more[0]) / math.log((high - sizes[0]) / (low - sizes[0]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", default="1,4,16,64")
+    parser.add_argument("--compilers", default=",".join(sbs.COMPILERS))
+    parser.add_argument("--train", action="store_true", help="the loss and its gradients, not inference")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/growth.md (or growth_train.md)")
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        torch.set_num_threads(1)
+        found = first_call(int(options.layers), options.compilers, options.train)
+        sbs.finish_child(options.out, json.loads(json.dumps(found)))
+    table = sbs.Table(HEADER, "64", "torch.compile")
+    print(sbs.machine(), *table.lines, sep="\n", flush=True)
+    verdicts, fine = [], True
+    for compiler in options.compilers.split(","):
+        rows: dict[int, dict[str, float]] = {}
+        for layers in map(int, options.layers.split(",")):
+            with tempfile.TemporaryDirectory(prefix="growth-", ignore_cleanup_errors=True) as cache:
+                child = ["--layers", str(layers), "--compilers", compiler, *(["--train"] if options.train else [])]
+                rows[layers] = got = sbs.run_child(__file__, child, Path(cache), timeout=1200)
+            first = min(rows)
+            each = (got["cpu"] - rows[first]["cpu"]) / (layers - first) if layers > first else math.nan
+            shown = "-" if math.isnan(each) else f"{each:.3f}"
+            cells = [str(layers), compiler, f"{got['cpu']:.2f}", shown, f"{got['mb']:.0f}", f"{got['ms']:.2f}"]
+            print(table.add(cells), flush=True)
+        verdicts.append(f"{compiler}: {each:.3f} CPU seconds a layer, exponent {exponent(rows):.2f}")
+        fine &= compiler != "dynajit" or not each > BAR
+    verdict = "; ".join(verdicts) + f" (bar for dynajit: {BAR} and 1.0)"
+    print(f"\n{verdict}")
+    if options.save:
+        name = "growth_train" if options.train else "growth"
+        how = "python benchmarks/growth.py --save" + (" --train" if options.train else "")
+        print("written:", sbs.save(name, "Growth of the first compile with layers", f"{table}\n\n{verdict}", how))
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
