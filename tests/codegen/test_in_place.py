@@ -67,7 +67,19 @@ def _same_twice(x: Tensor, y: Tensor) -> None:
     x.mul_(y)
 
 
-PROGRAMS = [_swap, _mix, _turned, _shifted, _of_its_sum, _padded, _scanned, _turned_other, _part, _read_after, _same_twice]
+PROGRAMS = [
+    _swap,
+    _mix,
+    _turned,
+    _shifted,
+    _of_its_sum,
+    _padded,
+    _scanned,
+    _turned_other,
+    _part,
+    _read_after,
+    _same_twice,
+]
 
 
 def _inputs(dtype: torch.dtype, layout: str, size: int) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,7 @@ def cached(cache: torch.Tensor, key: torch.Tensor, at: torch.Tensor, query: torc
 
 def test_part_of_an_input() -> None:
     plan = check(cached, randn(2, 8, 4), randn(2, 1, 4), torch.tensor([3]), randn(2, 4))
-    assert [str(step.target) for step in plan.steps if isinstance(step, ExternStep)] == ["aten.index_copy_.default"]
+    assert not any(isinstance(step, ExternStep) for step in plan.steps)  # a kernel of its own writes the part
 
 
 def cached_and_compared(cache: torch.Tensor, key: torch.Tensor, at: torch.Tensor) -> torch.Tensor:

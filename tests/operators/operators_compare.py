@@ -67,7 +67,7 @@ def copy_of(value: Any) -> Any:
         raise Skip("layout other than strided")
     if value.is_quantized:
         raise Skip("quantised")
-    made = torch.empty(0, dtype=value.dtype)
+    made = torch.empty(0, dtype=value.dtype, device=value.device)
     with torch.no_grad():
         made.set_(value.detach().untyped_storage().clone(), value.storage_offset(), value.shape, value.stride())
         # conjugate and negative bits are part of what a tensor is

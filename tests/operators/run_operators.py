@@ -1,8 +1,9 @@
-"""Every operator of torch's own database against eager, for every dtype it has on CPUs.
+"""Every operator of torch's own database against eager, for every dtype it has on CPUs, or for some on a GPU.
 
     python tests/operators/run_operators.py                          all operators, up to 6 samples each
     python tests/operators/run_operators.py --only softmax --all     every sample of operators named like that
     python tests/operators/run_operators.py --save FILE              also writes the table
+    python tests/operators/run_operators.py --device cuda            on a GPU: float32, float16, bfloat16, int64, bool
 
 Each operator runs in a process of its own, so a crash is a finding like any other. The exit status is 1 if there is a
 finding that `operators_known.py` does not give a reason for.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -21,6 +23,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
+# Asking whether there is a GPU must not open it: processes forked after that could not.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
 import torch  # noqa: E402
 from operators_compare import VARIANTS, Case, Finding, Skip, findings  # noqa: E402
 from operators_known import METADATA_ONLY, reason_for  # noqa: E402
@@ -29,6 +34,7 @@ from torch.testing._internal import common_methods_invocations  # noqa: E402
 op_db = common_methods_invocations.op_db
 
 SECONDS_PER_OPERATOR = 900
+GPU_DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
 
 
 def _without_seed(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,9 +61,9 @@ def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
-def dtypes_of(op: Any) -> list[torch.dtype]:
+def dtypes_of(op: Any, device: str = "cpu") -> list[torch.dtype]:
     """In a fixed order."""
-    return sorted(op.supported_dtypes("cpu"), key=str)
+    return sorted(op.supported_dtypes(device), key=str)
 
 
 def chosen(samples: list[Any], limit: int) -> list[tuple[int, Any]]:
@@ -69,18 +75,23 @@ def chosen(samples: list[Any], limit: int) -> list[tuple[int, Any]]:
 
 
 def run_operator(
-    op: Any, limit: int, backend: str, dtypes: set[str] | None = None, variants: Any = VARIANTS
+    op: Any,
+    limit: int,
+    backend: str,
+    dtypes: set[str] | None = None,
+    variants: Any = VARIANTS,
+    device: str = "cpu",
 ) -> Outcome:
     """Everything about one operator."""
     outcome = Outcome(name_of(op))
     start = time.monotonic()
-    for dtype in dtypes_of(op):
+    for dtype in dtypes_of(op, device):
         if dtypes and str(dtype).removeprefix("torch.") not in dtypes:
             continue
         torch.manual_seed(1)
         differentiable = op.supports_autograd and dtype in (torch.float32, torch.float64)
         try:
-            samples = list(op.sample_inputs("cpu", dtype, requires_grad=differentiable))
+            samples = list(op.sample_inputs(device, dtype, requires_grad=differentiable))
         except Exception as error:
             outcome.skipped[f"no samples: {type(error).__name__}"] += 1
             continue
@@ -112,7 +123,8 @@ def _child(pipe: Any, numbers: list[int], options: Any) -> None:
         pipe.send(("start", name_of(op_db[number])))
         dtypes = set(options.dtypes) if options.dtypes else None
         variants = options.variants or VARIANTS
-        outcome = run_operator(op_db[number], 0 if options.all else options.samples, options.backend, dtypes, variants)
+        limit = 0 if options.all else options.samples
+        outcome = run_operator(op_db[number], limit, options.backend, dtypes, variants, options.device)
         pipe.send(("done", outcome))
     pipe.send(("end", None))
 
@@ -191,7 +203,8 @@ def table(outcomes: list[Outcome], options: Any) -> str:
     lines = [
         "# Operators",
         "",
-        f"`python tests/operators/run_operators.py` with torch {torch.__version__}, backend `{options.backend}`: "
+        f"`python tests/operators/run_operators.py` with torch {torch.__version__}, "
+        f"{options.device}, backend `{options.backend}`: "
         f"{len(outcomes)} operators, {'all' if options.all else f'up to {options.samples}'} samples for each dtype, "
         f"{sum(o.seconds for o in outcomes) / 60:.0f} minutes.",
         "",
@@ -227,7 +240,10 @@ def main() -> int:
     parser.add_argument("--backend", default="codegen")
     parser.add_argument("--verbose", action="store_true", help="every finding")
     parser.add_argument("--save", help="write the table to this file")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options = parser.parse_args()
+    if options.device != "cpu" and not options.dtypes:
+        options.dtypes = list(GPU_DTYPES)
     torch.set_num_threads(1)
     part, parts = (int(number) for number in options.part.split("/"))
     numbers = [
