@@ -479,6 +479,16 @@ static bool hooks_are_kept(Maker *maker, int slot)
     return true;
 }
 
+/* From here on the function runs the code that it ran. */
+static bool code_is_kept(Maker *maker, int slot, PyObject *reference)
+{
+    PyFunctionObject *function = (PyFunctionObject *)maker->objects[slot];
+    int phase = words_phase(maker, slot);
+    add_pointer(maker, slot, phase, &function->func_code, function->func_code);
+    add_pointer(maker, slot, phase, &((PyWeakReference *)reference)->wr_object, function->func_code);
+    return true;
+}
+
 static bool all_are_known(const Maker *maker, const Instruction *instruction)
 {
     if (instruction->op == OP_SAME_OBJECT) {
@@ -513,6 +523,8 @@ static bool leaf_is_kept(Maker *maker, const Instruction *instruction)
     case OP_ID:
     case OP_ID_WEAK:
         return fixed;
+    case OP_CODE:
+        return fixed && code_is_kept(maker, slot, instruction->payload);
     case OP_EQUALS:
         return fixed && dj_is_plain_constant(instruction->payload);
     case OP_LEN:

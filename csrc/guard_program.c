@@ -132,6 +132,8 @@ bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots)
         return value == payload;
     case OP_ID_WEAK: /* a dead reference gives None, which is never held weakly */
         return referent(payload) == value && value != Py_None;
+    case OP_CODE:
+        return PyFunction_Check(value) && PyFunction_GET_CODE(value) == referent(payload);
     case OP_EQUALS:
         return dj_const_equal(value, payload);
     case OP_LEN:

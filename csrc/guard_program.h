@@ -25,6 +25,7 @@
     X(TYPE_WEAK, weak) \
     X(ID, any) \
     X(ID_WEAK, weak) \
+    X(CODE, weak) \
     X(EQUALS, any) \
     X(LEN, integer) \
     X(DICT_KEYS, tuple) \

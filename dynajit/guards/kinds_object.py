@@ -90,6 +90,32 @@ class Identity(GuardKind):
         return f"{name} was {params[0].text}, is {now}"
 
 
+@guard_kind("CODE")
+class Code(GuardKind):
+    """A function runs this very code; another may be assigned to it."""
+
+    def normalize(self, *params: Any) -> tuple[Any, ...]:
+        (code,) = params
+        if not isinstance(code, types.CodeType):
+            raise TypeError(f"a CODE guard needs a code object, not {short(code)}")
+        return (Held(code),)
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params[0].id
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return "CODE", params[0].encode("ID")[1]
+
+    def check(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return isinstance(value, types.FunctionType) and params[0].is_(value.__code__)
+
+    def describe(self, name: str, params: tuple[Any, ...]) -> str:
+        return f"{name} runs the code that it ran"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        return f"{name} runs other code: {short(getattr(value, '__code__', value))}"
+
+
 @guard_kind("EQUALS")
 class Equals(GuardKind):
     """An equal constant of the same exact type."""

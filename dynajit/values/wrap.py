@@ -257,6 +257,8 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
         made.pin = functools.partial(tx.guard, source, "ID", obj)
     else:
         tx.guard(source, "ID", obj)
+        if not (obj.__module__ or "").startswith("torch."):
+            tx.guard(source, "CODE", obj.__code__)
     return made
 
 

@@ -197,7 +197,7 @@ def test_explanations():
 
 
 def test_bad_guards_are_refused():
-    with pytest.raises(ValueError, match="kinds are CELL_EMPTY, DICT_CONTAINS"):
+    with pytest.raises(ValueError, match="kinds are CELL_EMPTY, CODE, DICT_CONTAINS"):
         Guard(X, "NO_SUCH_KIND")
     with pytest.raises(ValueError, match="needs a source"):
         Guard(None, "TYPE", int)

@@ -67,6 +67,10 @@ def another_tuple_of_dtypes(model: Reader) -> None:
     model.shift.__kwdefaults__["dtype"] = (torch.float64, None)
 
 
+def put_code(model: Reader) -> None:
+    model.shift.__code__ = (lambda x, by=1.0, *, times=3.0, dtype=None: x - by).__code__
+
+
 def fill_cell(model: Reader) -> None:
     model.scale.__closure__[0].cell_contents = 7.0  # type: ignore[attr-defined]
 
@@ -108,6 +112,7 @@ CHANGES = [
     put_kwdefaults,
     change_kwdefaults,
     another_tuple_of_dtypes,
+    put_code,
     fill_cell,
     fill_cell_with_function,
     set_item,

@@ -444,6 +444,26 @@ def isclass(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, ClassVal))
 
 
+def _signature_parts(function: Any) -> list[object]:
+    """What the signature of a function, or of what it wraps, is made of."""
+    parts: list[object] = []
+    for _ in range(16):
+        parts += [getattr(function, name, None) for name in ("__code__", "__signature__")]
+        parts += getattr(function, "__defaults__", None) or ()
+        for name in ("__kwdefaults__", "__annotations__"):
+            for key, value in (getattr(function, name, None) or {}).items():
+                parts += (key, value)
+        function = getattr(function, "__dict__", {}).get("__wrapped__")
+        if function is None:
+            break
+    return parts
+
+
+def _has_signature(parts: list[object], function: Any) -> bool:
+    now = _signature_parts(function)
+    return len(now) == len(parts) and all(map(operator.is_, now, parts))
+
+
 @builtin(inspect.signature)
 def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
     target = fn.function if isinstance(fn, MethodVal) else fn
@@ -455,6 +475,9 @@ def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
         real = types.MethodType(real, object())
     if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
+    if isinstance(target, FunctionVal) and target.source is not None and not isinstance(target.source, ConstSource):
+        held = functools.partial(_has_signature, _signature_parts(target.real()))
+        tx.guard(target.source, "PREDICATE", held, "has the same signature")
     try:
         return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
     except (TypeError, ValueError) as error:
