@@ -69,9 +69,10 @@ def main() -> int:
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(target),
+        # the package of this folder is not the one to test, in processes that tests start either
+        "PYTHONSAFEPATH": "1",
     }
-    # -P: the package of this folder is not the one to test
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *(sys.argv[1:] or TESTS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(sys.argv[1:] or TESTS)]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode
 
 
