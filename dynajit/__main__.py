@@ -12,6 +12,7 @@ in `COMMANDS`.
 import argparse
 import importlib
 import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -118,16 +119,25 @@ def cache(arguments: list[str]) -> int:
     parser.add_argument("action", nargs="?", choices=["list", "clear"], default="list")
     options = parser.parse_args(arguments)
     kept = store.find()
-    files = [path for path in kept.root.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
+    # os.walk and the test for a size: other processes add to the store and take away from it meanwhile
+    found = ((path, _size(path)) for top, _, names in os.walk(kept.root) for path in (Path(top, n) for n in names))
+    files = [(path, size) for path, size in found if size is not None]
+    size = sum(size for _, size in files)
     if options.action == "clear":
         kept.clear()
         print(f"deleted {len(files)} files, {size / 1e6:.1f} MB, from {kept.root}")
         return 0
-    for path in sorted(files):
-        print(f"{path.stat().st_size:>10}  {path.relative_to(kept.root)}")
+    for path, bytes_kept in sorted(files):
+        print(f"{bytes_kept:>10}  {path.relative_to(kept.root)}")
     print(f"{len(files)} files, {size / 1e6:.1f} MB of {kept.limit / 1e6:.0f} MB, in {kept.root}")
     return 0
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -141,7 +151,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m dynajit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m dynajit",
+        description=(__doc__ or "").partition("\n\nIn:")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS)
     options = parser.parse_args(arguments[:1])

@@ -97,7 +97,21 @@ def test_run_refuses_what_the_script_does_not_have(tmp_path: Path, capsys: pytes
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with pytest.raises(ConfigError, match="binds no nothing"):
-        cli.main(["run", "-c", "nothing", str(script)])
+        cli.cli.main(["run", "-c", "nothing", str(script)])
     with pytest.raises(SystemExit):
-        cli.main(["run", str(tmp_path / "missing.py")])
+        cli.cli.main(["run", str(tmp_path / "missing.py")])
     assert "there is no file" in capsys.readouterr().err
+
+
+def test_cache_survives_files_that_vanish(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [("/nowhere/v1", [], ["taken-away.so"])]
+    monkeypatch.setattr("os.walk", lambda *_, **__: gone)
+    assert cli.main(["cache"]) == 0
+    assert capsys.readouterr().out.startswith("0 files")
+
+
+def test_the_help_is_for_users(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert "doctor" in text and "COMMANDS" not in text
