@@ -97,9 +97,9 @@ def test_run_refuses_what_the_script_does_not_have(tmp_path: Path, capsys: pytes
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with pytest.raises(ConfigError, match="binds no nothing"):
-        cli.cli.main(["run", "-c", "nothing", str(script)])
+        cli.main(["run", "-c", "nothing", str(script)])
     with pytest.raises(SystemExit):
-        cli.cli.main(["run", str(tmp_path / "missing.py")])
+        cli.main(["run", str(tmp_path / "missing.py")])
     assert "there is no file" in capsys.readouterr().err
 
 
