@@ -50,6 +50,14 @@ class Inline:
         self.a = 1
 
 
+def coded() -> int:
+    return 1
+
+
+def recoded() -> int:
+    return 2
+
+
 HOOKED = torch.nn.ReLU()
 HOOKED.register_forward_hook(lambda *args: None)
 ORDERED = collections.OrderedDict(a=1, b=2)
@@ -63,7 +71,7 @@ VALUES = [
     collections.defaultdict(int, a=1), set(), {1}, {True}, {1, 2}, frozenset({1, 2}), frozenset(), slice(1, 2),
     slice(True, 2), slice(None), range(3), int, list, Sub, Color.RED, Angry(), Ellipsis, len, types.CellType(),
     types.CellType(1), types.CellType(None), WithDict(), WithDict(a=1), Inline(), torch.ones(2), torch.ones(3),
-    torch.nn.ReLU(), HOOKED, torch.float32, torch.device("cpu"), torch.Size([1]), Angry,
+    torch.nn.ReLU(), HOOKED, coded, torch.float32, torch.device("cpu"), torch.Size([1]), Angry,
 ]  # fmt: skip
 
 GUARDS = [
@@ -79,6 +87,7 @@ GUARDS = [
     ("TENSOR", torch.ones(2)),
     ("TENSOR", torch.ones(2), (None,)),
     ("CELL_EMPTY",),
+    *[("CODE", function.__code__) for function in (coded, recoded)],
     ("PREDICATE", lambda value: value == 1, "== 1"),
     ("PREDICATE", lambda value: value, "is true"),
 ]

@@ -142,7 +142,8 @@ def main() -> int:
     )
     print(text)
     if options.save:
-        how = "`python tests/mutation/test_mutation.py --save`"
+        every = f" --every {options.every}" if options.every > 1 else ""
+        how = f"`python tests/mutation/test_mutation.py{every} --save`"
         what = "Each program is compiled, one thing that it observes is changed, and the next call compared with eager."
         python = f"CPython {sys.version.split()[0]}, torch {torch.__version__}"
         page = f"# Changes after compiling\n\n{python}. Made by {how}.\n\n{what}\n\n{text}\n"
