@@ -63,16 +63,17 @@ class Rerun:
             for (setter, _, chosen), value in zip(SETTINGS, self.state.values, strict=True)
             if setter in targets
         ]
+        self.inference = torch.autograd.grad_mode._enter_inference_mode in targets
         self.nests = any("nesting" in getattr(target, "__name__", "") for target in targets)
         self.depth = _LAYERS.get_dynamic_layer_stack_depth()
         self._function: Callable[..., Any] | None = None
 
     def needed(self) -> bool:
         """Whether there is anything to do when the graph raises."""
-        return self.pure or bool(self.spared) or bool(self.settings) or self.nests
+        return self.pure or bool(self.spared) or bool(self.settings) or self.nests or self.inference
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
-        self._put_back()
+        self._put_back(error)
         if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
             raise error
         if self._function is None:
@@ -97,14 +98,25 @@ class Rerun:
         ]
         return len(lines) == 1 and lines[0] in self.spared
 
-    def _put_back(self) -> None:
+    def _put_back(self, error: BaseException) -> None:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
+        if self.inference:
+            _leave_inference_modes(error)
         if _LAYERS.get_dynamic_layer_stack_depth() > self.depth:
             _LAYERS.pop_dynamic_layer_stack_and_undo_to_depth(self.depth)
         for setter, args in self.settings:
             setter(*args)
         if self.nests:
             self.state.restore()
+
+
+def _leave_inference_modes(error: BaseException) -> None:
+    """Close the blocks of inference mode that the graph was in: an fx graph's code has them in its variables."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename.startswith("<eval_with_key"):
+            for opened in reversed(frame.f_locals.values()):
+                if isinstance(opened, torch._C._InferenceMode):
+                    opened.__exit__(None, None, None)
 
 
 def _lines_before_changes(module: torch.fx.GraphModule) -> frozenset[int]:

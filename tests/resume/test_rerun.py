@@ -94,3 +94,18 @@ def test_state_after_a_graph_that_raises_halfway() -> None:
         f(torch.ones(3, 2))
     assert torch.is_grad_enabled()
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
+def test_inference_mode_ends_where_the_graph_raises() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        flag = (x > 0.1).any()
+        with torch.inference_mode(), torch.inference_mode(False):
+            return flag.topk(1)
+
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            for call in (fn, dynajit.compile(fn, backend="eager")):
+                with pytest.raises(RuntimeError, match="topk"):
+                    call(torch.ones(3))
+                assert torch.is_grad_enabled() is enabled
+                assert not torch.is_inference_mode_enabled()
