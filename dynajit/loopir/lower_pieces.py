@@ -203,6 +203,8 @@ def _roll(build: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
 def _rolled(build: Builder, x: Value, dim: int, move: int) -> Value:
     """Two pieces that change places."""
     size = x.shape[dim]
+    if not isinstance(size, int):
+        raise NotLowered  # how far round a size that is not known the elements go
     move %= size
 
     def body(axes: Axes) -> Scalar:
