@@ -117,13 +117,13 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
+    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
+        device = _default_device(tx)
+        kwargs = {**kwargs, "device": device} if device is not None else kwargs
     if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
         return make_tensor(tx, target, args, kwargs)
     if args and isinstance(args[0], graph_arrays.GraphArrayVal) and target in TENSOR_MAKERS:
         return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
-    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
-        device = _default_device(tx)
-        kwargs = {**kwargs, "device": device} if device is not None else kwargs
     answer = overrides.dispatch(tx, op, target, args, kwargs)
     if answer is not None:
         return answer

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dynajit.config import config
-from dynajit.guards.source import ConstSource
+from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values import graph_arrays, operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
@@ -73,6 +73,10 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
+    if isinstance(cls, type(typing.Protocol)) and getattr(cls, "_is_protocol", False):
+        if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
+        tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
     try:
         return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
     except TypeError as error:
