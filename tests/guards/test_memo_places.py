@@ -160,7 +160,7 @@ def test_memory_reads_no_place_again() -> None:
 def test_objects_at_a_dead_ones_address() -> None:
     with torch.no_grad():
         model, compiled, x = warm()
-        for number in range(40):
+        for number in range(12):
             # freed and made again: the new function, cell or dictionary often lies where the old one lay
             model.shift.__kwdefaults__ = None
             model.call.__closure__[0].cell_contents = None
