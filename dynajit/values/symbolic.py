@@ -131,7 +131,11 @@ def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Valu
     found = symbols.plain(number)
     if not symbols.is_symbolic(found):
         return ConstVal(found)
-    return SymVal(tx.graph, number, source)
+    made = SymVal(tx.graph, number, source)
+    if isinstance(number, torch.SymBool) and not made.from_graph:
+        # torch's arithmetic on symbolic bools is not Python's (True == 1, True + 1), and a bool is there to be decided
+        return ConstVal(made.const())
+    return made
 
 
 def is_number(value: Value) -> bool:
