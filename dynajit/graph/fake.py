@@ -63,6 +63,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         # a subclass that computes as parameters do
         real = torch.nn.Parameter(real.detach(), real.requires_grad)
     if not _is_ordinary(real):
+        _base_has_its_gradient(mode, real)
         return mode.from_tensor(real, static_shapes=True)
     converter = mode.fake_tensor_converter.meta_converter
     key = converter.describer.get_tensor_id(real)
@@ -85,6 +86,16 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         fake._is_param = True  # type: ignore[attr-defined]
     converter.tensor_memo[key] = fake
     return fake
+
+
+def _base_has_its_gradient(mode: FakeTensorMode, real: torch.Tensor) -> None:
+    """torch wants a view's base to have a gradient where the real one has; an ordinary base got none."""
+    base = real._base if real._is_view() else None
+    if base is None or not base.is_leaf or base.grad is None:
+        return
+    fake = fake_of(mode, base)
+    if fake.grad is None:
+        fake.grad = fake_of(mode, base.grad)
 
 
 def _is_ordinary(real: torch.Tensor) -> bool:

@@ -186,11 +186,24 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
 }
 
 
+# what truth values have symbols for, among themselves
+_OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, torch.sym_not})
+
+
 def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
     function = SYMBOLIC.get(fn)
     if function is None or not all(map(is_number, args)):
         return None
+    bools = [arg.py_type() is bool for arg in args]
+    if fn not in _OF_BOOLS or not all(bools):
+        # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
+        if fn is not torch.sym_ite and not any(isinstance(arg, SymVal) and arg.py_type() is not bool for arg in args):
+            return None
+        args = [
+            ConstVal(arg.const()) if truth and fn is not torch.sym_ite else arg
+            for arg, truth in zip(args, bools, strict=True)
+        ]
     numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
     if any(isinstance(number, bool) for number in numbers) and not any(
         isinstance(number, torch.SymBool) for number in numbers

@@ -149,11 +149,21 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
+    if not _has_history(obj):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
     entry = tx.graph.add_input(source, obj, tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
     return made
+
+
+def _has_history(obj: torch.Tensor) -> bool:
+    """Whether autograd can tell where it comes from: not of a view made in no_grad, once its base was written."""
+    try:
+        return obj.is_leaf in (True, False)
+    except RuntimeError:
+        return False
 
 
 def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:

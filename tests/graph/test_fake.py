@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import dynajit
 from dynajit.graph.fake import FakeMode, fake_of
 
 MAKERS: dict[str, Callable[[], torch.Tensor]] = {
@@ -79,3 +81,40 @@ def test_a_fake_made_in_inference_mode_is_no_inference_tensor() -> None:
     real, mode = torch.randn(2), FakeMode(allow_non_fake_inputs=False)
     with torch.inference_mode():
         assert not fake_of(mode, real).is_inference()
+
+
+def test_view_of_a_leaf_that_has_a_gradient() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.sum().backward()
+        return x * y
+
+    def run(called: Any) -> list[torch.Tensor]:
+        x = torch.ones(3, 3, requires_grad=True)
+        made = called(x, x.t())
+        made.sum().backward()
+        return [made.detach(), x.grad]
+
+    dynajit.counters["internal_errors"].clear()
+    assert all(map(torch.equal, run(dynajit.compile(function, backend="eager")), run(function)))
+    assert not dynajit.counters["internal_errors"]
+
+
+def test_view_that_outlived_a_write_to_its_base() -> None:
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        y = x * 2
+        return y, x.shape, x.detach().sum()
+
+    def run(called: Any) -> list[Any]:
+        base = torch.ones(3, 3, requires_grad=True) * 1
+        with torch.no_grad():
+            view = base[0]
+        base.mul_(2)
+        with torch.no_grad():
+            try:
+                return list(called(view))
+            except RuntimeError as error:
+                return [str(error)]
+
+    dynajit.counters["internal_errors"].clear()
+    assert repr(run(dynajit.compile(function, backend="eager"))) == repr(run(function))
+    assert not dynajit.counters["internal_errors"]
