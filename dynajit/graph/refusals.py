@@ -2,14 +2,15 @@
 
 In: an ATen operation with its fake arguments, before it runs. Out: None, or why the real one will raise: the line then
 runs for real, and raises in eager's words. Two checks that fake kernels leave out: tensors that overlap where one is
-written (those that check less are named too, which costs a graph and is right), and the dtypes that a kernel of one
-element's work, of places or of matrices is compiled for, found by running it on one element.
+written (those that check less are named too, which costs a graph and is right), and the dtypes that a kernel is
+compiled for, found by running it on one element.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ _KNOWN_TO_WORK = 4096
 # operations that read in an order of their own: no element that they read may be one that they write
 _BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_reduce)?|put)_?\.")
 _MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddbmm)_?\.")
+# what other operations than these say of dtypes; what they say of shapes is about the single element
+_ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar type|\bbool\b|Bool|Long")
+_USUAL_DTYPES = (torch.float32, torch.float64)
+_SMALL = 1 << 12
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -38,10 +43,26 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
         return f"{func}: the values' shape does not fit the places they go to"
-    if kwargs or not (by_place or _is_pointwise(func) or _MATRICES.search(str(func))):
+    if by_place or _is_pointwise(func) or _MATRICES.search(str(func)):
+        return None if kwargs else _said(func, args, by_place)
+    if not _has_odd_dtypes(func, args):
         return None
+    said = _said(func, (*args, *kwargs.values()), True, tuple(kwargs))
+    return said if said is not None and _ABOUT_DTYPES.search(said) else None
+
+
+def _has_odd_dtypes(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a kernel of torch's for the CPU is asked for dtypes that not every one is compiled for."""
+    tensors = [arg for arg in args if isinstance(arg, FakeTensor)]
+    dtypes = {tensor.dtype for tensor in tensors}
+    if func.namespace != "aten" or func.is_view or any(tensor.fake_device.type != "cpu" for tensor in tensors):
+        return False
+    return len(dtypes) > 1 or not dtypes.issubset(_USUAL_DTYPES)
+
+
+def _said(func: Any, args: Sequence[Any], zeros: bool, names: tuple[str, ...] = ()) -> str | None:
     elements = tuple(_element(arg) for arg in args)
-    return None if _UNKNOWN in elements else _tried(func, elements, by_place)
+    return None if _UNKNOWN in elements else _tried(func, elements, zeros, names)
 
 
 @functools.lru_cache(maxsize=_KNOWN_TO_WORK)
@@ -57,30 +78,48 @@ _UNKNOWN = object()
 
 
 def _element(arg: Any) -> Any:
-    """What stands for an argument: a tensor's dtype, device and number of dimensions; a scalar itself."""
+    """What stands for an argument: a tensor's dtype, device and number of dimensions; a scalar itself; a list of these
+    under its type."""
     if isinstance(arg, FakeTensor):
         return (arg.dtype, arg.fake_device, arg.dim()) if arg.layout is torch.strided else _UNKNOWN
+    if type(arg) in (list, tuple) and all(item is None or isinstance(item, FakeTensor) for item in arg):
+        items = tuple(_element(item) for item in arg)
+        return _UNKNOWN if _UNKNOWN in items else (list, items)
+    if type(arg) is int and abs(arg) > _SMALL:
+        return _UNKNOWN  # it might be a size
     return (type(arg), arg) if type(arg) in _SCALARS else _UNKNOWN
 
 
+def _made(element: Any, fill: int) -> Any:
+    """An argument again."""
+    if element[0] is list:
+        return [_made(item, fill) for item in element[1]]
+    if isinstance(element[0], torch.dtype):
+        return torch.full([1] * element[2], fill, dtype=element[0], device=element[1])
+    return element[1]
+
+
 @functools.lru_cache(maxsize=_KNOWN_TO_WORK)
-def _tried(func: Any, elements: tuple[Any, ...], by_place: bool) -> str | None:
-    """What the operation says to arguments of one element. Such places are numbered from zero; elsewhere a zero might
-    be divided by."""
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad():
+def _tried(func: Any, elements: tuple[Any, ...], zeros: bool, names: tuple[str, ...]) -> str | None:
+    """What the operation says to arguments of one element. Places are numbered from zero; elsewhere a zero might be
+    divided by. The last arguments are `names`."""
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            args = [
-                torch.full([1] * element[2], int(not by_place), dtype=element[0], device=element[1])
-                if isinstance(element[0], torch.dtype)
-                else element[1]
-                for element in elements
-            ]
+            made = [_made(element, int(not zeros)) for element in elements]
         except (RuntimeError, NotImplementedError):
             return None  # a dtype or device that has no ones; what it can do instead is not known
+        count = len(made) - len(names)
+        state = torch.get_rng_state() if names or torch.Tag.nondeterministic_seeded in func.tags else None
         try:
-            func(*args)
+            func(*made[:count], **dict(zip(names, made[count:], strict=True)))
         except (RuntimeError, NotImplementedError) as error:
             return str(error)
+        except (IndexError, TypeError, ValueError):
+            return None  # about the single element
+        finally:
+            if state is not None:
+                torch.set_rng_state(state)
     return None
 
 
@@ -100,11 +139,12 @@ def _values_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], va
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return True  # how many places a mask chooses is known when it is there
     places = torch.ops.aten.index.Tensor(tensor, indices)
+    if values.dim() > places.dim():
+        return False
     sizes = zip(reversed(values.shape), reversed(places.shape), strict=False)
-    extra = values.shape[: max(0, values.dim() - places.dim())]
     if not _have_hints((*values.shape, *places.shape)):
         return True
-    return all(size == 1 or size == there for size, there in sizes) and all(size == 1 for size in extra)
+    return all(size == 1 or size == there for size, there in sizes)
 
 
 def _meets_itself(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,10 @@ from dynajit.values.builtins.torch_state import SETTINGS, EntryState
 
 _LAYERS: Any = torch._C._functorch
 # operations that find a bad index only when they have written some items, and would add to these a second time
-_ADDS_TO_ITEMS = re.compile("index_|scatter|put_|foreach")
+_BY_ITEMS = re.compile("index_|scatter|put_")
+_BAD_INDEX = re.compile("out of (bounds|range)|device-side")
+# those that may have changed some of their tensors when they raise, whatever they raise
+_BY_TENSORS = re.compile("foreach")
 _NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
 
 
@@ -35,6 +38,7 @@ class Rerun:
     Attributes:
         pure: the graph changes nothing, so that the frame can be run again from its start.
         spared: lines of the graph's code at which nothing has been changed yet.
+        items: those of them at which some items have been, if what the line raises is about an index.
         trusted: the backend is one of dynajit's: if the original raises nothing, its result stands. Else what the
             backend raises by itself is for the user to see.
     """
@@ -53,7 +57,7 @@ class Rerun:
         self.part = part
         self.globals = globals_
         self.pure = pure
-        self.spared = frozenset[int]() if pure else _lines_before_changes(module)
+        self.spared, self.items = (frozenset[int](), frozenset[int]()) if pure else _lines_before_changes(module)
         self.graph_file = module.forward.__code__.co_filename
         self.trusted = trusted
         self.state = EntryState()
@@ -96,7 +100,9 @@ class Rerun:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if frame.f_code.co_filename == self.graph_file
         ]
-        return len(lines) == 1 and lines[0] in self.spared
+        if len(lines) != 1 or lines[0] not in self.spared:
+            return False
+        return lines[0] not in self.items or _BAD_INDEX.search(str(error)) is None
 
     def _put_back(self, error: BaseException) -> None:
         """torch's state as it was at the frame's start, where the graph may have left it in between."""
@@ -119,18 +125,20 @@ def _leave_inference_modes(error: BaseException) -> None:
                     opened.__exit__(None, None, None)
 
 
-def _lines_before_changes(module: torch.fx.GraphModule) -> frozenset[int]:
+def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int], frozenset[int]]:
     """Lines of the module's code up to that of the first operation that changes something, which is one of them unless
-    it may have done so in part when it raises."""
+    it may have done so in part when it raises; and those of them where that holds for a bad index only."""
     nodes = list(module.graph.nodes)
     first = next(index for index, node in enumerate(nodes) if node.meta.get("changes") or index == len(nodes) - 1)
-    if not _ADDS_TO_ITEMS.search(str(nodes[first].target)):
-        first += 1
-    return frozenset(
-        line + module._prologue_start
+    target = str(nodes[first].target)
+    last = first - 1 if _BY_TENSORS.search(target) else first
+    lines = {
+        line + module._prologue_start: index
         for line, index in (module._lineno_map or {}).items()
-        if index is not None and index < first
-    )
+        if index is not None and index <= last
+    }
+    items = (line for line, index in lines.items() if index == first and _BY_ITEMS.search(target))
+    return frozenset(lines), frozenset(items)
 
 
 def drawing_again(graph: Callable[..., Any]) -> Callable[..., Any]:

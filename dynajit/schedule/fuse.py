@@ -615,9 +615,7 @@ def _reads_only_itself(
     return not (used and again and any(tensor is source for m in group.members for tensor, _ in reads[m]))
 
 
-def _reads_in_place(
-    group: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]
-) -> bool:
+def _reads_in_place(group: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
     """Does each member that reads `target` read it where the element of `source` of the same place is stored?"""
     return all(
         member.shape == source.shape and position == member.axes

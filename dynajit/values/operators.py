@@ -94,7 +94,8 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     inplace = symbol.endswith("=")
     symbol = symbol.removesuffix("=")
     if _in_torch(left, right, symbol):
-        in_left = inplace and computes_as_tensor(left)
+        # `@=` makes a new tensor; the code of a graph with it would bind the left one's name to that
+        in_left = inplace and symbol != "@" and computes_as_tensor(left)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if (
         isinstance(left, ConstVal)

@@ -103,6 +103,43 @@ def matrices_of_two_dtypes(x: torch.Tensor, seen: list[int]) -> None:
         seen.append(len(str(error)))
 
 
+def values_of_another_dtype(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        seen.append(1)
+        x.index_put_((torch.tensor([0]),), torch.ones(3, dtype=torch.float64))
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def values_with_more_dimensions(x: torch.Tensor, seen: list[int]) -> None:
+    seen.append(1)
+    x.index_put_((torch.tensor([0]),), torch.ones(1, 1, 3, dtype=x.dtype))
+
+
+def no_order_of_bools(x: torch.Tensor, seen: list[int]) -> Any:
+    seen.append(1)
+    x.add_(1)
+    y = (x > 2).median()
+    seen.append(2)
+    return y
+
+
+def no_draws_of_bools(x: torch.Tensor, seen: list[int]) -> Any:
+    y = torch.rand(3)
+    try:
+        return (x > 2).uniform_(0, 1)
+    except NotImplementedError as error:
+        seen.append(len(str(error)))
+    return y, torch.rand(3)
+
+
+def product_in_place(x: torch.Tensor, seen: list[int]) -> None:
+    y = x
+    y @= torch.eye(3, dtype=x.dtype)
+    x.sub_(4)
+    torch.relu_(x)
+
+
 def resized_out(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
     torch.add(x[:1, 0], 1, out=x)
     return x * 2
@@ -135,6 +172,11 @@ def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
         scattered_from_itself,
         adds_another_dtype,
         matrices_of_two_dtypes,
+        values_of_another_dtype,
+        values_with_more_dimensions,
+        no_order_of_bools,
+        no_draws_of_bools,
+        product_in_place,
         resized_out,
     ],
 )

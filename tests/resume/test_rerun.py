@@ -109,3 +109,15 @@ def test_inference_mode_ends_where_the_graph_raises() -> None:
                     call(torch.ones(3))
                 assert torch.is_grad_enabled() is enabled
                 assert not torch.is_inference_mode_enabled()
+
+
+def unique_then_write(x: torch.Tensor, index: torch.Tensor, seen: list[int]) -> None:
+    seen.append(1)
+    x.index_put_((index,), torch.ones(2, 1))
+
+
+def test_a_graph_whose_first_write_raises() -> None:
+    """How many elements a mask chooses is known to the kernel alone; it has written nothing when it raises."""
+    x = torch.zeros(4)
+    mask = torch.tensor([True, True, True, False])
+    assert_same(unique_then_write, x, mask, SEEN)
