@@ -104,7 +104,7 @@ public:
 
     void release_variables() override
     {
-        released_ = true;
+        released_ = released_ || !saved_.empty() || !kept_.empty(); /* eager's nodes that keep nothing run again */
         saved_.clear();
         kept_.clear();
         if (Py_IsInitialized()) {

@@ -16,7 +16,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.contexts import one_at_a_time, turns_gradients_on
+from dynajit.aot.contexts import memory_of, one_at_a_time, turns_gradients_on
 from dynajit.aot.double_backward import differentiable_twice
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.training import Part, without_wrapper
@@ -89,6 +89,8 @@ def _compile(
     if context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
         context.fw_metadata.bw_donated_idxs = []
+    if "forward" in parts:
+        _refuse_written_saves(context.fw_metadata, parts["forward"].graph)
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
@@ -97,6 +99,22 @@ def _compile(
     draws = any(map(_draws, gm.graph.nodes))
     compiled = differentiable_twice(gm.forward, mutated, draws, _plain_outputs(context), compiled)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
+
+
+def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
+    """Raise RuntimeError where backward needs what an input held before the graph wrote it: what is kept is the input's
+    own memory, which holds the new values by then. Eager's operations keep a copy, or their backward fails."""
+    if metadata is None:
+        return
+    inputs = forward.graph.find_nodes(op="placeholder")
+    written = {
+        memory_of(node.meta.get("val"))
+        for node, info in zip(inputs, metadata.input_info, strict=False)
+        if info.mutates_data or info.mutates_metadata
+    } - {None}
+    saved = _outputs(forward)[metadata.num_forward_returns :]
+    if any(isinstance(node, torch.fx.Node) and memory_of(node.meta.get("val")) in written for node in saved):
+        raise RuntimeError("backward needs an input as it was before the graph wrote it")
 
 
 def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:

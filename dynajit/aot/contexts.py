@@ -55,12 +55,12 @@ def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
 def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
     """Whether a tensor that autocast keeps a cast of is written inside of autocast: what it kept is used on."""
     kept = {
-        _memory(node.meta["example_value"])
+        memory_of(node.meta["example_value"])
         for node in gm.graph.nodes
         if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
     }
     return any(
-        _writes(node) and any(_memory(part.meta.get("example_value")) in kept for part in _first(node))
+        _writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in _first(node))
         for node in _inside_autocast(gm)
     )
 
@@ -68,12 +68,12 @@ def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
 def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
     hidden = {
-        _memory(node.meta.get("example_value"))
+        memory_of(node.meta.get("example_value"))
         for node in _calls(gm)
         if node.target is getattr and node.args[1:] == ("data",)
     } - {None}
     return bool(hidden) and any(
-        _writes(node) and any(_memory(part.meta.get("example_value")) in hidden for part in _first(node))
+        _writes(node) and any(memory_of(part.meta.get("example_value")) in hidden for part in _first(node))
         for node in _calls(gm)
     )
 
@@ -96,12 +96,12 @@ def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
 def _returns_views(gm: torch.fx.GraphModule) -> bool:
     """Whether a result shares memory with an input and is not that input."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    memories = {_memory(node.meta.get("example_value")) for node in inputs} - {None}
+    memories = {memory_of(node.meta.get("example_value")) for node in inputs} - {None}
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
-    return any(_memory(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
+    return any(memory_of(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
 
 
-def _memory(value: Any) -> int | None:
+def memory_of(value: Any) -> int | None:
     """What tells tensors apart that share memory from those that don't."""
     if not isinstance(value, torch.Tensor):
         return None

@@ -30,6 +30,9 @@ from dynajit.symbols import is_symbolic
 # (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
 CompileFn = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
 
+# What functionalisation, decompositions and AOTAutograd raise for graphs that they can't express.
+_CANT_EXPRESS = (RuntimeError, AssertionError, ValueError, TypeError)
+
 
 def compile_joint(
     gm: torch.fx.GraphModule,
@@ -66,12 +69,13 @@ def compile_joint(
             ours: list[BaseException] = []
             try:
                 return compile_with_autograd(gm, example_inputs, _noting(ours, compile_fn), decompositions)
-            except (RuntimeError, AssertionError) as error:
+            except _CANT_EXPRESS as error:
                 if ours:
                     raise
                 # The graph ran on fake tensors when it was captured, so this is what AOTAutograd can't express: inputs
                 # that change their size, in-place operations inside as_strided, operators with bodies whose backward
-                # may alias. Or the backward fails because the program wrote what it needs: eager fails when it runs.
+                # may alias, decompositions that refuse what the operator takes. Or the backward fails because the
+                # program wrote what it needs: eager fails when it runs.
                 logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[:1]}")
                 return gm.forward
     compiled = compile_fn(graph.module, graph.inputs, "inference")
@@ -109,8 +113,8 @@ def _try_short_road(
     inputs = [_as_fake(v, fake_mode) if isinstance(v, torch.Tensor) else v for v in example_inputs]
     try:
         return trace_functional(gm, inputs, fake_mode, decompositions)
-    except (NotSimple, RuntimeError) as reason:
-        # The graph ran on fake tensors when it was captured: a RuntimeError is functionalisation's own.
+    except (NotSimple, *_CANT_EXPRESS) as reason:
+        # The graph ran on fake tensors when it was captured: this is functionalisation's own, or a decomposition's.
         logs.emit("aot_graphs", f"through AOTAutograd: {str(reason).splitlines()[0]}")
         return None
 

@@ -148,18 +148,27 @@ def _one(build: Builder, x: Value, dim: int) -> Value:
     return build.view(x, (*x.shape[:dim], 1, *x.shape[dim:]), lambda axes: [*axes[:dim], *axes[dim + 1 :]])
 
 
+def _place(index: int, size: int) -> int:
+    """`index` counted from the start; no remainder, which nothing tells of a size that is known when the graph runs."""
+    if index >= 0:
+        return index
+    if not index < 0:
+        raise NotLowered
+    return index + size
+
+
 @lowering(aten.select_backward.default)
 def _select_backward(build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
     dim %= len(build.out.shape)
     dtype = check_dtype(build.out.dtype)
-    at = index % build.out.shape[dim]
+    at = _place(index, build.out.shape[dim])
     return _placed(build, _one(build, grad, dim), dim, at, 1, lambda axes: number(0, dtype), dtype)
 
 
 @lowering(aten.select_scatter.default)
 def _select_scatter(build: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
     dim %= len(x.shape)
-    at = index % x.shape[dim]
+    at = _place(index, x.shape[dim])
     return _placed(build, _one(build, source, dim), dim, at, 1, lambda axes: build.element(x, axes), x.dtype)
 
 
