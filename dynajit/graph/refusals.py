@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,17 @@ _MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddb
 _ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar type|\bbool\b|Bool|Long")
 _USUAL_DTYPES = (torch.float32, torch.float64)
 _SMALL = 1 << 12
+_WARNS = re.compile(r"aten\.(var|std)(_mean)?\.")  # of a single element, and a warning reaches the program
+_COUNTED = re.compile(r"aten\.(topk|kthvalue)\.")  # their second argument is at most the number of elements
+_SUMMED = re.compile(r"aten\.(addmm|addmv|addr|addbmm|baddbmm)_?\.")
+_SHAPES_OF_SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]] = {
+    "addmm": lambda a, b: (a.shape[0], b.shape[1]),
+    "addmv": lambda a, b: (a.shape[0],),
+    "addr": lambda a, b: (a.shape[0], b.shape[0]),
+    "addbmm": lambda a, b: (a.shape[1], b.shape[2]),
+    "baddbmm": lambda a, b: (a.shape[0], a.shape[1], b.shape[2]),
+}
+_RANKS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "addbmm": (3, 3), "baddbmm": (3, 3)}
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -43,10 +54,17 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
         return f"{func}: the values' shape does not fit the places they go to"
+    if func in _INDEXED and not _dtypes_fit(args[0], args[1], args[2]):
+        return f"{func}: the values' dtype is not that of where they go to"
+    summed = _SUMMED.search(str(func))
+    if summed is not None and not _summand_fits(summed[1], args[0], args[1], args[2]):
+        return f"{func}: the first summand's shape does not expand to the other's"
     if by_place or _is_pointwise(func) or _MATRICES.search(str(func)):
         return None if kwargs else _said(func, args, by_place)
-    if not _has_odd_dtypes(func, args):
+    if _WARNS.search(str(func)) or not _has_odd_dtypes(func, args):
         return None
+    if _COUNTED.search(str(func)) and len(args) > 1:
+        args = (args[0], 1, *args[2:])
     said = _said(func, (*args, *kwargs.values()), True, tuple(kwargs))
     return said if said is not None and _ABOUT_DTYPES.search(said) else None
 
@@ -139,12 +157,27 @@ def _values_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], va
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return True  # how many places a mask chooses is known when it is there
     places = torch.ops.aten.index.Tensor(tensor, indices)
-    if values.dim() > places.dim():
-        return False
-    sizes = zip(reversed(values.shape), reversed(places.shape), strict=False)
-    if not _have_hints((*values.shape, *places.shape)):
+    return _expands(values, places.shape)
+
+
+def _dtypes_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> bool:
+    if tensor.dtype is values.dtype:
         return True
-    return all(size == 1 or size == there for size, there in sizes)
+    masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+    return masked and _have_hints(values.shape) and values.numel() == 1  # one value fills the places of a mask
+
+
+def _summand_fits(name: str, summand: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether what a product is added to has its shape; products that there are not are the fake kernel's to refuse."""
+    return (a.dim(), b.dim()) != _RANKS[name] or _expands(summand, _SHAPES_OF_SUMS[name](a, b))
+
+
+def _expands(tensor: torch.Tensor, shape: Sequence[Any]) -> bool:
+    """Whether it can be read as one of the shape; taken for granted where a size is not known yet."""
+    if tensor.dim() > len(shape):
+        return False
+    sizes = zip(reversed(tensor.shape), reversed(shape), strict=False)
+    return not _have_hints((*tensor.shape, *shape)) or all(size == 1 or size == there for size, there in sizes)
 
 
 def _meets_itself(tensor: torch.Tensor) -> bool:

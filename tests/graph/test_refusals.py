@@ -152,6 +152,60 @@ def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
         seen.append(len(str(error)))
 
 
+def puts_another_dtype(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        seen.append(1)
+        x.index_put_((torch.tensor([0]),), torch.ones(3, dtype=torch.float64))
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def one_value_of_another_dtype_for_a_mask(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    return x.index_put_((x > 4,), torch.tensor(2, dtype=torch.int16))
+
+
+def values_of_too_many_dimensions(x: torch.Tensor, seen: list[int]) -> None:
+    try:
+        seen.append(1)
+        x[0].index_put_((torch.tensor([0]),), x[:1, :1])
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+
+
+def uniform_of_bools(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    for made in (x > 4, x.long(), x.float()):
+        try:
+            seen.append(1)
+            made.uniform_(0, 1)
+        except (RuntimeError, NotImplementedError) as error:
+            seen.append(len(str(error)))
+    return made + torch.rand(3)
+
+
+def orders_of_bools(x: torch.Tensor, seen: list[int]) -> Any:
+    for choose in (
+        torch.argmax,
+        lambda q: q.topk(2),
+        lambda q: q.topk(2, dim=0, largest=False),
+        lambda q: q.kthvalue(3),
+    ):
+        try:
+            seen.append(1)
+            choose(x > 4)
+        except (RuntimeError, NotImplementedError) as error:
+            seen.append(len(str(error)))
+    return x.topk(3), x.argmax(0), x.var(0, keepdim=True) if x.is_floating_point() else x.sum([0, 1])
+
+
+def summand_that_does_not_expand(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    try:
+        seen.append(1)
+        torch.addmm(x, x, x[:, :1])
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+    return torch.addmm(x[0], x, x) + torch.addmv(x[0], x, x[1]) + torch.addr(x, x[0], x[1])
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
@@ -178,6 +232,12 @@ def scattered_from_itself(x: torch.Tensor, seen: list[int]) -> None:
         no_draws_of_bools,
         product_in_place,
         resized_out,
+        puts_another_dtype,
+        one_value_of_another_dtype_for_a_mask,
+        values_of_too_many_dimensions,
+        uniform_of_bools,
+        orders_of_bools,
+        summand_that_does_not_expand,
     ],
 )
 def test_like_eager(fn: Any, dtype: torch.dtype, backend: str) -> None:
@@ -190,6 +250,15 @@ def same_elements(x: torch.Tensor) -> torch.Tensor:
 
 def test_what_is_allowed_stays_in_the_graph() -> None:
     assert_same(same_elements, torch.ones(3, 3), graphs=1, breaks=0)
+
+
+def reductions(x: torch.Tensor) -> Any:
+    y = x.sum(1), x.mean([0, 1], keepdim=True), x.std(), x.amax(-1), x.cumsum(0), x.sort(), x.topk(2), x.argmin(0)
+    return y, x.normal_(0, 2), torch.addmm(x[0], x, x), torch.baddbmm(x[None], x[None], x[None])
+
+
+def test_what_works_stays_in_the_graph() -> None:
+    assert_same(reductions, torch.ones(3, 3), graphs=1, breaks=0)
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
