@@ -58,8 +58,12 @@ class GraphInput:
 
     @property
     def mutated(self) -> bool:
-        """Whether the graph writes into the tensor."""
-        return self.symbol is None and (version_of(self.fake) != self.version or self.fake.is_inference())
+        """Whether the graph writes into the tensor or gives it another layout, which inference mode doesn't count."""
+        return self.symbol is None and (
+            version_of(self.fake) != self.version
+            or self.fake.is_inference()
+            or _text(_layout(self.fake)) != _text(self.layout)
+        )
 
 
 class GraphBuilder:
@@ -349,6 +353,6 @@ def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
     return tuple(fake.shape), fake.stride(), fake.storage_offset()
 
 
-def _text(layout: tuple[Any, ...]) -> str:
+def _text(layout: tuple[Any, ...] | None) -> str:
     """To compare layouts: symbolic numbers that are compared would have to be decided."""
     return str(layout)

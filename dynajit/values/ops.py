@@ -144,10 +144,14 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     versions = _versions(fakes)
     out = kwargs.get("out")
-    given = out.fake.shape if isinstance(out, TensorVal) and out.source is not None else None
+    given = out.fake.shape if isinstance(out, TensorVal) else None
     result = run_fake(tx.graph, op, target, *fakes)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
+        if out.source is not None:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
+        if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
+            # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
     if _writes_lists(target):
         _count_writes(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if tx.graph.shapes.active:

@@ -271,3 +271,25 @@ def test_like_eager_with_dynamic_sizes(fn: Any, backend: str) -> None:
         with pytest.raises(RuntimeError) as got:
             compiled(torch.ones(size), [0])
         assert str(got.value) == str(wanted.value)
+
+
+def resized_like_transposed(x: torch.Tensor) -> Any:
+    y = torch.sin(x.t(), out=torch.empty(0))
+    z = torch.sin(x, out=torch.empty(0))
+    return y.stride(), y * 2, z.stride(), z
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_strides_of_a_resized_out(backend: str) -> None:
+    assert_same(resized_like_transposed, torch.randn(3, 3), backend=backend)
+
+
+def transposed_in_inference_mode(x: torch.Tensor) -> None:
+    with torch.inference_mode():
+        x.swapaxes_(0, -1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_another_layout_in_inference_mode(backend: str) -> None:
+    assert_same(transposed_in_inference_mode, torch.randn(3, 4), backend=backend)
