@@ -186,7 +186,10 @@ class Shapes:
             fake = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
             if real.requires_grad:
                 fake.requires_grad_()
-                if not real.is_leaf:
+                base = real._base if real._is_view() else None
+                if base is not None and base.is_leaf and base.requires_grad:
+                    fake = torch.ops.aten.alias.default(fake)  # a view of a leaf: no write to it joins the graph
+                elif not real.is_leaf:
                     # what another function computed: no leaf, though nothing is known of where it comes from
                     fake = torch._C._functions.DelayedError("an input of the graph", 1)(fake)
         return fake

@@ -172,3 +172,16 @@ def test_break_with_symbolic_values_live() -> None:
         return y * rows, rows
 
     same(fn, [(rand(n, 2),) for n in (3, 4, 5, 6)], recompiles=None)
+
+
+def test_view_of_a_leaf_is_not_written_in_the_graph() -> None:
+    def function(y: torch.Tensor) -> str:
+        try:
+            y.add_(1)
+        except RuntimeError as error:
+            return str(error)
+        return "written"
+
+    compiled = dynajit.compile(function, backend="eager")
+    for made in (torch.ones(3, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True).t()):
+        assert compiled(made) == function(made)
