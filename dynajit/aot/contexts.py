@@ -78,6 +78,56 @@ def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
+    """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
+    the graph has returned it: autograd refuses that, functionalisation and the views that AOTAutograd returns do not.
+    Of results, only views of inputs count: models often return parts of what they computed, and nobody writes those."""
+    many: set[torch.fx.Node] = set()
+    for node in _calls(gm):
+        memory = memory_of(node.meta.get("example_value"))
+        sources = _first(node)
+        if memory is None or not sources:
+            continue
+        whole = sources[0].meta.get("example_value")
+        if isinstance(whole, (tuple, list)):
+            viewed = [memory_of(part.meta.get("example_value")) for part in _first(sources[0])]
+            is_one = node.target is operator.getitem and memory in viewed
+        else:
+            is_one = sources[0] in many and memory_of(whole) == memory
+        if is_one:
+            many.add(node)
+    memories = {memory_of(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
+    if any(node in many and memory_of(node.meta["example_value"]) in memories for node in returned):
+        return True
+    return any(_writes(node) and not many.isdisjoint(_first(node)) for node in _calls(gm))
+
+
+def _outs(node: torch.fx.Node) -> list[torch.fx.Node]:
+    out = node.kwargs.get("out")
+    return [part for part in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(part, torch.fx.Node)]
+
+
+def has_out(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operation is told where to write its result."""
+    return any(_outs(node) for node in _calls(gm))
+
+
+def _writes_out_over(gm: torch.fx.GraphModule) -> bool:
+    """Whether `out=` is a view of an input, which eager may give another size, or overlaps an operand."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    memories = {memory_of(node.meta.get("example_value")) for node in inputs} - {None}
+    for node in _calls(gm):
+        for out in _outs(node):
+            memory = memory_of(out.meta.get("example_value"))
+            if memory in memories and out not in inputs:
+                return True
+            others = [part for part in node.all_input_nodes if part is not out]
+            if memory is not None and any(memory_of(part.meta.get("example_value")) == memory for part in others):
+                return True
+    return False
+
+
 def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
     """Whether a result that may have gradients is computed from another one."""
     returned = {
@@ -130,6 +180,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes weights inside of autocast, which goes on with its casts of them"
     if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
+    if _writes_out_over(gm):
+        return "it writes its result, by out=, to a view of an input or over an operand"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"

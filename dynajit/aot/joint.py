@@ -16,9 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dynajit.aot.contexts import (
     as_it_stands,
     has_levels,
+    has_out,
     in_inference_mode,
     turns_gradients_on,
     without_inference_mode,
+    writes_one_of_many,
     writes_past_autograd,
 )
 from dynajit.aot.decompositions import Decompositions
@@ -59,6 +61,9 @@ def compile_joint(
         differentiated = _may_need_grad(gm, example_inputs)
         if differentiated and writes_past_autograd(gm):
             logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")
+            return gm.forward
+        if differentiated and (has_out(gm) or writes_one_of_many(gm)):
+            logs.emit("aot_graphs", "runs as it stands: it writes where autograd has rules of its own")
             return gm.forward
         short = not differentiated and not has_levels(gm)
         graph = _try_short_road(gm, example_inputs, decompositions or {}) if short else None
