@@ -152,10 +152,13 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
 
 
 def memory_of(value: Any) -> int | None:
-    """What tells tensors apart that share memory from those that don't."""
+    """What tells tensors apart that share memory from those that don't; None for those without memory of their own."""
     if not isinstance(value, torch.Tensor):
         return None
-    return value.untyped_storage()._cdata  # type: ignore[no-any-return]
+    try:
+        return value.untyped_storage()._cdata  # type: ignore[no-any-return]
+    except NotImplementedError:  # inside of torch.func's transforms, and sparse
+        return None
 
 
 def _writes(node: torch.fx.Node) -> bool:
