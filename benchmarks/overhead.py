@@ -23,6 +23,7 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_cache.name, "inductor")
 
 import side_by_side as sbs  # noqa: E402
 import torch  # noqa: E402
+from scaling import Reads  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 HEADER = ("call", "backend", "eager us", "dynajit us", "torch.compile us", "dynajit over", "torch over", "share")
@@ -79,20 +80,6 @@ class Gpt(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))
-
-
-class Sizes(nn.Module):
-    """Looks at the sizes of its parameters, and adds once."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.items = nn.ParameterList([nn.Parameter(torch.zeros(2 + index % 3)) for index in range(count)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        total = 0
-        for item in self.items:
-            total += item.shape[0]
-        return x + total
 
 
 def add_one(x: Tensor) -> Tensor:
@@ -202,7 +189,7 @@ def bare_table(seconds: float) -> sbs.Table:
     for name in ("x + 1", "20 tensors", "48 Linears", "12-layer GPT"):
         fn, args, _ = cases()[name]
         add(name, TARGETS[name], bare(fn, args, seconds))
-    few, many = (bare(Sizes(count), (torch.randn(4),), seconds) for count in (64, 1024))
+    few, many = (bare(Reads(count), (torch.randn(4),), seconds) for count in (64, 1024))
     growth = {who: (many[who] - few[who]) * 1e3 / (1024 - 64) for who in few}
     add("growth per parameter, ns", NANOSECONDS_A_PARAMETER, growth)
     return table

@@ -74,30 +74,6 @@ static bool of_ints(long long op, long long left, long long right, long long *re
     case REL_MAX:
         *result = left > right ? left : right;
         return true;
-    case REL_EQ:
-        *result = left == right;
-        return true;
-    case REL_NE:
-        *result = left != right;
-        return true;
-    case REL_LT:
-        *result = left < right;
-        return true;
-    case REL_LE:
-        *result = left <= right;
-        return true;
-    case REL_GT:
-        *result = left > right;
-        return true;
-    case REL_GE:
-        *result = left >= right;
-        return true;
-    case REL_AND:
-        *result = left && right;
-        return true;
-    case REL_OR:
-        *result = left || right;
-        return true;
     default:
         return false;
     }
@@ -123,32 +99,37 @@ static bool divide_floats(double left, double right, double *quotient, double *r
     return true;
 }
 
-static bool comparison(long long op, double left, double right, bool *result)
+/* How two numbers stand to each other, ints or floats; NaN is neither less, equal nor greater. */
+typedef struct {
+    bool less, equal, greater, both, either;
+} Order;
+
+static bool comparison(long long op, Order order, bool *result)
 {
     switch (op) {
     case REL_EQ:
-        *result = left == right;
+        *result = order.equal;
         return true;
     case REL_NE:
-        *result = left != right;
+        *result = !order.equal;
         return true;
     case REL_LT:
-        *result = left < right;
+        *result = order.less;
         return true;
     case REL_LE:
-        *result = left <= right;
+        *result = order.less || order.equal;
         return true;
     case REL_GT:
-        *result = left > right;
+        *result = order.greater;
         return true;
     case REL_GE:
-        *result = left >= right;
+        *result = order.greater || order.equal;
         return true;
     case REL_AND:
-        *result = left != 0.0 && right != 0.0;
+        *result = order.both;
         return true;
     case REL_OR:
-        *result = left != 0.0 || right != 0.0;
+        *result = order.either;
         return true;
     default:
         return false;
@@ -193,23 +174,23 @@ static bool as_double(Number number, double *result)
     return number.is_float || (number.integer >= -(1LL << 53) && number.integer <= 1LL << 53);
 }
 
+#define ORDER(a, b) ((Order){(a) < (b), (a) == (b), (a) > (b), (a) != 0 && (b) != 0, (a) != 0 || (b) != 0})
+
 static bool binary(long long op, Number left, Number right, Number *result)
 {
     double a, b;
     bool held;
     result->is_float = left.is_float || right.is_float || op == REL_TRUEDIV;
-    if (!result->is_float) {
-        return of_ints(op, left.integer, right.integer, &result->integer);
-    }
-    if (!as_double(left, &a) || !as_double(right, &b)) {
+    if (result->is_float && (!as_double(left, &a) || !as_double(right, &b))) {
         return false;
     }
-    if (comparison(op, a, b, &held)) {
+    if (comparison(op, result->is_float ? ORDER(a, b) : ORDER(left.integer, right.integer), &held)) {
         result->is_float = false;
         result->integer = held;
         return true;
     }
-    return of_floats(op, a, b, &result->real);
+    return result->is_float ? of_floats(op, a, b, &result->real)
+                            : of_ints(op, left.integer, right.integer, &result->integer);
 }
 
 static bool load(PyObject *object, Number *result)

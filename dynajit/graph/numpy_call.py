@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import torch
 from torch.utils import _pytree as pytree
 
@@ -18,13 +19,15 @@ _METHOD = "ndarray."
 def numpy_call(name: str, *args: Any, **kwargs: Any) -> Any:
     """`numpy.<name>(*args, **kwargs)`; `ndarray.<name>` is a method or attribute of the first argument."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    module, to_array, to_tensor = _NUMPY if all(map(_is_real, tensors)) else _TORCH
+    real = all(map(_is_real, tensors))
+    module = numpy if real else _torch_numpy()
+    to_array, to_tensor = (torch.Tensor.numpy, _from_numpy) if real else (module.ndarray, _from_torch_numpy)
     args, kwargs = pytree.tree_map_only(torch.Tensor, to_array, (args, kwargs))
     if name.startswith(_METHOD):
         found = getattr(args[0], name[len(_METHOD) :])
         found = found(*args[1:], **kwargs) if callable(found) else found
     else:
-        found = getattr(module(), name)(*args, **kwargs)
+        found = getattr(module, name)(*args, **kwargs)
     return pytree.tree_map(to_tensor, found)
 
 
@@ -43,12 +46,6 @@ def _is_real(tensor: torch.Tensor) -> bool:
     )
 
 
-def _numpy() -> Any:
-    import numpy
-
-    return numpy
-
-
 def _torch_numpy() -> Any:
     import torch._numpy  # which most programs don't need
 
@@ -56,25 +53,16 @@ def _torch_numpy() -> Any:
 
 
 def _from_numpy(found: Any) -> Any:
-    numpy = _numpy()
     return torch.from_numpy(numpy.asarray(found)) if isinstance(found, (numpy.ndarray, numpy.generic)) else found
-
-
-def _to_torch_numpy(tensor: torch.Tensor) -> Any:
-    return _torch_numpy().ndarray(tensor)
 
 
 def _from_torch_numpy(found: Any) -> Any:
     return found.tensor if isinstance(found, _torch_numpy().ndarray) else found
 
 
-_NUMPY = _numpy, torch.Tensor.numpy, _from_numpy
-_TORCH = _torch_numpy, _to_torch_numpy, _from_torch_numpy
-
-
 def array_as_tensor(array: Any) -> torch.Tensor:
     """A tensor in an array's memory. Raises TypeError for what is no plain array that torch could write."""
-    if type(array) is not _numpy().ndarray or not array.flags.writeable or array.flags.writebackifcopy:
+    if type(array) is not numpy.ndarray or not array.flags.writeable or array.flags.writebackifcopy:
         raise TypeError("no array that can be written")
     return torch.from_numpy(array)
 

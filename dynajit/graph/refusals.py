@@ -153,8 +153,12 @@ def _masks_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> 
     return True
 
 
+def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
 def _values_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> bool:
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+    if _has_mask(indices):
         return True  # how many places a mask chooses is known when it is there
     places = torch.ops.aten.index.Tensor(tensor, indices)
     return _expands(values, places.shape)
@@ -163,8 +167,8 @@ def _values_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], va
 def _dtypes_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> bool:
     if tensor.dtype is values.dtype:
         return True
-    masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-    return masked and _have_hints(values.shape) and values.numel() == 1  # one value fills the places of a mask
+    # one value fills the places of a mask
+    return _has_mask(indices) and _have_hints(values.shape) and values.numel() == 1
 
 
 def _summand_fits(name: str, summand: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:

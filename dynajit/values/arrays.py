@@ -92,6 +92,9 @@ class ArrayVal(Value):
             return MethodOfArray(self, name)
         return super().getattr(tx, name)
 
+    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return compute(tx, operator.methodcaller, [ConstVal(name), *args], kwargs, self)
+
     def length(self, tx: Tracer) -> Value:
         return tx.fold(len, [self])
 
@@ -139,9 +142,9 @@ class ArrayVal(Value):
 
 
 class MethodOfArray(Value):
-    """`array.reshape` and its like."""
+    """`array.reshape` and its like; the owner's `run_method` knows what it gives."""
 
-    def __init__(self, owner: ArrayVal, name: str) -> None:
+    def __init__(self, owner: Any, name: str) -> None:
         self.owner = owner
         self.name = name
 
@@ -149,7 +152,7 @@ class MethodOfArray(Value):
         return types.BuiltinMethodType
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        return compute(tx, operator.methodcaller, [ConstVal(self.name), *args], kwargs, self.owner)
+        return self.owner.run_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import operator
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
-from dynajit.values.arrays import ArrayVal
+from dynajit.values.arrays import ArrayVal, MethodOfArray
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
@@ -121,8 +120,14 @@ class GraphArrayVal(Value):
         if name in ("item", "tolist", "__float__", "__int__", "__bool__"):
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{name}() of {self.describe()}")
         if name in _METHODS:
-            return MethodOfGraphArray(self, name)
+            return MethodOfArray(self, name)
         return super().getattr(tx, name)
+
+    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        def method(owner: Any, *rest: Any, **named: Any) -> Any:
+            return getattr(owner, name)(*rest, **named)
+
+        return compute(tx, method, f"ndarray.{name}", [self, *args], kwargs)
 
     def _varies(self) -> bool:
         return any(map(is_symbolic, (*self.tensor.fake.shape, *self.tensor.fake.stride())))
@@ -174,29 +179,6 @@ class GraphArrayVal(Value):
 
     def rebuild(self, out: Any) -> None:
         out.call_const(_scalar_of if self.is_scalar else torch.Tensor.numpy, lambda: out.push(self.tensor), 1)
-
-
-class MethodOfGraphArray(Value):
-    """`array.reshape` and its like."""
-
-    def __init__(self, owner: GraphArrayVal, name: str) -> None:
-        self.owner = owner
-        self.name = name
-
-    def py_type(self) -> type:
-        return types.BuiltinMethodType
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        def method(owner: Any, *rest: Any, **named: Any) -> Any:
-            return getattr(owner, self.name)(*rest, **named)
-
-        return compute(tx, method, f"ndarray.{self.name}", [self.owner, *args], kwargs)
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
-    def rebuild(self, out: Any) -> None:
-        out.call_const(operator.attrgetter(self.name), lambda: out.push(self.owner), 1)
 
 
 def _scalar_of(tensor: torch.Tensor) -> Any:
