@@ -157,6 +157,8 @@ EFFECTS: Final[dict[str, Effect]] = {
     "JUMP_IF_TRUE_OR_POP": _of(_jump_or_pop),
     "JUMP_IF_FALSE_OR_POP": _of(_jump_or_pop),
     "CALL": _of(_call),
+    # The rest of a callee, called in a continuation of its caller: callable, NULL, arguments. No Python has it.
+    "CALL_INNER": _of(lambda arg, jump: (arg[0] + 2, 1)),
     # callable, NULL or self, arg arguments, tuple of keyword names (3.13+)
     "CALL_KW": _of(lambda argc, jump: (argc + 3, 1)),
     "CALL_FUNCTION_EX": _of(_call_function_ex),

@@ -19,6 +19,7 @@ from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.decode import Code, Instr
+from dynajit.bytecode.landing import PUSHED, Landing
 from dynajit.bytecode.liveness import cells_live
 from dynajit.bytecode.target import target
 
@@ -33,10 +34,16 @@ _IN_CELL: Final = {
 
 
 class InnerCall(NamedTuple):
-    """A call that stands for the instruction before the continuation's first: the rest of the callee."""
+    """The call of the rest of a callee. It stands for the instruction before the continuation's first, or for the first
+    one's way to what it works on (`landing`: what is made of what it returns)."""
 
     function: Callable[..., Any]
     argc: int
+    landing: Landing = PUSHED
+
+    def place(self, index: int) -> int:
+        """The instruction that it stands for, in a continuation from `index` on."""
+        return index if self.landing.result == "again" else index - 1
 
 
 def build_continuation(
@@ -61,7 +68,7 @@ def build_continuation(
     original = code.code
     if code.refusal is not None:
         raise ValueError(f"no continuation: {code.refusal}")
-    starts = check_cells(code, index, cells, inner is not None)
+    starts = check_cells(code, index, cells, inner)
     reachable = sorted({i for start in starts for i in reachable_from(code, start)})
     taken = {*original.co_varnames, *code.cellvars, *code.freevars}
     slots = new_names("stack", stack.count("value"), taken)
@@ -70,8 +77,9 @@ def build_continuation(
     tail = Tail(code, emitter, reachable, frozenset([*cells, *shared]), frozenset(shared))
     push_stack(emitter, code.instrs[index], stack, slots)
     if inner is not None:
-        emitter.set_handler(tail.handler(code.instrs[index - 1]))
-        _call_inner(emitter, code.instrs[index - 1], inner.function, inputs)
+        calling = code.instrs[inner.place(index)]
+        emitter.set_handler(tail.handler(calling))
+        _call_inner(emitter, calling, inner, inputs)
         emitter.set_handler(None)
     if throw:
         tail.throw_to(index, len(stack) - 1)
@@ -97,10 +105,10 @@ def build_copy(code: Code) -> CodeType:
     return emitter.assemble(code.name, [*code.params, *code.freevars], cells, code.code, code.code.co_qualname)
 
 
-def check_cells(code: Code, index: int, cells: Sequence[str], calls: bool) -> list[int]:
-    """Where the rest from `index` on may begin: in the handler too of the instruction before it, if a callee goes on
-    there first (`calls`). ValueError if that needs other cells."""
-    starts = [index, *(handlers_of(code, index - 1) if calls else ())]
+def check_cells(code: Code, index: int, cells: Sequence[str], inner: InnerCall | None) -> list[int]:
+    """Where the rest from `index` on may begin: in the handler too of the instruction that called, if a callee goes on
+    there first (`inner`). ValueError if that needs other cells."""
+    starts = [index, *(handlers_of(code, inner.place(index)) if inner is not None else ())]
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]
     if unknown:
@@ -122,15 +130,26 @@ def new_names(stem: str, count: int, taken: set[str]) -> list[str]:
     return names
 
 
-def _call_inner(emitter: Emitter, calling: Instr, function: Callable[..., Any], inputs: list[str]) -> None:
+def _call_inner(emitter: Emitter, calling: Instr, inner: InnerCall, inputs: list[str]) -> None:
     """Call the rest of the callee where the instruction `calling` called it, so that tracebacks show its line."""
     emitter.set_location(calling.positions)
-    emitter.begin_call(lambda: emitter.load_const(function))
+    finish, result = inner.landing.finish, inner.landing.result
+    if result == "callable" and not target().NULL_AFTER_CALLABLE:
+        emitter.push_null()
+    if finish is not None:
+        emitter.begin_call(lambda: emitter.load_const(finish))
+    emitter.begin_call(lambda: emitter.load_const(inner.function))
     for name in inputs:
         emitter.load_fast(name)
     for name in inputs:
         emitter.delete_fast(name)
     emitter.end_call(len(inputs))
+    if finish is not None:
+        emitter.end_call(1)
+    if result == "drop":
+        emitter.pop_top()
+    elif result == "callable" and target().NULL_AFTER_CALLABLE:
+        emitter.push_null()
 
 
 def push_stack(emitter: Emitter, first: Instr, stack: Sequence[str], slots: list[str]) -> None:

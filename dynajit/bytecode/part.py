@@ -19,6 +19,7 @@ from dynajit.bytecode.assemble import Emitter, SlotKind
 from dynajit.bytecode.cfg import Loop, loops
 from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, check_cells, new_names
 from dynajit.bytecode.decode import Code, Instr, decode
+from dynajit.bytecode.landing import PUSHED
 
 
 class Part:
@@ -42,7 +43,7 @@ class Part:
         shared: Sequence[str] = (),
         throw: bool = False,
     ) -> None:
-        check_cells(code, index, cells, inner is not None)
+        check_cells(code, index, cells, inner)
         self.code = code
         self.index = index
         self.stack = tuple(stack)
@@ -72,13 +73,20 @@ class Part:
         return [loop._replace(entry=loop.header) if loop.header == self.index else loop for loop in found]
 
     @property
+    def calling(self) -> int:
+        """The instruction that the call of `inner` stands for."""
+        return self.index - 1 if self.inner is None else self.inner.place(self.index)
+
+    @property
     def instrs(self) -> list[Instr]:
-        """The code's instructions. The one before the first calls `inner` instead of what the program called there."""
+        """The code's instructions. The one that called calls `inner` instead of what the program called there."""
         instrs = self.code.instrs
         if self.inner is None:
             return instrs
-        calling = instrs[self.index - 1]
-        call = Instr(calling.index, "CALL", (self.inner.argc, ()), calling.positions, calling.raw)
+        calling, inner = instrs[self.calling], self.inner
+        plain = inner.landing is PUSHED
+        op, arg = ("CALL", (inner.argc, ())) if plain else ("CALL_INNER", (inner.argc, inner.landing, calling))
+        call = Instr(calling.index, op, arg, calling.positions, calling.raw)
         call.handler, call.handler_depth = calling.handler, calling.handler_depth
         call.handler_lasti = calling.handler_lasti
         changed = instrs.copy()

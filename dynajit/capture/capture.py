@@ -279,7 +279,7 @@ class FrameCapture:
             self.record.skipped = "it sets a trace function"
             _C.mark_skip(self.code)
             return None
-        frame = SymFrame(decoded, self.code, globals_, {}, {}, False)
+        frame = SymFrame(decoded, self.code, globals_, {}, {}, None)
         count = len(decoded.params)
         cells = list(zip(self.code.co_freevars, self.values[count:], strict=True))
         tx.start_root(decoded.params, self.values[:count], frame, cells)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode import decode, part_of
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import CellContentsSource, ConstSource, Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
@@ -50,7 +51,7 @@ class Calls(Tracer):
 
     run: Callable[[SymFrame], Value | Yielded]
     frames: list[SymFrame]
-    direct_call: bool
+    direct_call: Landing | None
     indirect_depth = 0
     cached_calls: dict[Any, Value]
 
@@ -65,7 +66,7 @@ class Calls(Tracer):
 
     # -- calling
 
-    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return fn.call(self, args, kwargs, direct)
 
     def run_python(
@@ -75,7 +76,9 @@ class Calls(Tracer):
         assert isinstance(fn, types.FunctionType)
         return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {})
 
-    def inline(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def inline(
+        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value:
         """Call a Python function: by its model if there is one, as a graph operation, or by tracing its body."""
         assert isinstance(function, FunctionVal)
         real = function.real_function
@@ -111,10 +114,12 @@ class Calls(Tracer):
                 raise GraphBreak(reason[0], reason[1])
         return self._trace(function, args, kwargs, direct)
 
-    def _trace(self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: bool) -> Value:
+    def _trace(
+        self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+    ) -> Value:
         part = part_of(function.real_function) if function.real_function is not None else None
         if part is not None:
-            return self._run(inlined_part(part, function.globals, args, direct and not self.indirect_depth))
+            return self._run(inlined_part(part, function.globals, args, self._landing(direct)))
         code = function.code
         flags = code.co_flags
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
@@ -128,21 +133,31 @@ class Calls(Tracer):
         for name in code.co_cellvars:
             inside = locals_.pop(name, None)
             cells[name] = inside if name in passed_cells and isinstance(inside, CellVal) else CellVal(inside)
-        frame = SymFrame(decoded, code, function.globals, locals_, cells, direct and not self.indirect_depth)
+        frame = SymFrame(decoded, code, function.globals, locals_, cells, self._landing(direct))
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
             return GeneratorVal(frame, *function.names())
         return self._run(frame)
+
+    def _landing(self, direct: Landing | None) -> Landing | None:
+        """What the instruction at hand makes of what its callee returns, if that is all it does from then on."""
+        if direct is None or self.indirect_depth or not self.frames:
+            return None
+        caller = self.frames[-1].current
+        return direct.at(caller.op, caller.arg)
 
     def _run(self, frame: SymFrame) -> Value:
         result = self.run(frame)
         assert isinstance(result, Value)
         return result
 
-    def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call_builtin(
+        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value:
         """Call something written in C."""
         handler = BUILTINS.get(fn) if getattr(type(fn), "__hash__", None) is not None else None
         if handler is not None:
+            self.direct_call = direct
             return call_handler(self, handler, args, kwargs)
         if torch_functions.is_operation(fn):
             return torch_op(self, "call_function", fn, args, kwargs)
@@ -204,14 +219,18 @@ class Calls(Tracer):
             return None
         return self.wrap(found, ConstSource(found, f"{fn.__qualname__}()"))
 
-    def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def construct(
+        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value:
         handler = CONSTRUCTORS.get(cls.obj)
         if handler is not None:
             return call_handler(self, handler, args, kwargs)
-        return construct(self, cls, args, kwargs)
+        return construct(self, cls, args, kwargs, direct)
 
-    def construct_plain(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        return construct_plain(self, cls, args, kwargs)
+    def construct_plain(
+        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value:
+        return construct_plain(self, cls, args, kwargs, direct)
 
     def bound_method(self, owner: Value, function: Value) -> Value:
         return MethodVal(owner, function)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dynajit.bytecode import Code, Instr, Loop, loops, target
+from dynajit.bytecode.landing import Landing
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import NULL, Value
 from dynajit.values.functions import CellVal
@@ -77,8 +78,8 @@ class SymFrame:
     """A frame while it is interpreted.
 
     Attributes:
-        direct: the frame's return value is exactly what the caller's current instruction pushes, so that a break
-            inside can be continued in both.
+        direct: what the caller's current instruction makes of the frame's return value, so that a break inside can be
+            continued in both; None if it does more than that.
         checkpoint: state before the instruction at hand, if that instruction may break.
         given: how the outermost frame's code is called.
         opening: called when the frame starts to run, of one that goes on in the middle of its code.
@@ -91,7 +92,7 @@ class SymFrame:
         globals_: dict[str, Any],
         locals_: dict[str, Value],
         cells: dict[str, CellVal],
-        direct: bool,
+        direct: Landing | None,
     ) -> None:
         self.code = code
         self.code_object = code_object

@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.bytecode.landing import Landing
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
@@ -63,7 +64,7 @@ class Interpreter(Calls):
         self.handled: Value | None = None
         self.handled_by_callers: tuple[Value | None, ...] = ()
         self.handled_outside, self.context_outside = HandledVal(), HandledVal(inherited=True)
-        self.direct_call = False
+        self.direct_call: Landing | None = None
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
@@ -176,7 +177,7 @@ class Interpreter(Calls):
     def _nobody_catches(self) -> bool:
         """An exception that leaves the innermost frame is sure to leave the outermost one."""
         return all(frame.current.handler is None for frame in self.frames) and all(
-            frame.direct and not frame.is_generator for frame in self.frames[1:]
+            frame.direct is not None and not frame.is_generator for frame in self.frames[1:]
         )
 
     def enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
@@ -433,9 +434,9 @@ class Interpreter(Calls):
         """The module of the innermost traced frame."""
         return str(self.frames[-1].globals.get("__name__") or "")
 
-    def take_direct(self) -> bool:
+    def take_direct(self) -> Landing | None:
         """Whether the call at hand may be continued in, once."""
-        direct, self.direct_call = self.direct_call, False
+        direct, self.direct_call = self.direct_call, None
         return direct
 
 

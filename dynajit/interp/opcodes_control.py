@@ -10,7 +10,8 @@ import types
 from typing import Any
 
 from dynajit.bytecode import Instr
-from dynajit.interp.dispatch import opcode
+from dynajit.bytecode.landing import ENTERED, PUSHED
+from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
@@ -87,7 +88,7 @@ def _call(tx: Any, frame: SymFrame, argc: int, names: tuple[str, ...]) -> None:
     fn, owner = frame.pop_callable()
     positional = argc - len(names)
     kwargs = dict(zip(names, args[positional:], strict=True))
-    frame.push(tx.call(fn, [*owner, *args[:positional]], kwargs, True))
+    frame.push(tx.call(fn, [*owner, *args[:positional]], kwargs, PUSHED))
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -104,7 +105,25 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after * must be an iterable, not {args.describe()}")
     positional = tx.unpack(args)
     fn, owner = frame.pop_callable()
-    frame.push(tx.call(fn, [*owner, *positional], kwargs, True))
+    frame.push(tx.call(fn, [*owner, *positional], kwargs, PUSHED))
+
+
+@opcode("CALL_INNER")
+def call_inner(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """The rest of a callee, in a continuation of its caller."""
+    argc, landing, again = instr.arg
+    args = frame.popn(argc)
+    fn, owner = frame.pop_callable()
+    found = tx.call(fn, [*owner, *args], {}, landing)
+    if landing.finish is not None:
+        with tx.indirect():
+            found = tx.run_python(landing.finish, [found])
+    if landing.result == "callable":
+        frame.push_callable(found)
+    elif landing.result != "drop":
+        frame.push(found)
+    if landing.result == "again":
+        HANDLERS[again.op](tx, frame, again)
 
 
 @opcode("MAKE_FUNCTION")
@@ -250,7 +269,7 @@ def load_build_class(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def before_with(tx: Any, frame: SymFrame, instr: Instr) -> None:
     manager = frame.pop()
     leave = tx.special(manager, "__exit__")
-    entered = tx.call(tx.special(manager, "__enter__"), [], {})
+    entered = tx.call(tx.special(manager, "__enter__"), [], {}, ENTERED.over(leave))
     frame.push(leave)
     frame.push(entered)
 

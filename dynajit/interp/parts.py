@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr, Part
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import CellSource, ConstSource, LocalSource
 from dynajit.interp.frame import Given, SymFrame
 from dynajit.values.base import NULL, Raised, Value
 from dynajit.values.functions import CellVal, CompiledVal, FunctionVal
 
 
-def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], direct: bool) -> SymFrame:
+def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], direct: Landing | None) -> SymFrame:
     """The frame of a call of a part, made while tracing."""
     slots, locals_, shared, cells, inputs = part.split(args)
     frame = _frame(part, globals_, direct)
@@ -28,7 +29,7 @@ def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], di
 
 def outermost_part(tx: Any, part: Part, globals_: dict[str, Any], values: Sequence[Any]) -> SymFrame:
     """The outermost frame, with what its guards are to read."""
-    frame = _frame(part, globals_, False)
+    frame = _frame(part, globals_, None)
     frame.given = Given(part.names, part.cell_names)
     places = range(len(values))
     slots, locals_, shared, cells, inputs = part.split(places)
@@ -48,11 +49,11 @@ def outermost_part(tx: Any, part: Part, globals_: dict[str, Any], values: Sequen
     return frame
 
 
-def _frame(part: Part, globals_: dict[str, Any], direct: bool) -> SymFrame:
+def _frame(part: Part, globals_: dict[str, Any], direct: Landing | None) -> SymFrame:
     frame = SymFrame(part.code, part.code.code, globals_, {}, {}, direct)
     frame.instrs, frame.loops = part.instrs, part.loops
     frame.loop_starts = {loop.entry: loop.members for loop in frame.loops}
-    frame.ip = part.index - (part.inner is not None)
+    frame.ip = part.calling if part.inner is not None else part.index
     frame.current = frame.instrs[frame.ip]
     return frame
 

@@ -112,6 +112,7 @@ TRACED_MODULES = (
     "torch.amp",
     "torch.cuda.amp",
     "dynajit.values.polyfills",
+    "dynajit.bytecode.landing",
     "torch.autograd.graph_disabled",
     # calling a GraphModule
     "torch.fx.graph_module",

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
+from dynajit.bytecode.landing import PUSHED
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
@@ -104,7 +105,10 @@ class Emission:
         """The frame breaks at the current instruction of the plan's innermost frame."""
         self.plan = plan
         inner = plan.frames[-1]
-        outer = [resume_after(frame, calls=True) for frame in plan.frames[:-1]]
+        outer = [
+            resume_after(frame, calls=callee.direct)
+            for frame, callee in zip(plan.frames, plan.frames[1:], strict=False)
+        ]
         if plan.cut is not None:
             cut, stack = plan.cut, plan.back.checkpoint.stack
             self.operands = stack[cut.floor : cut.entry_depth]
@@ -439,12 +443,13 @@ class Emission:
         inner: InnerCall | None = None
         # what pushes each argument, and its value if that is known
         args: list[tuple[Callable[[], None], Any]] = [(partial(self._take, name), None) for name in results]
-        for resume in reversed(chain):
+        for depth, resume in reversed([*enumerate(chain)]):
             function = self.make_continuation(resume, inner)
             slots = [(partial(self.out.push, value), value) for value in resume.stack if value is not NULL]
             own, args = ([], args) if inner is not None else (args, [])
             args = [*slots, *own, *self._variables(resume), *args]
-            inner = InnerCall(function, len(args))
+            landing = self.plan.frames[depth].direct if self.plan is not None else None
+            inner = InnerCall(function, len(args), PUSHED if landing is None else landing.bare)
         self.expect(function.function, varying_of(function.function, [value for _, value in args]))
         # the call is made by who ran this code, when this frame and its variables are gone
         made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]

@@ -26,6 +26,7 @@ from dynajit.bytecode import (
 )
 from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.continuation import handlers_of
+from dynajit.bytecode.landing import Landing
 from dynajit.interp.frame import Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.values.base import NULL, Value
@@ -59,6 +60,7 @@ _NEVER_RERUN = frozenset(
         "POP_EXCEPT",
         "LOAD_SPECIAL",
         "UNKNOWN",
+        "CALL_INNER",
         "LOAD_LOCALS",
         "SETUP_ANNOTATIONS",
         "GET_AWAITABLE",
@@ -113,7 +115,7 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
     for depth, frame in enumerate(frames):
         if depth > 0 and len(frames[0].given.names) > _MAX_PARAMETERS:
             break
-        if frame.code.refusal is not None or (depth > 0 and not frame.direct) or frame.checkpoint is None:
+        if frame.code.refusal is not None or (depth > 0 and frame.direct is None) or frame.checkpoint is None:
             break
         loop = next((loop for loop in frame.loops if frame.current.index in loop.members), None)
         if loop is not None:
@@ -146,23 +148,28 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]
         yield Plan(frames[: depth + 1], False, entered, cut)
 
 
-def resume_after(frame: SymFrame, jump: bool = False, calls: bool = False) -> Resume:
-    """How the frame goes on behind its current instruction; `calls` if that instruction's callee goes on first."""
+def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = None) -> Resume:
+    """How the frame goes on behind its current instruction; `calls`: what it makes of what
+    its callee returns, which goes on first."""
     instr = frame.current
     assert frame.checkpoint is not None
     pops, _ = stack_shape(instr.op, instr.arg, jump)
     stack = frame.checkpoint.stack
+    stack = stack[: len(stack) - pops]
     index = instr.target if jump else instr.index + 1
     assert index is not None
-    starts = [index, *(handlers_of(frame.code, instr.index) if calls else ())]
+    if calls is not None:
+        index = instr.index if calls.result == "again" else index
+        stack = stack if calls.under is None else [*stack, calls.under]
+    starts = [index, *(handlers_of(frame.code, instr.index) if calls is not None else ())]
     pushes = pushed_kinds(instr, jump)
-    if not calls and not jump and pushes == ("value",) and frame.code.instrs[index].op == "POP_TOP":
+    if calls is None and not jump and pushes == ("value",) and frame.code.instrs[index].op == "POP_TOP":
         # a statement: nobody takes what it gives
         index, pushes = index + 1, ()
     return Resume(
         frame,
         index,
-        stack[: len(stack) - pops],
+        stack,
         pushes,
         _live_locals(frame, starts),
         _live_cells(frame, starts),

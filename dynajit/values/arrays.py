@@ -16,6 +16,7 @@ from typing import Any
 import numpy
 import torch
 
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
@@ -151,7 +152,7 @@ class MethodOfArray(Value):
     def py_type(self) -> type:
         return types.BuiltinMethodType
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.owner.run_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
 
     def children(self) -> Sequence[Value]:

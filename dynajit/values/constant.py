@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
@@ -133,7 +134,7 @@ class ConstVal(Value):
             return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
 
     def hash_key(self, tx: Tracer) -> object:
@@ -193,7 +194,7 @@ class ConstMethod(Value):
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         if self.name == "format" and type(self.owner.value) is str:
             return tx.call_builtin(str.format, [self.owner, *args], kwargs)
         if self.name == "join" and len(args) == 1 and not args[0].is_const():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from dynajit.bytecode.landing import INITIALISED, PUSHED, Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance
@@ -43,20 +44,24 @@ _UNTRACED = (
 )
 
 
-def construct(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def construct(
+    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> Value:
     """`cls(*args, **kwargs)`."""
     meta = type(cls.obj)
     found, where = lookup_type(meta, "__call__")
     if isinstance(found, types.FunctionType) and where is not None:
         if hasattr(cls.obj, "__members__"):
             return tx.fold(cls.obj, args, kwargs)
-        return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs)
+        return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs, direct)
     if where is not None and where is not type and not isinstance(found, types.WrapperDescriptorType):
-        return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs)
-    return construct_plain(tx, cls, args, kwargs)
+        return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs, direct)
+    return construct_plain(tx, cls, args, kwargs, direct)
 
 
-def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def construct_plain(
+    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> Value:
     """`type.__call__(cls, *args, **kwargs)`."""
     kind = cls.obj
     if issubclass(kind, torch.Tensor) and not traceable(kind):
@@ -75,7 +80,10 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
     in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
     if in_python or isinstance(new, classmethod):
         assert new_where is not None
-        made = tx.call(bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs)
+        alone = lookup_type(kind, "__init__")[0] is object.__init__
+        made = tx.call(
+            bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs, direct if alone else None
+        )
         if not issubclass(made.py_type(), kind):
             return made
     elif issubclass(kind, BaseExceptionGroup):
@@ -90,7 +98,7 @@ def construct_plain(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: di
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
         made = bare_instance(tx, kind, args, kwargs)
     # `__new__` may give an instance of a subclass, which has its own
-    _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs)
+    _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
     return made
 
 
@@ -117,7 +125,9 @@ def _takes_apart(init: object) -> bool:
     )
 
 
-def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+def _initialise(
+    tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> None:
     init, where = lookup_type(kind, "__init__")
     if init is object.__init__ or (issubclass(kind, torch.Tensor) and not isinstance(init, types.FunctionType)):
         new, _ = lookup_type(kind, "__new__")
@@ -126,7 +136,8 @@ def _initialise(tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwar
         return
     assert where is not None
     if isinstance(init, types.FunctionType):
-        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs)
+        landing = INITIALISED.over(made) if direct is PUSHED else None
+        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, landing)
         if given.py_type() is not type(None):
             raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")
     elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, CellSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
@@ -321,7 +322,7 @@ class FunctionVal(Value):
         else:
             self.attributes().take(tx, ConstVal(name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.inline(self, args, kwargs, direct)
 
     # -- generated code
@@ -405,7 +406,7 @@ class CompiledVal(Value):
             raise tx.raised(AttributeError, f"'CompiledFunction' object has no attribute '{name}'")
         return tx.wrap(getattr(self.obj, name), AttrSource(source, name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.call(self.function, args, kwargs, direct)
 
     def rebuild(self, out: Any) -> None:
@@ -451,7 +452,7 @@ class MethodVal(Value):
             return self.function
         return self.function.getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def hash_key(self, tx: Tracer) -> object:
@@ -492,7 +493,7 @@ class BoundBuiltin(Value):
             return ConstVal(self.name)
         return super().getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def children(self) -> Sequence[Value]:

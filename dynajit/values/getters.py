@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.bytecode.landing import Landing
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import constant_of
 
@@ -24,7 +25,7 @@ class GetterVal(Value):
     def py_type(self) -> type:
         return self.kind  # type: ignore[no-any-return]
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         if len(args) != 1 or kwargs:
             raise tx.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
         with tx.indirect():

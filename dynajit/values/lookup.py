@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dynajit import _C
+from dynajit.bytecode.landing import PUSHED
 from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -128,7 +129,9 @@ def _bind_from(
         descriptor = tx.wrap(found, source)
         assert getter_class is not None
         function = class_value(tx, type(found), getter_class, "__get__", getter)
-        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {})
+        return tx.call(
+            function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, PUSHED
+        )
     if getter is not MISSING and not isinstance(
         found,
         (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
@@ -154,7 +157,7 @@ def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any,
 def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:
     if found.fget is None:
         raise tx.raised(AttributeError, f"property {name!r} of {owner.py_type().__name__!r} object has no getter")
-    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, True)
+    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, PUSHED)
 
 
 def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:

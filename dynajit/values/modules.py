@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -46,7 +47,7 @@ class LibraryVal(RealVal):
 class LibraryMethod(RealVal):
     """A method of such an object."""
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.fold(self.obj, args, kwargs)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dynajit import _C
+from dynajit.bytecode.landing import CONTAINED, DROPPED, ITERATED, PUSHED, TESTED, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
@@ -259,7 +260,9 @@ class ObjVal(Value):
         if isinstance(custom, types.FunctionType):
             assert where is not None
             if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
-                tx.call(class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {})
+                tx.call(
+                    class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {}, DROPPED
+                )
                 return
         elif getattr(custom, "__name__", "") != "__setattr__":
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} through another method written in C")
@@ -298,7 +301,7 @@ class ObjVal(Value):
             if setter is None:
                 what = "setter" if value is not None else "deleter"
                 raise tx.raised(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no {what}")
-            tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {})
+            tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {}, DROPPED)
             return
         if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
             if value is None and not self._slot_is_full(name, found):
@@ -312,7 +315,7 @@ class ObjVal(Value):
         setter, _ = lookup_type(type(found), operation)
         if isinstance(setter, types.FunctionType):
             given = [value] if value is not None else []
-            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, *given], {})
+            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, *given], {}, DROPPED)
             return
         if setter is MISSING:
             raise tx.raised(AttributeError, operation)
@@ -330,7 +333,7 @@ class ObjVal(Value):
         custom, where = lookup_type(self.cls, "__delattr__")
         if isinstance(custom, types.FunctionType):
             assert where is not None
-            tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {})
+            tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {}, DROPPED)
             return
         self.generic_setattr(tx, name, None)
 
@@ -346,12 +349,12 @@ class ObjVal(Value):
         assert where is not None
         return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
 
-    def call_special(self, tx: Tracer, name: str, *args: Value, direct: bool = False) -> Value:
+    def call_special(self, tx: Tracer, name: str, *args: Value, direct: Landing | None = None) -> Value:
         if (method := self.special(tx, name)) is None:
             self.unsupported(f"{name}")
         return tx.call(method, args, {}, direct)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         if (method := self.special(tx, "__call__")) is None:
             raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
         return tx.call(method, args, kwargs, direct)
@@ -360,7 +363,7 @@ class ObjVal(Value):
         for name in ("__bool__", "__len__"):
             method = self.special(tx, name)
             if method is not None:
-                found = tx.call(method, (), {})
+                found = tx.call(method, (), {}, TESTED if name == "__bool__" else None)
                 if name == "__bool__" and found.py_type() is not bool and found.is_const():
                     raise tx.raised(TypeError, f"__bool__ should return bool, returned {found.py_type().__name__}")
                 return (found if name == "__bool__" else _length(found)).truth(tx)
@@ -375,7 +378,7 @@ class ObjVal(Value):
         if isinstance(self.payload, ConstVal) and behaves_as_plain(self.cls):
             return self.payload.iterate(tx)
         if self.special(tx, "__iter__") is not None:
-            return self.call_special(tx, "__iter__")
+            return self.call_special(tx, "__iter__", direct=ITERATED)
         if self.special(tx, "__getitem__") is not None:
             made: Any = tx.run_python(by_position, [self])
             made.origin = iter, [self], {}
@@ -393,19 +396,21 @@ class ObjVal(Value):
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.special(tx, "__contains__") is not None:
-            return self.call_special(tx, "__contains__", item).truth(tx)
+            found = self.call_special(tx, "__contains__", item, direct=CONTAINED)
+            with tx.indirect():
+                return found.truth(tx)
         return any(identical(member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self.special(tx, "__getitem__") is None:
             raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not subscriptable")
-        return self.call_special(tx, "__getitem__", key, direct=True)
+        return self.call_special(tx, "__getitem__", key, direct=PUSHED)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        self.call_special(tx, "__setitem__", key, value)
+        self.call_special(tx, "__setitem__", key, value, direct=DROPPED)
 
     def delitem(self, tx: Tracer, key: Value) -> None:
-        self.call_special(tx, "__delitem__", key)
+        self.call_special(tx, "__delitem__", key, direct=DROPPED)
 
     # -- generated code
 
@@ -537,7 +542,7 @@ class RealVal(Value):
             return super().getitem(tx, key)
         return tx.fold(lambda obj, part: obj[part], [self, key])
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         """`Stack[int]()` makes an instance of the class, and tells it so."""
         if isinstance(self.obj, typing.NewType) and len(args) == 1 and not kwargs:
             return args[0]
@@ -661,8 +666,8 @@ class ClassVal(RealVal):
         own = self._of_metaclass(tx, "__len__")
         return tx.fold(len, [self]) if own is None else tx.call(own, [], {})
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        return tx.construct(self, args, kwargs)
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        return tx.construct(self, args, kwargs, direct)
 
 
 class BuiltinVal(RealVal):
@@ -678,8 +683,8 @@ class BuiltinVal(RealVal):
             return tx.wrap(found, AttrSource(source, name))
         return tx.from_real(found)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        return tx.call_builtin(self.obj, args, kwargs)
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        return tx.call_builtin(self.obj, args, kwargs, direct)
 
 
 def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:

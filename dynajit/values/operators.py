@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import PUSHED, Landing
 from dynajit.report import breaks
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
@@ -85,7 +86,7 @@ def unary(tx: Tracer, op: str, value: Value) -> Value:
     if isinstance(value, GraphArrayVal):
         return graph_arrays.operate(tx, function, [value])
     if isinstance(value, ObjVal):
-        return value.call_special(tx, method, direct=True)
+        return value.call_special(tx, method, direct=PUSHED)
     return tx.fold(function, [value])
 
 
@@ -93,7 +94,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """`left <symbol> right`; a symbol that ends in "=" is the in-place operator."""
     inplace = symbol.endswith("=")
     symbol = symbol.removesuffix("=")
-    if _in_torch(left, right, symbol):
+    if _in_torch(left, right, symbol, inplace):
         # `@=` makes a new tensor; the code of a graph with it would bind the left one's name to that
         in_left = inplace and symbol != "@" and computes_as_tensor(left)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
@@ -137,16 +138,20 @@ def computes_as_tensor(value: Value, method: str = "") -> bool:
     return isinstance(value, TensorVal)
 
 
-def _in_torch(left: Value, right: Value, symbol: str) -> bool:
+def _in_torch(left: Value, right: Value, symbol: str, inplace: bool) -> bool:
     name = BINARY[symbol][1]
     methods = (f"__{name}__", f"__r{name}__", f"__i{name}__")
     if any(isinstance(value, SubTensorVal) and any(map(value.has_operator, methods)) for value in (left, right)):
         return False
+    if type(left) is TensorVal and _has_operator(right, symbol, "r") and not inplace:
+        # torch leaves it to the other's class, unless that is a number
+        assert isinstance(right, ObjVal)
+        return right.payload is not None or hasattr(right.cls, "__torch_function__")
     return computes_as_tensor(left) or (computes_as_tensor(right) and not _has_operator(left, symbol))
 
 
-def _has_operator(value: Value, symbol: str) -> bool:
-    return isinstance(value, ObjVal) and hasattr(value.cls, f"__{BINARY[symbol][1]}__")
+def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
+    return isinstance(value, ObjVal) and hasattr(value.cls, f"__{side}{BINARY[symbol][1]}__")
 
 
 def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value) -> Value:
@@ -168,7 +173,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
                 raise tx.raised(TypeError, "'NoneType' object is not callable")
             if bound is None:
                 continue
-            result = tx.call(bound, [other], {}, True)
+            result = tx.call(bound, [other], {}, _unless_declined(bound))
         elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
             continue
         else:
@@ -187,6 +192,17 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
         f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
         f"'{left_type.__name__}' and '{right_type.__name__}'",
     )
+
+
+def _unless_declined(method: Value) -> Landing | None:
+    """What an operator makes of what the method returns: that is its result, unless it is NotImplemented, which a
+    method that never names that, nor asks another one by name, is taken not to return."""
+    function = getattr(method, "function", None)
+    if not isinstance(function, FunctionVal):
+        return None
+    names = function.code.co_names
+    declines = any(name in ("NotImplemented", "super") or name.startswith("__") for name in names)
+    return None if declines else PUSHED
 
 
 def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
@@ -318,6 +334,8 @@ def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """`left <symbol> right` for ==, !=, <, <=, >, >=."""
     function, method, reflected = COMPARE[symbol]
+    if _answers_for_tensor(left, right, method, reflected):
+        return _user_compare(tx, symbol, left, right, method, reflected)
     if computes_as_tensor(left, method) or computes_as_tensor(right, reflected):
         other = right if computes_as_tensor(left) else left
         if symbol in ("==", "!=") and not computes_as_tensor(other) and not _comparable_with_tensor(other):
@@ -348,6 +366,21 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
         return ConstVal(function(first, second))
     return tx.fold(function, [left, right])
+
+
+def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) -> bool:
+    """Whether one operand is a tensor, and the other's class compares it: torch leaves it to that if it comes second,
+    unless it is a number."""
+    if isinstance(left, ObjVal) and type(right) is TensorVal:
+        owner, name = left, method
+    elif isinstance(right, ObjVal) and type(left) is TensorVal and right.payload is None:
+        owner, name = right, reflected
+    else:
+        return False
+    found = getattr(owner.cls, name, None)
+    if found is object.__ne__:
+        found = owner.cls.__eq__
+    return isinstance(found, types.FunctionType) and not hasattr(owner.cls, "__torch_function__")
 
 
 def _comparable_with_tensor(value: Value) -> bool:
@@ -431,7 +464,9 @@ def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: st
         if inverted:
             name, found = "__eq__", getattr(owner.py_type(), "__eq__", None)
         if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
-            result = tx.call(owner.special(tx, name), [other], {})  # type: ignore[arg-type]
+            bound = owner.special(tx, name)
+            assert bound is not None
+            result = tx.call(bound, [other], {}, None if inverted else _unless_declined(bound))
             if not (isinstance(result, ConstVal) and result.value is NotImplemented):
                 return ConstVal(not result.truth(tx)) if inverted else result
         elif isinstance(owner, ObjVal) and owner.payload is None and found is not getattr(object, name):

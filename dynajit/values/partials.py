@@ -10,6 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
@@ -89,7 +90,7 @@ class PartialVal(Value):
             super().delattr(tx, name)
         self.attributes.take(tx, ConstVal(name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.call(self.function, [*tx.unpack(self.args), *args], {**self.named(tx), **kwargs}, direct)
 
     # -- generated code

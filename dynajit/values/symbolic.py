@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynajit import _C, symbols
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -70,7 +71,7 @@ class SymVal(Value):
             return self
         return ConstVal(self.const()).getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
 
     def hash_key(self, tx: Tracer) -> object:

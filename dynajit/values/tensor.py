@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from dynajit import _C
+from dynajit.bytecode.landing import Landing
 from dynajit.config import config
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
@@ -355,7 +356,7 @@ class TensorMethod(Value):
     def describe(self) -> str:
         return f"the method {self.name} of {self.owner.describe()}"
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.owner.call_method(tx, self.name, args, kwargs)
 
     def children(self) -> Sequence[Value]:

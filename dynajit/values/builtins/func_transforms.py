@@ -20,6 +20,7 @@ import torch.autograd.forward_ad
 import torch.autograd.grad_mode
 from torch import fx
 
+from dynajit.bytecode.landing import Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
@@ -164,7 +165,7 @@ class InferenceMethod(Value):
     def py_type(self) -> type:
         return type(len)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.guard.call_method(tx, self.name, args, kwargs)
 
 

@@ -406,12 +406,13 @@ def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) 
 @builtin(types.FunctionType.__call__)
 @tail_call
 def function_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
-    return tx.call(self, args, kwargs)
+    return tx.call(self, args, kwargs, tx.take_direct())
 
 
 @builtin(type.__call__)
+@tail_call
 def type_call(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    return tx.construct_plain(cls, args, kwargs)
+    return tx.construct_plain(cls, args, kwargs, tx.take_direct())
 
 
 __all__: list[Any] = ["DictViewVal", "bare_instance"]

@@ -209,7 +209,7 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
     ):
         tx.guard(self.source, "NO_HOOKS")
         return tx.call(self.getattr(tx, "forward"), args, kwargs, tx.take_direct())
-    return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs)
+    return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, tx.take_direct())
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
