@@ -83,6 +83,9 @@ def compile_joint(
                 # program wrote what it needs: eager fails when it runs.
                 logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[:1]}")
                 return gm.forward
+    if graph.mutated:
+        # where a kernel refuses a value, what comes before the error changes the inputs as in eager
+        graph.module.meta["original"] = gm.forward
     compiled = compile_fn(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 

@@ -137,6 +137,8 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
             fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
             made = generator.generate(fused, inputs, name, device, choose, settings.eager_rounding)
             plan = _with_separate_objects(made, fused)
+            if plan.eager is not None and "original" in gm.meta:
+                plan = dataclasses.replace(plan, eager=gm.meta["original"])
             compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
             if device.type != "cpu" and mode in _GRAPH_MODES:
                 compiled = cuda_graphs.record(plan, compiled, phase == "backward")

@@ -192,7 +192,7 @@ class _Planner:
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
         for tensor in kernel.writes:
-            if tensor in self.schedule.stored_in:
+            if isinstance(self.schedule.stored_in.get(tensor), Source):
                 self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:

@@ -21,6 +21,7 @@ from dynajit.loopir.nodes import (
     Reduction,
     Scalar,
     Scan,
+    Scatter,
     Shape,
     Value,
     axes_for,
@@ -149,6 +150,27 @@ class Builder:
         tensor.kind = kind
         tensor.dim = dim
         tensor.body = convert(self.element(x, tensor.axes), dtype)
+        self.program.items.append(tensor)
+        return whole(tensor)
+
+    def scatter(
+        self,
+        kind: str,
+        base: Value,
+        domain: Sequence[int],
+        at: Callable[[tuple[Index, ...]], Sequence[Scalar]],
+        body: Callable[[tuple[Index, ...]], Scalar],
+    ) -> Value:
+        """`base`, a tensor made for this alone, with `body` combined into the elements `at` for all points of `domain`."""
+        root = base.root
+        domain = tuple(domain)
+        inner = tuple(axis(f"s{i}", size) for i, size in enumerate(domain))
+        places, value = tuple(at(inner)), convert(body(inner), root.dtype)
+        self.order += 1
+        tensor = Scatter(self.name(), root.shape, root.stride, root.dtype, self.order, self.origin)
+        tensor.kind, tensor.base = kind, root
+        tensor.inner, tensor.domain = inner, domain
+        tensor.at, tensor.body = places, value
         self.program.items.append(tensor)
         return whole(tensor)
 

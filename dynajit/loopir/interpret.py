@@ -25,6 +25,7 @@ from dynajit.loopir.nodes import (
     Reduction,
     Scalar,
     Scan,
+    Scatter,
     Tensor,
     Value,
     axis_of,
@@ -80,7 +81,27 @@ class _Interpreter:
             return {key: self._argument(item) for key, item in tree.items()}
         return tree
 
+    def _scatter(self, tensor: Scatter) -> torch.Tensor:
+        grid = _grid(list(zip(tensor.inner, tensor.domain, strict=True)))
+        self.shared.clear()
+        result: torch.Tensor = self.names[tensor.base.name].clone()
+        sizes = list(tensor.domain)
+        value = self.value(tensor.body, grid).expand(sizes).reshape(-1).to(tensor.dtype)
+        number = torch.zeros((), dtype=torch.int64)
+        for place, size in zip(tensor.at, tensor.shape, strict=True):
+            number = number * size + self.value(place, grid)
+        number = number.expand(sizes).reshape(-1)
+        flat = result.reshape(-1)
+        if tensor.kind == "set":
+            for at, one in zip(number.tolist(), value, strict=True):
+                flat[at] = one
+        else:
+            flat.scatter_reduce_(0, number, value, {"max": "amax", "min": "amin"}.get(tensor.kind, tensor.kind))
+        return flat.view(tensor.shape)
+
     def _compute(self, tensor: Tensor) -> torch.Tensor:
+        if isinstance(tensor, Scatter):
+            return self._scatter(tensor)
         assert isinstance(tensor, (Pointwise, Reduction))
         inner = tensor.inner if isinstance(tensor, Reduction) else ()
         axes = [(index, size) for index, size in zip(tensor.axes, tensor.shape, strict=True)]

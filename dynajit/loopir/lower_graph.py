@@ -27,6 +27,7 @@ from dynajit.loopir import (
     lower_pointwise,
     lower_pool,
     lower_reduction,
+    lower_scatter,
     lower_view,
     nodes,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "lower_pointwise",
     "lower_pool",
     "lower_reduction",
+    "lower_scatter",
     "lower_view",
 ]
 
@@ -200,7 +202,7 @@ class _Lowering:
         if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
         function = LOWERINGS.get(node.target)
-        if function is not None and str(node.target) not in self.left:
+        if function is not None and str(node.target) not in self.left and node not in self.updates:
             lowered = self._lowered(node, function, args, kwargs)
             if lowered is not None:
                 return lowered

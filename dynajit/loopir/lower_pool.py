@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir import lower_pool_gpu
+from dynajit.loopir import lower_pool_gpu, lower_scatter
 from dynajit.loopir.build import apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Index, constant, floordiv
@@ -116,6 +116,23 @@ def _max_pool(
         tuple(values.shape), lambda axes: convert(greatest(axes)[0], values.dtype), tuple(values.stride())
     )
     return result, build.pointwise(tuple(indices.shape), place, tuple(indices.stride()))
+
+
+@lowering(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(
+    build: Builder,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil: bool,
+    indices: Value,
+) -> Value:
+    if build.program.device.type != "cpu":
+        return lower_pool_gpu.max_pool_backward(build, grad, x, kernel, stride, padding, dilation, ceil, indices)
+    return lower_scatter.max_pool_backward(build, grad, indices)
 
 
 @lowering(aten.avg_pool2d.default)

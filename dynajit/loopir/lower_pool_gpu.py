@@ -15,7 +15,7 @@ from dynajit.loopir.builder import Builder, check_dtype, dense_stride
 from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.lower_pieces import all_of, below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
-from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.registry import NotLowered
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]
@@ -103,8 +103,7 @@ def _unsure(found: Scalar, none: Scalar) -> bool:
     return found is none
 
 
-@lowering(aten.max_pool2d_with_indices_backward.default)
-def _max_pool_backward(
+def max_pool_backward(
     build: Builder,
     grad: Value,
     x: Value,
@@ -115,6 +114,7 @@ def _max_pool_backward(
     ceil_mode: bool,
     indices: Value,
 ) -> Value:
+    """Each place of the input looks for the windows that it may be the greatest of."""
     size, step, pad = _window(build, x, kernel_size, stride, padding, dilation)
     width, dtype = x.shape[-1], compute_dtype(check_dtype(x.dtype))
     zero = nodes.const(0, dtype)

@@ -1,9 +1,10 @@
 """The nodes of the loop IR. All are immutable; scalar nodes are interned, so equal expressions are one object.
 
 In:  the lowerings build them.
-Out: `Program`: tensors (`Source`: in memory; `Pointwise`, `Reduction`: computed element by element from other tensors)
-     and extern calls, in the graph's order. A computed tensor's body is a scalar expression over its axes: what one
-     element is. Where and when elements are computed and which are stored is the schedule's business.
+Out: `Program`: tensors and extern calls, in the graph's order. Tensors are in memory (`Source`), or computed element by
+     element from others (`Pointwise`, `Reduction`), or others changed at places that values say (`Scatter`). A computed
+     tensor's body is a scalar expression over its axes: what one element is. Where and when elements are computed and
+     which are stored is the schedule's business.
 
 The grammar of scalar expressions (checked by `verify.py`):
 
@@ -108,6 +109,23 @@ class Reduction(Tensor):
     place: tuple[Index, ...]
     domain: Shape  # sizes of the reduced tensor's dimensions
     outer_mask: tuple[bool, ...]  # for each: kept (True) or reduced (False)
+
+
+class Scatter(Tensor):
+    """`base` with, for each point of `inner` (the axes of `domain`) in row-major order, `body` combined into the
+    element at `at`: `kind` is "set" or a key of `ops.REDUCTIONS`.
+
+    It takes over the memory of `base`, which nothing else reads. A place that is just an axis is one that no two values
+    of this axis share.
+    """
+
+    __slots__ = ("at", "base", "body", "domain", "inner", "kind")
+    kind: str
+    base: Tensor
+    inner: tuple[Index, ...]
+    domain: Shape
+    at: tuple[Scalar, ...]
+    body: Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +272,18 @@ class NameRef:
     """A value of the plan that is no tensor of the IR: an input or extern result of another type."""
 
     name: str
+
+
+def expressions_of(tensor: Tensor) -> tuple[Scalar, ...]:
+    """What a computed tensor's elements are made of."""
+    if isinstance(tensor, Scatter):
+        return (*tensor.at, tensor.body)
+    return (tensor.body,) if isinstance(tensor, (Pointwise, Reduction)) else ()
+
+
+def domain_of(tensor: Tensor) -> Shape:
+    """The points at which a tensor's expressions are evaluated."""
+    return tensor.domain if isinstance(tensor, (Reduction, Scatter)) else tensor.shape
 
 
 def axes_for(shape: Sequence[int]) -> tuple[Index, ...]:

@@ -20,6 +20,7 @@ from dynajit.loopir.nodes import (
     Reduction,
     Scalar,
     Scan,
+    Scatter,
     Tensor,
     Value,
 )
@@ -42,6 +43,10 @@ def tensor_text(tensor: Tensor) -> str:
         return f"{head} = {tensor.kind} over {over} of {scalar_text(tensor.body)}  # {tensor.origin.op}"
     if isinstance(tensor, Scan):
         return f"{head} = running {tensor.kind} along d{tensor.dim} of {scalar_text(tensor.body)}  # {tensor.origin.op}"
+    if isinstance(tensor, Scatter):
+        where = ", ".join(map(scalar_text, tensor.at))
+        what = f"{tensor.kind} at [{where}] of {scalar_text(tensor.body)} for {', '.join(map(repr, tensor.inner))}"
+        return f"{head} = {tensor.base.name} with {what}  # {tensor.origin.op}"
     if isinstance(tensor, Pointwise):
         return f"{head} = {scalar_text(tensor.body)}  # {tensor.origin.op}"
     return head

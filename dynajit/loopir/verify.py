@@ -22,9 +22,11 @@ from dynajit.loopir.nodes import (
     Read,
     Reduction,
     Scalar,
+    Scatter,
     Source,
     Tensor,
     axis_of,
+    expressions_of,
 )
 from dynajit.loopir.ops import OPS, REDUCTIONS, SUPPORTED
 
@@ -57,8 +59,8 @@ def _require(condition: bool, tensor: Tensor, what: str) -> None:
 
 
 def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
-    _require(isinstance(tensor, (Pointwise, Reduction)), tensor, "is neither pointwise nor a reduction")
-    assert isinstance(tensor, (Pointwise, Reduction))
+    _require(isinstance(tensor, (Pointwise, Reduction, Scatter)), tensor, "is of no kind that is computed")
+    assert isinstance(tensor, (Pointwise, Reduction, Scatter))
     _require(len(tensor.shape) == len(tensor.stride), tensor, "as many strides as sizes")
     _require(tensor.dtype in SUPPORTED, tensor, f"dtype {tensor.dtype}")
     _require(tensor.body.dtype is tensor.dtype, tensor, f"body is {tensor.body.dtype}, tensor {tensor.dtype}")
@@ -69,9 +71,16 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
             len(tensor.domain) == len(tensor.outer_mask) == len(tensor.place), tensor, "ranks of the domain differ"
         )
         axes |= {axis for index in tensor.inner if (axis := axis_of(index)) is not None}
+    if isinstance(tensor, Scatter):
+        base = tensor.base
+        _require(tensor.kind in REDUCTIONS or tensor.kind == "set", tensor, f"kind {tensor.kind!r}")
+        _require(base in known and isinstance(base, Pointwise), tensor, f"base {base.name}")
+        _require((base.shape, base.dtype) == (tensor.shape, tensor.dtype), tensor, "is not what its base is")
+        _require(len(tensor.at) == len(tensor.shape), tensor, "as many places as dimensions")
+        axes = {axis for index in tensor.inner if (axis := axis_of(index)) is not None}
     # What a guard may leave out may read where there is nothing.
     seen: set[tuple[Scalar, bool]] = set()
-    todo: list[tuple[Scalar, bool]] = [(tensor.body, False)]
+    todo: list[tuple[Scalar, bool]] = [(scalar, False) for scalar in expressions_of(tensor)]
     while todo:
         node, guarded = todo.pop()
         if (node, guarded) in seen:

@@ -26,13 +26,16 @@ from dynajit.loopir.nodes import (
     Reduction,
     Scalar,
     Scan,
+    Scatter,
     Shape,
     Source,
     Tensor,
     Value,
     axis_of,
+    domain_of,
+    expressions_of,
 )
-from dynajit.loopir.ops import OPS
+from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
 from dynajit.schedule.target import CPU, Target
 
@@ -47,6 +50,9 @@ BESIDE = 4
 TINY = 4096
 # So many units back a kernel is looked for that reads the same memory.
 SIBLINGS_BACK = 32
+
+# These are kernels of their own, with what is inlined in them.
+ALONE = (Scan, Scatter)
 
 # Which tensor is read, and where; None: anywhere.
 Reading = tuple[Tensor, tuple[Index, ...] | None]
@@ -196,6 +202,7 @@ class _Fusion:
         if self.target.stores_in_place:
             outputs = {value.root for value in values_in(self.program.outputs)}
             stored_in = store_in_place(self.units, self.reads, outputs, self.program.device, self.target.reads_first)
+        stored_in.update((item, item.base) for item in live if isinstance(item, Scatter))
         self._order_mutations()
         return Schedule(_in_order(self.units), self.inlined, stored_in)
 
@@ -246,8 +253,9 @@ class _Fusion:
         """Note what `item` reads once its inlined producers are looked through; decide whether it is one itself."""
         reads: dict[Reading, None] = {}
         cost = 0
-        assert isinstance(item, (Pointwise, Reduction))
-        for node in scalars_in(item.body):
+        if isinstance(item, Scatter):
+            reads[item.base, None] = None
+        for node in _scalars_of(item):
             if isinstance(node, Op):
                 cost += OPS[node.name].cost if node.name != "convert" else 0
                 if isinstance(node, Fetch):
@@ -262,7 +270,7 @@ class _Fusion:
         self.cost[item] = cost
         self.reads[item] = tuple(reads)
         if (
-            isinstance(item, (Reduction, Scan))
+            isinstance(item, (Reduction, Scan, Scatter))
             or item in self.forced
             or not self._worth_inlining(item, cost, len(reads))
         ):
@@ -295,8 +303,7 @@ class _Fusion:
         if len(readers) != 1:
             return False
         reader = readers[0]
-        points = _product(reader.domain) if isinstance(reader, Reduction) else reader.numel
-        return cost <= CHEAP_BROADCAST or points <= item.numel
+        return cost <= CHEAP_BROADCAST or _product(domain_of(reader)) <= item.numel
 
     # ---- grouping
 
@@ -348,7 +355,8 @@ class _Fusion:
                 outer = [dim != item.dim for dim in range(len(item.shape))]
                 group = Group(*collapsed(item.shape, outer), first=item.order)
             else:
-                group = Group(*collapsed(item.shape, [True] * len(item.shape)), first=item.order)
+                domain = domain_of(item)
+                group = Group(*collapsed(domain, [True] * len(domain)), first=item.order)
             self.units.append(group)
         if isinstance(item, Reduction):
             group.rows.add(item)
@@ -391,8 +399,8 @@ class _Fusion:
 
     def _can_join(self, group: Group, item: Tensor, before: set[Unit]) -> tuple[Shape, tuple[bool, ...], str] | None:
         """The group's domain with `item` in it and who is a row; None if it doesn't fit."""
-        if len(group.members) >= MAX_MEMBERS or isinstance(item, Scan) or isinstance(group.members[0], Scan):
-            return None  # a scan is a kernel of its own, with what is inlined in it
+        if len(group.members) >= MAX_MEMBERS or isinstance(item, ALONE) or isinstance(group.members[0], ALONE):
+            return None
         shape, outer, as_row = group.shape, group.outer, ""
         if isinstance(item, Reduction):
             own_shape, own_outer = collapsed(item.domain, item.outer_mask)
@@ -501,16 +509,19 @@ class _Fusion:
         return any(value.root in mutated for value in values_in((unit.extern.args, unit.extern.kwargs)))
 
 
+def _scalars_of(item: Tensor) -> Iterator[Scalar]:
+    """Each distinct node of a computed tensor's expressions once."""
+    return iter(dict.fromkeys(node for scalar in expressions_of(item) for node in scalars_in(scalar)))
+
+
 def _direct_reads(item: Tensor) -> list[Reading]:
-    if isinstance(item, (Pointwise, Reduction)):
-        found: list[Reading] = []
-        for node in scalars_in(item.body):
-            if isinstance(node, Read):
-                found.append((node.tensor, node.position))
-            elif isinstance(node, Fetch):
-                found.append((node.tensor, None))
-        return found
-    return []
+    found: list[Reading] = [(item.base, None)] if isinstance(item, Scatter) else []
+    for node in _scalars_of(item):
+        if isinstance(node, Read):
+            found.append((node.tensor, node.position))
+        elif isinstance(node, Fetch):
+            found.append((node.tensor, None))
+    return found
 
 
 def store_in_place(
@@ -538,7 +549,7 @@ def store_in_place(
         earlier = {*readers, *(unit for unit in raising if unit is not call)}
         if any(_depends(unit, group) for unit in earlier):
             continue
-        pointwise = not (group.reduces or group.rows or isinstance(group.members[0], Scan))
+        pointwise = not (group.reduces or group.rows or isinstance(group.members[0], ALONE))
         apart = pointwise and reads_first and _reads_in_place(group, source, target, reads)
         if not apart and not _reads_only_itself(group, source, target, reads):
             continue
@@ -570,7 +581,9 @@ def _may_raise(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
     """May the unit find values that it has to raise for?"""
     if isinstance(unit, Call):
         return str(unit.extern.target).rpartition(".")[0] not in _NEVER_RAISE
-    return any(position is None for member in unit.members for _, position in reads[member])
+    return any(position is None for member in unit.members for _, position in reads[member]) or any(
+        isinstance(node, Op) and node.name in CHECKS for member in unit.members for node in _scalars_of(member)
+    )
 
 
 def _copied(call: Call, device: torch.device) -> tuple[Tensor, Tensor] | None:

@@ -32,7 +32,22 @@ from dynajit.loopir.index import (
     substitute,
     unravel,
 )
-from dynajit.loopir.nodes import Const, Fetch, Op, Pointwise, Position, Read, Reduction, Scalar, Shape, Tensor, axis_of
+from dynajit.loopir.nodes import (
+    Const,
+    Fetch,
+    Op,
+    Pointwise,
+    Position,
+    Read,
+    Reduction,
+    Scalar,
+    Scatter,
+    Shape,
+    Tensor,
+    axis_of,
+    domain_of,
+    expressions_of,
+)
 from dynajit.loopir.ops import OPS
 from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
@@ -89,6 +104,18 @@ class Store:
 
 
 @dataclass(slots=True)
+class Update:
+    """`value` is combined into `tensor`'s memory by `kind`. The address is `even`, which indices decide, and the sum of
+    `uneven`."""
+
+    tensor: Tensor
+    kind: str
+    even: Index
+    uneven: list[Scalar]
+    value: Scalar
+
+
+@dataclass(slots=True)
 class Section:
     """Row values in order, stores of row values, then one loop over the inner axes."""
 
@@ -97,11 +124,12 @@ class Section:
     reductions: list[tuple[Reduction, Scalar]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     kept: list[tuple[Tensor, Scalar]] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
 
     @property
     def loops(self) -> bool:
         """Is there anything to do in the inner loop?"""
-        return bool(self.reductions or self.stores or self.kept)
+        return bool(self.reductions or self.stores or self.kept or self.updates)
 
     def values(self) -> list[Scalar]:
         """The expressions in the loop."""
@@ -143,6 +171,8 @@ class Kernel:
             yield from (value for _, value in section.reductions)
             yield from (store.value for store in section.stores)
             yield from (value for _, value in section.kept)
+            for update in section.updates:
+                yield from (nodes.position(update.even), *update.uneven, update.value)
 
 
 def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Kernel:
@@ -167,7 +197,7 @@ def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
     """The domain cut wherever a member's shape is cut, if these cuts nest."""
     cuts = _suffix_products(group.shape)
     for member in group.members:
-        shape = member.domain if isinstance(member, Reduction) else member.shape
+        shape = domain_of(member)
         if member in group.rows and not isinstance(member, Reduction):
             continue
         wider = sorted(cuts | _suffix_products(shape), key=hint_of)
@@ -240,7 +270,7 @@ class _Draft:
         fused = sorted({*self.group.members, *self.looked_through}, key=lambda tensor: tensor.order)
         stored, cost = list(self.group.stored), self._cost(sections)
         kernel = Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
-        kernel.across = _across(kernel) if not self.group.reduces else None
+        kernel.across = None if self.group.reduces or sections[0].updates else _across(kernel)
         return kernel
 
     def _cost(self, sections: list[Section]) -> int:
@@ -251,6 +281,7 @@ class _Draft:
                 *(value for _, value in section.reductions),
                 *(store.value for store in section.stores),
                 *(value for _, value in section.kept),
+                *(value for update in section.updates for value in (*update.uneven, update.value)),
             ):
                 seen.update(scalars_in(value))
             cost += sum(OPS[node.name].cost if isinstance(node, Op) else 1 for node in seen)
@@ -270,8 +301,7 @@ class _Draft:
         seen = {member}
         while todo:
             tensor = todo.pop()
-            assert isinstance(tensor, (Pointwise, Reduction))
-            for node in scalars_in(tensor.body):
+            for node in (node for scalar in expressions_of(tensor) for node in scalars_in(scalar)):
                 if isinstance(node, Read) and node.tensor not in seen:
                     seen.add(node.tensor)
                     if node.tensor in self.inlined:
@@ -317,6 +347,8 @@ class _Draft:
             sections[level - 1].reductions.append((member, self._body(member)))
             if stored:
                 sections[level].row_stores.append(self._store(member, _local(member), self.row))
+        elif isinstance(member, Scatter):
+            sections[level].updates.append(self._update(member))
         elif member in self.group.rows:
             self.loop = level
             sections[level].rows.append((member, self._body(member)))
@@ -329,6 +361,14 @@ class _Draft:
                 sections[first].stores.append(self._store(member, self._body(member), self.full))
             elif member in self.kept:
                 sections[first].kept.append((member, self._body(member)))
+
+    def _update(self, member: Scatter) -> Update:
+        where = unravel(self.full, member.domain)
+        replace = _replacement(member.inner, where)
+        at = tuple(self._resolve(place, replace, (member, where)) for place in member.at)
+        value = self._resolve(member.body, replace, (member, where))
+        self.loaded[member.base] = None
+        return Update(member, member.kind, *self._parts_of_address(member, at), value)
 
     def _store(self, member: Tensor, value: Scalar, number: Index) -> Store:
         address = self._address(member, unravel(number, member.shape))
@@ -396,10 +436,19 @@ class _Draft:
         return self._body(tensor)
 
     def _fetch(self, node: Fetch, at: tuple[Scalar, ...]) -> Scalar:
-        """What only indices decide is summed as one; the rest moves by its dimension's stride."""
         self.loaded[node.tensor] = None
+        even, uneven = self._parts_of_address(node.tensor, at)
+        if not uneven:
+            return load(node.tensor, even)
+        address = nodes.position(even)
+        for part in uneven:
+            address = part if address is nodes.position(constant(0)) else nodes.op("add", (address, part), torch.int64)
+        return load_at(node.tensor, address, even)
+
+    def _parts_of_address(self, tensor: Tensor, at: tuple[Scalar, ...]) -> tuple[Index, list[Scalar]]:
+        """What only indices decide is summed as one; the rest moves by its dimension's stride."""
         even, uneven = constant(0), []
-        for place, stride in zip(at, node.tensor.stride, strict=True):
+        for place, stride in zip(at, tensor.stride, strict=True):
             if isinstance(place, Position):
                 even = even + place.index * stride
             elif isinstance(place, Const):
@@ -409,12 +458,7 @@ class _Draft:
             else:
                 uneven.append(nodes.op("mul", (place, number(stride, torch.int64)), torch.int64))
         self.addresses[even] = None
-        if not uneven:
-            return load(node.tensor, even)
-        address = nodes.position(even)
-        for part in uneven:
-            address = part if address is nodes.position(constant(0)) else nodes.op("add", (address, part), torch.int64)
-        return load_at(node.tensor, address, even)
+        return even, uneven
 
     # ---- axes
 
@@ -460,6 +504,8 @@ class _Draft:
         outer = [a for a, kind in pairs if kind]
         inner = [a for a, kind in pairs if not kind]
         if not self.group.reduces:
+            if isinstance(self.group.members[0], Scatter):
+                return tuple(outer[:-1]), tuple(outer[-1:]), "row"
             target = max(self.group.stored, key=lambda t: hint_of(t.numel))
             address = linearise(unravel(self.full, target.shape), target.stride)
             outer.sort(key=lambda a: -hint_of(stride_of(address, a) or 0))

@@ -107,6 +107,10 @@ class Expressions:
                 return n
         return len(self.blocks) - 1
 
+    def needs_of(self, node: Scalar) -> Needs:
+        """What the expression depends on."""
+        return self._needs(node)
+
     def _needs(self, node: Scalar) -> Needs:
         found = self.needs.get(node)
         if found is None:
@@ -161,16 +165,16 @@ class Expressions:
 
     def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
         """The line that stores this value; `rounded`: the tensor's dtype can hold it as it is."""
-        dtype = store.tensor.dtype
         target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
+        cut = rounded and store.value.dtype is torch.bfloat16
+        self.put(f"{target} = {self.in_memory(value, store.tensor.dtype, cut)};")
+
+    def in_memory(self, value: str, dtype: torch.dtype, cut: bool = False) -> str:
+        """A value as memory of that dtype holds it; `cut`: it is one that bfloat16 can hold."""
         if dtype is torch.bfloat16:
             self.helpers["bf16"] = None
-            cut = "cut" if rounded and store.value.dtype is torch.bfloat16 else "store"
-            self.put(f"{target} = {cut}_bf16({value});")
-        elif dtype is torch.float16:
-            self.put(f"{target} = (_Float16)({value});")
-        else:
-            self.put(f"{target} = {value};")
+            return f"{'cut' if cut else 'store'}_bf16({value})"
+        return f"(_Float16)({value})" if dtype is torch.float16 else value
 
     def expression(self, node: Scalar) -> str:
         """A variable or number that holds the expression's value."""

@@ -17,11 +17,11 @@ from dynajit.codegen.c.expressions import NOWHERE, ROW, Expressions
 from dynajit.codegen.c.segments import Piece, cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Op, Reduction, Scan, Tensor
+from dynajit.loopir.nodes import Op, Reduction, Scan, Scatter, Tensor, position
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store
+from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000
@@ -88,6 +88,8 @@ class _Printer(Expressions):
         self.watch()
         if isinstance(kernel.group.members[0], Scan):
             self._scan_kernel(kernel.group.members[0])
+        elif isinstance(kernel.group.members[0], Scatter):
+            self._scatter_kernel(kernel.sections[0].updates[0])
         elif kernel.mode == "column":
             self._column_kernel()
         elif kernel.across is not None:
@@ -460,6 +462,58 @@ class _Printer(Expressions):
             self.close()
         self.tell()
         self.close()
+
+    # ---- places that values say
+
+    def _scatter_kernel(self, update: Update) -> None:
+        """Updates in row-major order. Threads share out an axis that no two values of which have a place in common, or,
+        where rows are long enough to pay for every thread's looking at all places, the places."""
+        kernel = self.kernel
+        axes = (*kernel.outer, *kernel.inner)
+        first = 0
+        while first < len(axes) - 1 and self._apart(update, axes[first]):
+            first += 1
+        self.gains(ROW)
+        row = axes[-1] if axes and self._apart(update, axes[-1]) else None
+        shares = not first and row is not None and update.uneven and hint_of(row.size) >= 8
+        workers = torch.get_num_threads() if shares and hint_of(self._work()) >= PARALLEL_WORK else 1
+        if first:
+            self._open_flat(self._threads(), axes[:first], _count(axes[:first]), "o")
+            self.watch()
+        elif workers > 1:
+            self.open("#pragma omp parallel for schedule(static)", f"for (int64_t c = 0; c < {workers}; ++c)")
+            self.watch()
+            reach = update.tensor.numel
+            self.put(f"const int64_t low = c * {reach} / {workers}, high = (c + 1) * {reach} / {workers};")
+        for a in axes[first:-1]:
+            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        if workers > 1:
+            start = " + ".join(self.expression(part) for part in update.uneven)
+            self.put(f"if ({start} < low || {start} >= high) continue;")
+        if axes:
+            last, pragma = axes[-1], (self.simd(),) if row is not None else ()
+            self.open(*pragma, f"for (int64_t {last.name} = 0; {last.name} < {last.size}; ++{last.name})", has=[last])
+        self._update(update)
+        for _ in axes[first:]:
+            self.close()
+        if first or workers > 1:
+            self.tell()
+            self.close()
+
+    def _apart(self, update: Update, axis: Axis) -> bool:
+        """Do no two values of the axis have a place in common?"""
+        even = stride_of(update.even, axis)
+        return even not in (None, 0) and not any(axis in self.needs_of(part) for part in update.uneven)
+
+    def _update(self, update: Update) -> None:
+        parts = [self.expression(part) for part in (position(update.even), *update.uneven)]
+        target = f"{self.arguments[update.tensor]}[{' + '.join(parts)}]"
+        value, dtype = self.expression(update.value), update.tensor.dtype
+        if update.kind == "set":
+            self.put(f"{target} = {self.in_memory(value, dtype)};")
+        else:
+            operation = OPS[REDUCTIONS[update.kind].combine].text(dtype)
+            self.put(f"{target} = {operation.format(target, value)};")
 
     # ---- tiles: what lies across is read in squares, so that each line of the cache is read once
 

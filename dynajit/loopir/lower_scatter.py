@@ -1,0 +1,197 @@
+"""Lowerings of ops that write where a tensor of indices says: scatter, index_add, index_put, gradients of reading so.
+
+In and out: see `registry.py`. The result is a copy of the op's first argument (or zeros) that a `Scatter` changes, in
+the order in which eager does; indices are checked as in `lower_index.py`. Sums of bfloat16 and float16 are left to the
+operator, which rounds in its own way. One more op: a function that says where each element goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from dynajit.loopir.build import apply, convert, number, select
+from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
+from dynajit.loopir.index import Index, contiguous_strides
+from dynajit.loopir.lower_index import place
+from dynajit.loopir.nodes import Scalar, Value, position
+from dynajit.loopir.ops import LOW_PRECISION
+from dynajit.loopir.registry import NotLowered, lowering
+
+aten = torch.ops.aten
+Axes = tuple[Index, ...]
+Body = Callable[[Axes], Scalar]
+Number = bool | int | float
+_KINDS = {"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "amax": "max", "amin": "min"}
+
+
+def _check(build: Builder, kind: str) -> torch.dtype:
+    dtype = check_dtype(build.out.dtype)
+    if build.program.device.type != "cpu" or (kind != "set" and (dtype in LOW_PRECISION or dtype is torch.bool)):
+        raise NotLowered
+    return dtype
+
+
+def _changed(
+    build: Builder,
+    kind: str,
+    x: Value | None,
+    domain: Sequence[int],
+    at: Callable[[Axes], Sequence[Index | Scalar]],
+    body: Body,
+) -> Value:
+    """The op's result: `x` (None: zeros) with `body` at the places `at` for each point of the domain."""
+    dtype = _check(build, kind)
+    shape = tuple(build.out.shape)
+    start: Body = (lambda axes: number(0, dtype)) if x is None else (lambda axes: build.element(x, axes))
+    base = build.pointwise(shape, lambda axes: convert(start(axes), dtype), dense_stride(build.out))
+
+    def places(axes: Axes) -> list[Scalar]:
+        return [position(where) if isinstance(where, Index) else where for where in at(axes)]
+
+    return build.scatter(kind, base, domain, places, lambda axes: convert(body(axes), dtype))
+
+
+def _along(
+    build: Builder, kind: str, x: Value | None, dim: int, index: Value, source: Value | Number, whole: bool = False
+) -> Value:
+    """`source` at the places of `index` along `dim`. `index` has an element for each one of it, or is one-dimensional
+    (`whole`) and says where whole slices go."""
+    shape = tuple(build.out.shape)
+    dtype = _check(build, kind)
+    if not shape or not index.shape or (isinstance(source, Value) and len(source.shape) != len(shape)):
+        raise NotLowered
+    dim %= len(shape)
+    domain = (*shape[:dim], index.shape[0], *shape[dim + 1 :]) if whole else index.shape
+
+    def at(axes: Axes) -> list[Index | Scalar]:
+        where: list[Index | Scalar] = list(axes)
+        where[dim] = place(build, index, (axes[dim],) if whole else axes, shape[dim], "inside")
+        return where
+
+    def body(axes: Axes) -> Scalar:
+        return build.element(source, axes) if isinstance(source, Value) else number(source, dtype)
+
+    return _changed(build, kind, x, domain, at, body)
+
+
+@lowering(aten.scatter_add.default)
+def _scatter_add(build: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return _along(build, "sum", x, dim, index, source)
+
+
+@lowering(aten.scatter.src, aten.scatter.value)
+def _scatter(build: Builder, x: Value, dim: int, index: Value, source: Value | Number) -> Value:
+    return _along(build, "set", x, dim, index, source)
+
+
+@lowering(aten.scatter_reduce.two)
+def _scatter_reduce(
+    build: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if not include_self or reduce not in _KINDS:
+        raise NotLowered
+    return _along(build, _KINDS[reduce], x, dim, index, source)
+
+
+@lowering(aten.index_add.default)
+def _index_add(build: Builder, x: Value, dim: int, index: Value, source: Value, *, alpha: Number = 1) -> Value:
+    if alpha != 1:
+        dtype = _check(build, "sum")
+        source = build.map(lambda a: apply("mul", a, number(alpha, dtype)), source, dtype=dtype)
+    return _along(build, "sum", x, dim, index, source, whole=True)
+
+
+@lowering(aten.index_copy.default)
+def _index_copy(build: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return _along(build, "set", x, dim, index, source, whole=True)
+
+
+@lowering(aten.index_put.default, aten._unsafe_index_put.default)
+def _index_put(
+    build: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    used = [dim for dim, index in enumerate(indices) if index is not None]
+    if not used or any(index is not None and index.dtype not in (torch.int64, torch.int32) for index in indices):
+        raise NotLowered  # masks: how many places there are depends on values
+    shared = broadcast(*(index.shape for index in indices if index is not None))
+    rank = len(shared)
+    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    rest = [size for dim, size in enumerate(x.shape) if dim not in used]
+    domain = (*rest[:first], *shared, *rest[first:])
+
+    def at(axes: Axes) -> list[Index | Scalar]:
+        left = iter((*axes[:first], *axes[first + rank :]))
+        where: list[Index | Scalar] = []
+        for dim, size in enumerate(x.shape):
+            index = indices[dim] if dim < len(indices) else None
+            own = axes[first : first + rank]
+            where.append(next(left) if index is None else place(build, index, own, size, "wrapped"))
+        return where
+
+    return _changed(build, "sum" if accumulate else "set", x, domain, at, lambda axes: build.element(values, axes))
+
+
+@lowering(aten.embedding_dense_backward.default)
+def _embedding_backward(
+    build: Builder, grad: Value, index: Value, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Value:
+    if scale_grad_by_freq:
+        raise NotLowered
+    dtype = _check(build, "sum")
+
+    def at(axes: Axes) -> list[Index | Scalar]:
+        return [place(build, index, axes[:-1], num_weights, "inside"), axes[-1]]
+
+    def body(axes: Axes) -> Scalar:
+        value = build.element(grad, axes)
+        if padding_idx < 0:
+            return value
+        label = convert(build.element(index, axes[:-1]), torch.int64)
+        return select(apply("ne", label, number(padding_idx, torch.int64)), value, number(0, dtype))
+
+    return _changed(build, "sum", None, grad.shape, at, body)
+
+
+def max_pool_backward(build: Builder, grad: Value, indices: Value) -> Value:
+    """The gradient of max pooling, from the number of each window's greatest place in its plane.
+
+    The places of a plane are one dimension of the result; they lie in memory in the order of their numbers."""
+    dtype = _check(build, "sum")
+    shape = tuple(build.out.shape)
+    outside, size = shape[:-2], shape[-2] * shape[-1]
+    flat = (*outside, size)
+    last = dense_stride(build.out) == contiguous_strides(shape)
+    # where channels come last the points are visited in that order too
+    order = list(range(len(grad.shape))) if last else [0, *range(2, len(grad.shape)), 1]
+    turned = [grad.shape[dim] for dim in order]
+
+    def own(axes: Axes) -> Axes:
+        return tuple(axes[order.index(dim)] for dim in range(len(order)))
+
+    def at(axes: Axes) -> list[Index | Scalar]:
+        where = own(axes)
+        return [*where[:-2], place(build, indices, where, size, "inside")]
+
+    out = torch.empty_strided(flat, _plane_strides(build, flat), dtype=dtype, device="meta")
+    base = build.pointwise(flat, lambda axes: number(0, dtype), dense_stride(out))
+    found = build.scatter(
+        "sum",
+        base,
+        turned,
+        lambda axes: [position(where) if isinstance(where, Index) else where for where in at(axes)],
+        lambda axes: build.element(grad, own(axes)),
+    )
+    width = shape[-1]
+    return build.view(found, shape, lambda axes: [*axes[:-2], axes[-2] * width + axes[-1]])
+
+
+def _plane_strides(build: Builder, flat: Sequence[int]) -> tuple[int, ...]:
+    """The strides of the result with the places of a plane as one dimension."""
+    stride = dense_stride(build.out)
+    if not all(isinstance(size, int) for size in (*build.out.shape, *stride)):
+        raise NotLowered
+    if stride[-2] != stride[-1] * build.out.shape[-1]:
+        raise NotLowered
+    return (*stride[:-2], stride[-1])
