@@ -350,8 +350,12 @@ class FrameCapture:
                 return None
             obstacle = emission.obstacle()
             if obstacle is None:
-                shown = [location for location in stack[: len(found.frames)] if location in users] or users
-                self._record_break(stop, shown, str(stop) if found.lifted else None, tx.graph.op_count > 0)
+                loop = found.frames[-1].location() if found.cut is not None else None
+                # what a loop is cut out for is met again in its body, where it is
+                chain_shown = stack if loop is not None else stack[: len(found.frames)]
+                shown = [location for location in chain_shown if location in users] or users
+                lifted_from = str(stop) if found.lifted else None
+                self._record_break(stop, shown, lifted_from, tx.graph.op_count > 0, loop)
                 return emission
             raised = raised_at(obstacle)
             if raised is not None:
@@ -364,10 +368,18 @@ class FrameCapture:
         """A frame that eager code called is cut at a break if something was compiled before, or if it has tensors."""
         return self.is_root or tx.graph.op_count > 0 or any(map(_holds_tensors, self.values))
 
-    def _record_break(self, stop: GraphBreak, stack: list[FrameLoc], lifted_from: str | None, compiled: bool) -> None:
+    def _record_break(
+        self,
+        stop: GraphBreak,
+        stack: list[FrameLoc],
+        lifted_from: str | None,
+        compiled: bool,
+        loop: FrameLoc | None = None,
+    ) -> None:
         """Log the break, and count it if it cut or cost a graph (`compiled`) or is in a frame that the user named."""
         text = stack[-1].render()
         broken = BreakRecord(stop.kind.id, str(stop), stop.kind.hint, stack, text, lifted_from)
+        broken.loops = [loop] if loop is not None else []
         if self.is_root or compiled:
             self.record.breaks.append(broken)
         if logs.enabled("graph_breaks"):

@@ -39,7 +39,7 @@ from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import NameRef, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
-from dynajit.report import debug
+from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in, values_in
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
@@ -128,7 +128,8 @@ class _Planner:
         for source in program.sources.values():
             self._add_buffer(source, source.device)
         self._sizes(program.size_origins)
-        for unit in self.schedule.units:
+        for number, unit in enumerate(self.schedule.units):
+            progress.count(number, len(self.schedule.units), "steps printed")
             if isinstance(unit, Group):
                 self._kernel(unit)
             else:

@@ -1,8 +1,8 @@
 """The report of `dynajit.explain(fn)(*args)`.
 
 In: the `CompileRecord`s of one run, in the order of capture. Out: `ExplainReport`: counts, the graphs, the breaks
-with the user's line, and `str(report)` for reading. Every break in the records counts: capture records one only where
-it cut a graph or cost one.
+with the user's line, and `str(report)` for reading. Every break in the records counts, once: capture records one only
+where it cut a graph or cost one, and a break in a loop once more for the loop.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class ExplainReport:
         self.result = result
         self.error = error
         self.graph_records: list[GraphRecord] = [graph for record in self.frames for graph in record.graphs]
-        self.break_reasons: list[BreakRecord] = [brk for record in self.frames for brk in record.breaks]
+        self.break_reasons: list[BreakRecord] = _told_once(self.frames)
         self.graphs: list[Any] = [graph.graph_module for graph in self.graph_records]
 
     @property
@@ -120,6 +120,26 @@ class ExplainReport:
 
     def __repr__(self) -> str:
         return f"<ExplainReport: {_count(self.graph_count, 'graph')}, {_count(self.graph_break_count, 'graph break')}>"
+
+
+def _told_once(frames: Iterable[CompileRecord]) -> list[BreakRecord]:
+    """The breaks. What a loop was cut out for is met again in the loop's body: one break, where it was met first."""
+    found: list[BreakRecord] = []
+    waiting: dict[Any, int] = {}  # where in `found` the one is that was told of a loop
+    for brk in (brk for record in frames for brk in record.breaks):
+        at = waiting.get(brk.place)
+        if at is None:
+            if brk.loops:
+                waiting[brk.place] = len(found)
+            found.append(brk)
+            continue
+        outer = found[at]
+        stack = max(outer.user_stack, brk.user_stack, key=len)
+        loops = list(dict.fromkeys([*outer.loops, *brk.loops]))
+        found[at] = dataclasses.replace(brk, user_stack=stack, loops=loops)
+        if not brk.loops:
+            del waiting[brk.place]
+    return found
 
 
 def _count(n: int, noun: str) -> str:
@@ -212,4 +232,5 @@ def _break_dict(brk: BreakRecord) -> dict[str, Any]:
         "user_stack": [(loc.filename, loc.lineno, loc.function) for loc in brk.user_stack],
         "lifted_from": brk.lifted_from,
         "handed_over": brk.handed_over,
+        "loops": [loop.short() for loop in brk.loops],
     }

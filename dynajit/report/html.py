@@ -158,6 +158,7 @@ def _breaks(report: ExplainReport) -> str:
         f'<article class="searchable"><h3>{i}. {escape(brk.reason)} <small>{escape(brk.kind)}</small></h3>'
         f"<pre>{escape(brk.text)}</pre>{_chain(brk.user_stack)}"
         + (f"<p>Broken at the call outside, because of: {escape(brk.lifted_from)}</p>" if brk.lifted_from else "")
+        + "".join(f"<p>{escape(text)}.</p>" for text in brk.about_loops())
         + (f"<p><b>Cost</b>: {escape(brk.cost)}</p>" if brk.handed_over is not None else "")
         + f"<p><b>What to do</b>: {escape(brk.hint)}</p></article>"
         for i, brk in enumerate(report.break_reasons, 1)

@@ -26,6 +26,7 @@ class _Watch:
     def __init__(self, name: str) -> None:
         self.name = name
         self.done: tuple[int, int, str] | None = None
+        self.counted: str | None = None  # the phase that `done` is of
         self._stack = phases.thread_stack()
         self._start = time.perf_counter()
         self._ended = threading.Event()
@@ -34,8 +35,9 @@ class _Watch:
 
     def text(self) -> str:
         """The line as of now."""
-        parts = [phases.running(self._stack) or "starting"]
-        if self.done is not None:
+        phase = phases.running(self._stack)
+        parts = [phase or "starting"]
+        if self.done is not None and self.counted == phase:
             parts.append("{} of {} {}".format(*self.done))
         return f"dynajit: compiling {self.name}: {', '.join(parts)}, {time.perf_counter() - self._start:.1f} s"
 
@@ -75,7 +77,7 @@ def count(done: int, total: int, what: str = "kernels") -> None:
     """Say how far the phase at hand is."""
     watching: _Watch | None = getattr(_local, "watch", None)
     if watching is not None:
-        watching.done = (done, total, what)
+        watching.done, watching.counted = (done, total, what), phases.running()
 
 
 def _wanted() -> bool:

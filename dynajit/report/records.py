@@ -82,7 +82,8 @@ class BreakRecord:
     says so.
 
     `kind` is the identifier in `report/breaks.py`; `user_stack` goes from the outermost frame to the innermost;
-    `text` is the source with the caret, `handed_over` the bytes of the tensors that cross the break, if known.
+    `text` is the source with the caret, `handed_over` the bytes of the tensors that cross the break, if known. `loops`
+    are the loops that were cut out for it, so that it could be where it is: the graph before each of them ended too.
     """
 
     kind: str
@@ -92,11 +93,24 @@ class BreakRecord:
     text: str = ""
     lifted_from: str | None = None
     handed_over: int | None = None
+    loops: list[FrameLoc] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[str, FrameLoc | None]:
+        """The kind and the innermost line: what two records of one break have in common."""
+        return self.kind, self.user_stack[-1] if self.user_stack else None
 
     @property
     def cost(self) -> str:
         """What the break costs each call, as a sentence."""
         return costs.of_break(self.handed_over)
+
+    def about_loops(self) -> list[str]:
+        """A sentence for each loop that was cut out."""
+        return [
+            f"Inside of the loop in line {loop.lineno}: its body is compiled by itself, and the graph before it ends"
+            for loop in self.loops
+        ]
 
     def render(self) -> str:
         """What, where, why and what to do."""
@@ -107,6 +121,7 @@ class BreakRecord:
         if len(self.user_stack) > 1:
             chain = " > ".join(f"{loc.function} (line {loc.lineno})" for loc in self.user_stack)
             lines.append(f"  Called through: {chain}")
+        lines += [f"  {text}" for text in self.about_loops()]
         if self.handed_over is not None:
             lines.append(f"  Cost: {self.cost}")
         if self.hint:

@@ -22,7 +22,7 @@ from dynajit.codegen.triton.functions import POINTERS
 from dynajit.codegen.triton.generate import Launches
 from dynajit.codegen.triton.printer import rename
 from dynajit.codegen.triton.products import Operand, Product
-from dynajit.report import logs, phases
+from dynajit.report import logs, phases, progress
 from dynajit.runtime import gpu, native, store, triton_compiler
 
 _FORMAT = "2"
@@ -65,7 +65,8 @@ def _fastest(device: torch.device, ways: Sequence[Launches]) -> int:
             if run is not None:
                 run()
         torch.cuda.synchronize()
-        for _ in range(_ROUNDS):
+        for turn in range(_ROUNDS):
+            progress.count(turn, _ROUNDS, "rounds of timing")
             for number, run in enumerate(runs):
                 if run is not None:
                     times[number] = min(times[number], _timed(run))
@@ -95,7 +96,8 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
                     slots[name] = len(slots)
                     memory[name] = _made_up(tensor, device)
     found: list[Callable[[], Any] | None] = []
-    for way in ways:
+    for number, way in enumerate(ways):
+        progress.count(number, len(ways), "ways to be timed")
         kernels = kernels_of(way)
         try:
             with torch.cuda.device(device):

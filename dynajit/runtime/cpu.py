@@ -43,7 +43,7 @@ def _runs_natively(plan: Plan) -> bool:
 def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
     if not plan.kernels:
         return {}
-    library = load.load_source(plan.source)
+    library = load.load_source(plan.source, len(plan.kernels))
     refused = functools.partial(executor.refused, plan.eager)
     return {
         kernel.name: native.CpuKernel(library.address(kernel.name), library, refused if kernel.checked else None)

@@ -54,7 +54,7 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     text = writer.write()
     scope = writer.scope
     if plan.kernels:
-        library = load.load_source(plan.source)
+        library = load.load_source(plan.source, len(plan.kernels))
         prototypes = {name: _prototype(kernel) for name, kernel in writer.kernels.items()}
         scope.update(library.functions(prototypes), _library=library)
     filename = f"<dynajit plan {plan.name} {next(_serial)}>"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dynajit.locks import ProcessLock
-from dynajit.report import phases
+from dynajit.report import phases, progress
 from dynajit.runtime import store, toolchain
 
 # Bump when what is compiled from the same source with the same flags changes meaning.
@@ -54,8 +54,9 @@ _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDiction
 _lock = ProcessLock()
 
 
-def load_source(source: str) -> Library:
-    """The library compiled from `source`: open already, from the artifact store, or compiled now.
+def load_source(source: str, kernels: int = 1) -> Library:
+    """The library compiled from `source`: open already, from the artifact store, or compiled now. `kernels`: how many
+    are in it, for the progress line.
 
     Raises ToolchainError where no C compiler works or it refuses the text.
     """
@@ -65,6 +66,7 @@ def load_source(source: str) -> Library:
         library = _libraries.get(key)
     if library is None:
         with phases.timer("c_compile"):
+            progress.count(0, kernels)  # all of them at once
             path = store.get_or_make(key, ".so", functools.partial(_compile, chain, source))
             library = Library(path)
         with _lock:

@@ -22,7 +22,7 @@ from typing import Any
 
 from dynajit.codegen.plan import GpuKernel
 from dynajit.locks import ProcessLock
-from dynajit.report import phases
+from dynajit.report import phases, progress
 from dynajit.runtime import store
 
 # Bump when what is compiled from the same text changes meaning.
@@ -84,8 +84,13 @@ def compile_kernels(
         jobs = list(zip(kernels, odd, strict=True))
         if len(jobs) <= 1:
             return [_compiled(kernel, capability, positions) for kernel, positions in jobs]
+        binaries: list[Binary] = []
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
-            return list(pool.map(lambda job: _compiled(job[0], capability, job[1]), jobs))
+            progress.count(0, len(jobs))
+            for binary in pool.map(lambda job: _compiled(job[0], capability, job[1]), jobs):
+                binaries.append(binary)
+                progress.count(len(binaries), len(jobs))
+        return binaries
 
 
 def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> Binary:
