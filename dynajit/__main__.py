@@ -1,9 +1,11 @@
-"""`python -m dynajit`: tools around the compiler.
+"""Tools around the compiler: run a program compiled, report on it, look after the machine and the cache.
 
-    python -m dynajit doctor                 what dynajit finds on this machine, and what it lacks
-    python -m dynajit explain script.py ...  run a program and report everything that was compiled in it
-    python -m dynajit run -c model script.py ...   run a program with what it calls `model` compiled
-    python -m dynajit cache [list|clear]     the kernels kept on disk
+  python -m dynajit run -c step train.py --epochs 3    run train.py, with its function `step` compiled
+  python -m dynajit explain -c step train.py           the same, then report graphs, breaks, guards and kernels
+  python -m dynajit doctor                             what dynajit finds on this machine, and what it lacks
+  python -m dynajit cache [list|clear]                 the kernels kept on disk
+
+Each has a --help of its own.
 
 In: the command line. Out: text, and exit status 1 where `doctor` finds something missing. One more command: a function
 in `COMMANDS`.
@@ -12,25 +14,32 @@ in `COMMANDS`.
 import argparse
 import importlib
 import importlib.metadata
+import inspect
 import os
 import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 from dynajit import api, script
+from dynajit.backends.registry import list_backends
 from dynajit.config import config
+from dynajit.exc import ConfigError
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
 from dynajit.runtime import memory, store, toolchain
 
+_MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
 
 def doctor(arguments: list[str]) -> int:
-    """Versions, the native extension, the C compiler, the cache, the settings."""
-    argparse.ArgumentParser(prog="python -m dynajit doctor", description=doctor.__doc__).parse_args(arguments)
+    """Print what dynajit finds on this machine: versions, the native extension, the C compiler and its flags, the
+    folder of kept kernels, and each setting with its environment variable. Exit status 1 where something is missing."""
+    _parser("doctor", doctor).parse_args(arguments)
     fine = True
     print(f"Python      {platform.python_implementation()} {sys.version.split()[0]}, {platform.machine()}")
-    for package in ("torch", "bytecode", "cffi"):
+    for package in ("torch", "cffi"):
         try:
             print(f"{package:<11} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
@@ -57,32 +66,62 @@ def doctor(arguments: list[str]) -> int:
 
 
 def explain(arguments: list[str]) -> int:
-    """Run a program as `python script.py ...` would, and report on stderr what was compiled, also when it fails."""
-    parser = argparse.ArgumentParser(prog="python -m dynajit explain", description=explain.__doc__)
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page instead")
+    """Run a program as `python script.py ...` would, then report on stderr what was compiled in it: graphs, graph
+    breaks with the line and what to change, kernels, guards, recompiles, seconds. Also when the program fails."""
+    parser = _parser(
+        "explain",
+        explain,
+        "  python -m dynajit explain train.py                      a program that uses dynajit itself",
+        "  python -m dynajit explain -c step train.py --epochs 3   one that does not, with `step` compiled",
+        "  python -m dynajit explain --html report.html train.py   the report as a page",
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the report to this file, as one self-contained page")
     _add_compile(parser)
     options = _parse_program(parser, arguments)
+    program = _prepared(parser, options)
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
         try:
-            script.run(Path(options.script), options.arguments, _wanted(options))
+            script.run(program, options.arguments)
         finally:
             sys.stdout.flush()
-            report = ExplainReport(seen)
-            if options.html:
-                report.html(options.html)
-            else:
-                print(report, file=sys.stderr)
+            _show(ExplainReport(seen), options.html)
     return 0
+
+
+def _show(report: ExplainReport, page: str | None) -> None:
+    if not report.frames:
+        print("nothing was compiled: say what to compile with -c NAME (see --help)", file=sys.stderr)
+    if page is None:
+        print(report, file=sys.stderr)
+    else:
+        report.html(page)
+        print(f"the report is in {page}", file=sys.stderr)
 
 
 def run(arguments: list[str]) -> int:
-    """Run a program as `python script.py ...` would, with some of its functions, methods or modules compiled."""
-    parser = argparse.ArgumentParser(prog="python -m dynajit run", description=run.__doc__)
+    """Run a program as `python script.py ...` would, with some of its functions, methods or modules compiled. The
+    script is not edited: right after each statement at its top level that binds a name given by -c, what was bound is
+    replaced by `dynajit.compile` of it."""
+    parser = _parser(
+        "run",
+        run,
+        "  python -m dynajit run -c train_step train.py --epochs 3",
+        "  python -m dynajit run -c model -c Net.loss --mode max-autotune train.py",
+    )
     _add_compile(parser)
     options = _parse_program(parser, arguments)
-    script.run(Path(options.script), options.arguments, _wanted(options))
+    script.run(_prepared(parser, options), options.arguments)
     return 0
+
+
+def _parser(name: str, command: Callable[..., Any], *examples: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"python -m dynajit {name}",
+        description=inspect.getdoc(command),
+        epilog="\n".join(["examples:", *examples]) if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
@@ -92,31 +131,46 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="what to compile, by its name at the top level of the script: a function, a module (`model`), or a method "
-        "(`Net.forward`); may be given several times",
+        help="what to compile, by its name at the top level of the script: a function (`step`), a module (`model`), or "
+        "a method (`Net.forward`); may be given several times",
     )
-    parser.add_argument("--backend", default="codegen", help="the backend of what -c names (default: %(default)s)")
-    parser.add_argument("--fullgraph", action="store_true", help="a graph break in what -c names is an error")
-    parser.add_argument("script")
+    known = [name for name in list_backends() if name != "codegen"]
+    parser.add_argument("--backend", default="codegen", help=f"codegen (the default), {', '.join(known)}")
+    parser.add_argument("--mode", choices=_MODES, help="as the argument of dynajit.compile")
+    parser.add_argument("--fullgraph", action="store_true", help="a graph break is an error that shows the line")
+    parser.add_argument("--dynamic", action="store_true", help="sizes are symbolic from the first compile")
+    parser.add_argument("script", help="the program")
 
 
 def _parse_program(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
     options = parser.parse_args(arguments)
     if not Path(options.script).is_file():
         parser.error(f"there is no file {options.script}")
     return options
 
 
-def _wanted(options: argparse.Namespace) -> script.Wanted:
-    settings = {"backend": options.backend, "fullgraph": options.fullgraph}
-    return script.Wanted(tuple(options.compile), lambda target: api.compile(target, **settings))
+def _prepared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> script.Program:
+    """The program with what is to be compiled; ends the process with a message where a name or an option is wrong."""
+    settings: dict[str, Any] = {"backend": options.backend, "mode": options.mode, "fullgraph": options.fullgraph}
+    if options.dynamic:
+        settings["dynamic"] = True
+
+    def wrap(target: Any) -> Any:
+        return api.compile(target, **settings)
+
+    try:
+        api.compile(lambda: None, **settings)  # refuses unknown backends and the like before anything runs
+        return script.prepare(Path(options.script), script.Wanted(tuple(options.compile), wrap))
+    except (ConfigError, SyntaxError) as error:
+        parser.error(str(error))
 
 
 def cache(arguments: list[str]) -> int:
-    """List the kernels kept on disk, or delete them."""
-    parser = argparse.ArgumentParser(prog="python -m dynajit cache", description=cache.__doc__)
-    parser.add_argument("action", nargs="?", choices=["list", "clear"], default="list")
+    """List the kernels kept on disk, or delete them: the next processes compile them again. The folder and its size
+    are the settings cache_dir (DYNAJIT_CACHE_DIR) and cache_size_mb; the least recently used go first."""
+    parser = _parser("cache", cache)
+    parser.add_argument("action", nargs="?", choices=["list", "clear"], default="list", help="list is the default")
     options = parser.parse_args(arguments)
     kept = store.find()
     # os.walk and the test for a size: other processes add to the store and take away from it meanwhile

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynajit.exc import ConfigError
 
@@ -29,24 +29,49 @@ class Wanted:
     wrap: Callable[[Any], Any]
 
 
-def run(path: Path, arguments: Sequence[str], wanted: Wanted) -> None:
-    """Run the script as `python path arguments...` does. Raises ConfigError for a name that the script never binds."""
-    text = path.read_bytes()
-    tree = ast.parse(text, str(path))
+class Program(NamedTuple):
+    """A script that can be run."""
+
+    path: Path
+    code: types.CodeType
+    wrap: Callable[[Any], Any]
+
+
+def prepare(path: Path, wanted: Wanted) -> Program:
+    """Read the script. Raises ConfigError for a name that it never binds, SyntaxError for what is no Python."""
+    tree = ast.parse(path.read_bytes(), str(path))
+    bound = sorted(set(_names(tree.body)))
     rest = set(wanted.names)
     tree.body = list(_with_wrapping(tree.body, wanted.names, rest))
     if rest:
-        raise ConfigError(f"{path} binds no {', '.join(sorted(rest))} at its top level")
+        found = f"; it binds {', '.join(bound)}" if bound else ""
+        raise ConfigError(f"{path} binds no {', '.join(sorted(rest))} at its top level{found}")
+    return Program(path, compile(tree, str(path), "exec", dont_inherit=True), wanted.wrap)
+
+
+def run(program: Program, arguments: Sequence[str]) -> None:
+    """Run the script as `python path arguments...` does."""
+    path = program.path
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, **{_WRAP: wanted.wrap})
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, **{_WRAP: program.wrap})
     former, sys.modules["__main__"] = sys.modules["__main__"], main
     sys.argv = [str(path), *arguments]
     sys.path[0] = str(path.resolve().parent)
     linecache.checkcache(str(path))
     try:
-        exec(compile(tree, str(path), "exec", dont_inherit=True), main.__dict__)
+        exec(program.code, main.__dict__)
     finally:
         sys.modules["__main__"] = former
+
+
+def _names(body: list[ast.stmt]) -> Iterator[str]:
+    """What can be named: functions, classes, variables at the top level, not what is imported."""
+    for statement in body:
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield from _bound(statement)
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _names(getattr(statement, part, []))
 
 
 def _with_wrapping(body: list[ast.stmt], names: Sequence[str], rest: set[str]) -> Iterator[ast.stmt]:

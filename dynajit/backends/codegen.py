@@ -24,7 +24,7 @@ from dynajit.aot.attention import recognise
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
-from dynajit.report import debug, logs, phases, records
+from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 
 # option -> the values it takes, the default first
@@ -127,8 +127,9 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
     mode = settings.mode
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
-        text = gm.print_readable(print_output=False)
-        logs.emit("aot_graphs", f"{name}\n{text}", _compile_id())
+        more = logs.verbose("aot_graphs")
+        text = gm.print_readable(False, include_stride=more, include_device=more)
+        logs.emit("aot_graphs", f"{name}\n{text}")
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     try:
         with phases.timer("codegen"):
@@ -153,12 +154,13 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
 def _report(plan: Plan, phase: str) -> None:
     """Tell the record of the compile, the logs and the debug folder what was made."""
     if logs.enabled("output_code"):
-        logs.emit("output_code", f"{plan.name}\n{plan.source}\n{plan}", _compile_id())
+        logs.emit("output_code", f"{plan.name}\n{plan.source}" + (f"\n{plan}" if logs.verbose("output_code") else ""))
     code = generator.describe(plan, phase)
     if logs.enabled("fusion"):
-        lines = [f"{kernel.name}: {', '.join(kernel.operations)}" for kernel in code.kernels]
+        more = logs.verbose("fusion")
+        lines = [line for kernel in code.kernels for line in _fusion_lines(kernel, more)]
         lines += [f"called through torch: {', '.join(code.extern)}"] if code.extern else []
-        logs.emit("fusion", "\n".join([plan.name, *lines]), _compile_id())
+        logs.emit("fusion", "\n".join([plan.name, *lines]))
     if debug.enabled():
         debug.write("ir_post_fusion.txt", str(plan))
         debug.write("output_code.c" if code.language == "c" else "output_code.py", generator.standalone(plan))
@@ -167,9 +169,12 @@ def _report(plan: Plan, phase: str) -> None:
         record.graphs[-1].code.append(code)
 
 
-def _compile_id() -> str | None:
-    record = records.current()
-    return record.compile_id if record is not None else None
+def _fusion_lines(kernel: records.KernelRecord, more: bool) -> list[str]:
+    lines = [f"{kernel.name}: {', '.join(kernel.operations)}"]
+    if more:
+        moved = "known when called" if kernel.bytes_moved is None else costs.size(kernel.bytes_moved)
+        lines += [f"  moves {moved}", *(f"  {line}" for line in kernel.lines)]
+    return lines
 
 
 def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:

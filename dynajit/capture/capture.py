@@ -34,7 +34,7 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
-from dynajit.report import breaks, debug, logs, progress, records, runnable
+from dynajit.report import breaks, debug, logs, progress, records, runnable, times
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
@@ -116,7 +116,7 @@ def _capture(
     if why is not None:
         logs.emit(
             "recompiles",
-            f"{code.co_name} is compiled again: {why}",
+            f"{code.co_name} is compiled again: {why if logs.verbose('recompiles') else why.partition('; [')[0]}",
             compile_id,
             (code.co_filename, code.co_firstlineno),
         )
@@ -383,9 +383,8 @@ class FrameCapture:
         if self.is_root or compiled:
             self.record.breaks.append(broken)
         if logs.enabled("graph_breaks"):
-            logs.emit(
-                "graph_breaks", broken.render(), self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0)
-            )
+            text = broken.render(logs.verbose("graph_breaks"))
+            logs.emit("graph_breaks", text, self.record.compile_id, (stack[-1].filename, stack[-1].lineno or 0))
 
     def _left_eager(self, tx: Interpreter) -> _C.Variant | None:
         tx.guard_shapes()
@@ -496,7 +495,8 @@ class FrameCapture:
         if self.record.breaks:
             self.record.breaks[-1].handed_over = graph.output_bytes
         if logs.enabled("graph_code"):
-            logs.emit("graph_code", module.print_readable(print_output=False), self.record.compile_id)
+            more = logs.verbose("graph_code")
+            logs.emit("graph_code", module.print_readable(False, include_stride=more, include_device=more))
         if debug.enabled():
             self._write_graph(module, inputs)
         own = self._own_backend()
@@ -544,22 +544,17 @@ class FrameCapture:
             GuardRecord(guard.describe(), guard.source.name() if guard.source else "", guard.user_loc)
             for guard in tx.guards
         ]
-        place = (self.code.co_filename, self.code.co_firstlineno)
         if logs.enabled("guards") or debug.enabled():
-            lines = [
-                f"{guard.text}" + (f"  # {guard.user_loc.short()}" if guard.user_loc else "")
-                for guard in self.record.guards
-            ]
-            logs.emit("guards", "\n".join(lines), self.record.compile_id, place)
+            lines = [guard.render(logs.verbose("guards")) for guard in self.record.guards]
+            logs.emit("guards", "\n".join(lines))
             debug.write("guards.txt", "\n".join(lines) + "\n")
         if logs.enabled("bytecode") or debug.enabled():
             shown = self.part.whole if self.part is not None else self.code
             text = f"{pretty(shown)}\nbecomes\n{pretty(code)}"
-            logs.emit("bytecode", text, self.record.compile_id, place)
+            logs.emit("bytecode", text)
             debug.write("bytecode.txt", text)
         if logs.enabled("perf"):
-            text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in self.record.phases.items())
-            logs.emit("perf", text, self.record.compile_id, place)
+            logs.emit("perf", times.one_compile(self.record, logs.verbose("perf")))
 
 
 def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[Plan]:

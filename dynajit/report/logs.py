@@ -13,17 +13,18 @@ import os
 import sys
 
 from dynajit.exc import ConfigError
+from dynajit.report import records
 
 ARTIFACTS: dict[str, str] = {
-    "guards": "the guards of each compiled variant",
-    "graph_breaks": "where and why a graph ended; + adds the whole user stack",
-    "recompiles": "which guard failed when a frame is compiled again",
+    "guards": "the guards of each compiled variant; + adds the text of the line that made each",
+    "graph_breaks": "where and why a graph ended; + shows the line of each frame of the user's stack",
+    "recompiles": "which guard of the latest variant failed when a frame is compiled again; + those of all variants",
     "bytecode": "the bytecode before and after",
-    "graph_code": "the captured torch graph as Python; + adds shapes",
-    "aot_graphs": "the ATen graphs: inference, or forward and backward",
-    "fusion": "which operations share a kernel, and why others do not",
-    "output_code": "the generated kernels",
-    "perf": "seconds by compile phase",
+    "graph_code": "the captured torch graph as Python; + adds strides and devices",
+    "aot_graphs": "the ATen graphs: inference, or forward and backward; + adds strides and devices",
+    "fusion": "which operations share a kernel; + adds their lines and the bytes that are moved",
+    "output_code": "the generated kernels; + adds the plan that calls them",
+    "perf": "milliseconds by compile phase; + adds when each began and ended",
 }
 
 _OFF, _ON, _VERBOSE = 0, 1, 2
@@ -54,10 +55,17 @@ def verbose(name: str) -> bool:
 
 
 def emit(name: str, message: str, compile_id: str | None = None, location: tuple[str, int] | None = None) -> None:
-    """Log `message` if the artifact is on, each line prefixed with compile id, location (file, line), artifact."""
+    """Log `message` if the artifact is on, each line prefixed with compile id, location (file, line), artifact.
+
+    Without these two: those of the frame that this thread compiles, if it does.
+    """
     level = _level(name)
     if level == _OFF:
         return
+    record = records.current()
+    if record is not None:
+        compile_id = compile_id or record.compile_id
+        location = location or (record.filename, record.firstlineno)
     parts = []
     if compile_id:
         parts.append(compile_id if compile_id.startswith("[") else f"[{compile_id}]")

@@ -6,6 +6,7 @@ any layer below finds it by `current()` and adds what it knows. Out: listeners (
 """
 
 import contextlib
+import linecache
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -112,9 +113,10 @@ class BreakRecord:
             for loop in self.loops
         ]
 
-    def render(self) -> str:
-        """What, where, why and what to do."""
+    def render(self, whole_stack: bool = False) -> str:
+        """What, where, why and what to do; with the lines of all frames if asked."""
         lines = [f"{self.reason} [{self.kind}]"]
+        lines += [loc.render() for loc in self.user_stack[:-1]] if whole_stack else []
         lines += [self.text.rstrip("\n")] if self.text else [loc.render() for loc in self.user_stack[-1:]]
         if self.lifted_from:
             lines.append(f"  broken at the call outside, because of: {self.lifted_from}")
@@ -136,6 +138,13 @@ class GuardRecord:
     text: str
     source: str
     user_loc: FrameLoc | None = None
+
+    def render(self, with_line: bool = False) -> str:
+        """The guard, and behind it its place, with that line's text if asked."""
+        if self.user_loc is None:
+            return self.text
+        line = linecache.getline(self.user_loc.filename, self.user_loc.lineno or 0).strip() if with_line else ""
+        return f"{self.text}  # {self.user_loc.short()}" + (f": {line}" if line else "")
 
 
 @dataclass

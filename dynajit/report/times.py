@@ -62,6 +62,18 @@ class CompileTimes:
         return "\n".join([f"{frames} frames looked at", *lines])
 
 
+def one_compile(record: records.CompileRecord, spans: bool = False) -> str:
+    """The phases of one compile on a line; with `spans`, below it, when each ran (ms)."""
+    text = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in record.phases.items())
+    if not spans or not record.spans:
+        return text
+    zero = min(start for _, start, _ in record.spans)
+    rows = sorted((start, end, name) for name, start, end in record.spans)
+    return "\n".join(
+        [text, *(f"{(start - zero) * 1e3:9.2f} to {(end - zero) * 1e3:9.2f}  {name}" for start, end, name in rows)]
+    )
+
+
 def _in_order(seconds: dict[str, float]) -> Iterator[tuple[str, float]]:
     for name in (*PHASES, *sorted(set(seconds) - set(PHASES))):
         if name in seconds:

@@ -22,7 +22,7 @@ from dynajit.report import breaks
 from dynajit.report.explain import ExplainReport
 from dynajit.testing import compare
 
-PROGRAM = '''
+PROGRAM = """
 import logging
 import sys
 
@@ -60,7 +60,7 @@ def program(x, name="program"):
     state = torch.random.get_rng_state()
     address = w.data_ptr() % 4
     return w.sum() + total, name, count, address, len(state) > 0
-'''
+"""
 
 
 class Fix(NamedTuple):
@@ -73,7 +73,12 @@ class Fix(NamedTuple):
 
 
 FIXES = [
-    Fix("tensor-branch", "torch.where", "    if y.sum() > 0:\n        y = y + 1\n", "    y = torch.where(y.sum() > 0, y + 1, y)\n"),
+    Fix(
+        "tensor-branch",
+        "torch.where",
+        "    if y.sum() > 0:\n        y = y + 1\n",
+        "    y = torch.where(y.sum() > 0, y + 1, y)\n",
+    ),
     Fix("data-dependent", "keep the value in a tensor", "scale = float(y.max())", "scale = y.max()"),
     Fix("dynamic-output-shape", "let a mask choose", "y[y > 0.1].sum()", "torch.where(y > 0.1, y, 0).sum()"),
     Fix("input-output", "use a logger", 'print("total", total.shape)', 'log.debug("total %s", total.shape)'),
@@ -83,7 +88,7 @@ FIXES = [
     Fix("unknown-callable", "outside of the compiled function", "count = sys.getrefcount(None) > 0", "count = True"),
     Fix("skipped-call", "before or after", "state = torch.random.get_rng_state()", "state = [1]"),
     Fix("unsupported-tensor", "move the call out", "address = w.data_ptr() % 4", "address = 0"),
-]  # fmt: skip
+]
 
 
 def made(text: str, folder: Path) -> Callable[..., Any]:
@@ -149,7 +154,7 @@ def test_with_all_of_them_one_graph_is_left(first: tuple[ExplainReport, Any], tm
     dynajit.compile(made(text, tmp_path), fullgraph=True)(torch.ones(8))
 
 
-# ------------------------------------------------------------------------------------------------ the other ways and kinds
+# ------------------------------------------------------------------------------------------------ other ways, other kinds
 
 X = torch.linspace(-1.0, 1.0, 8)
 

@@ -1,12 +1,18 @@
 """Logs: the specification's grammar, the line format, unknown names."""
 
+import io
+import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
+from torch import Tensor
 
+import dynajit
 from dynajit.exc import ConfigError
 from dynajit.report import logs
 
@@ -101,3 +107,70 @@ def test_environment_variable() -> None:
 
 def _environment(spec: str) -> dict[str, str]:
     return {**os.environ, "DYNAJIT_LOGS": spec, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+# ------------------------------------------------------------------------------------------------ from a compile
+
+
+def inner(x: Tensor) -> Tensor:
+    y = x.sin()
+    print(end="")
+    return y + 1
+
+
+def outer(x: Tensor, by: float) -> Tensor:
+    return inner(x) * by
+
+
+def logged(spec: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    dynajit.reset()
+    logs.set_logs(spec)
+    compiled = dynajit.compile(outer, dynamic=False)
+    for by in (2.0, 3.0, 4.0):
+        compiled(torch.ones(3), by)
+    logs.set_logs()
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("name", logs.ARTIFACTS)
+def test_each_artifact_logs_with_compile_id_file_and_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = logged(name, capsys)
+    assert lines
+    for line in lines:
+        assert re.match(rf"\[\d+/\d+\] {re.escape(__file__)}:\d+ \[{name}\]", line), line
+
+
+MORE = {
+    "guards": r"L\['by'\] == 2\.0  # .*test_logs\.py:\d+: return inner\(x\) \* by",
+    "graph_breaks": r'File ".*test_logs\.py", line \d+, in outer',
+    "recompiles": r"\[1/1\] L\['by'\] was 3\.0, is 4\.0 .*; \[1/0\] L\['by'\] was 2\.0, is 4\.0",
+    "graph_code": r"f32\[3\]\[1\]cpu",
+    "aot_graphs": r"f32\[3\]\[1\]cpu",
+    "fusion": r"moves \d+ bytes",
+    "output_code": r"k0_sin",
+    "perf": r"\d+\.\d\d to +\d+\.\d\d  interpretation",
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_plus_adds(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pattern = re.compile(MORE[name])
+    plain, more = logged(name, capsys), logged(f"+{name}", capsys)
+    assert any(pattern.search(line) for line in more), more
+    assert len("\n".join(more)) > len("\n".join(plain))
+    if name != "output_code":
+        assert not any(pattern.search(line) for line in plain), plain
+
+
+def test_a_handler_of_the_programs_gets_the_lines(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger("dynajit").addHandler(handler)
+    try:
+        logs.set_logs("perf")
+        dynajit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    finally:
+        logging.getLogger("dynajit").removeHandler(handler)
+    assert "[perf]" in stream.getvalue()
+    assert logging.getLogger("dynajit.perf").level == logging.INFO
+    assert logging.getLogger("dynajit.guards").level == logging.WARNING
