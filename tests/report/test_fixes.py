@@ -154,7 +154,7 @@ def test_with_all_of_them_one_graph_is_left(first: tuple[ExplainReport, Any], tm
     dynajit.compile(made(text, tmp_path), fullgraph=True)(torch.ones(8))
 
 
-# ------------------------------------------------------------------------------------------------ other ways, other kinds
+# ---------------------------------------------------------------------------------------------- other ways, other kinds
 
 X = torch.linspace(-1.0, 1.0, 8)
 
