@@ -1,4 +1,4 @@
-"""Device contexts, dtypes that kernels refuse, subclasses of Parameter."""
+"""Device contexts, dtypes that kernels refuse, subclasses of Parameter, hints for TorchScript."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from torch import nn
 import dynajit
 
 cases = Cases()
+
+
+@cases(rand(3))
+def hints_for_torchscript(x):
+    parts = torch.jit.annotate(list[torch.Tensor], [])
+    for i in range(3):
+        parts.append(x + i)
+    return parts, torch.jit.is_scripting()
 
 
 @cases(rand(3))
