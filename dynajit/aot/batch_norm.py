@@ -1,6 +1,6 @@
 """Batch norm in training in terms of sums, for GPUs: its statistics in one pass over the input.
 
-In:  nothing. Out: `RULES`, a table operator -> decomposition.
+In:  nothing. Out: `RULES`, a table operator -> decomposition; `CPU_RULES`, that of CPUs.
 torch's own rule goes over the input for the mean and again for the variance. Here both are sums of distances to the
 channel's first element, which lies among the others, so that no digits cancel out.
 """
@@ -90,6 +90,20 @@ def _cudnn(
     return y.to(x.dtype), nothing, nothing, torch.empty((0,), dtype=torch.uint8, device=x.device)
 
 
+def _low_precision(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Of bfloat16 and float16 on a CPU: in float32, statistics too. torch's fake implementation gives these another
+    dtype than its real one has, so that they would be rounded on the way to the gradient."""
+    if not training or x.numel() == 0 or x.dtype not in (torch.bfloat16, torch.float16) or mean is None or var is None:
+        return NotImplemented
+    parameters = [None if each is None else each.to(torch.float32) for each in (weight, bias, mean, var)]
+    functional = aten._native_batch_norm_legit_functional.default
+    out, *statistics, new_mean, new_var = functional(x.to(torch.float32), *parameters, training, momentum, eps)
+    return out.to(x.dtype), *statistics, new_mean.to(mean.dtype), new_var.to(var.dtype)
+
+
+CPU_RULES: dict[Any, Callable[..., Any]] = {aten._native_batch_norm_legit_functional.default: _low_precision}
 RULES: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _functional,
     aten.cudnn_batch_norm.default: _cudnn,

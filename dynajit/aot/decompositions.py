@@ -22,13 +22,13 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot.batch_norm import RULES
+    from dynajit.aot.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
     names = () if eager_rounding else _POINTWISE
     names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
-    table: Decompositions = {**get_decompositions(operators), **(_OWN if device == "cpu" else RULES)}
+    table: Decompositions = {**get_decompositions(operators), **({**_OWN, **CPU_RULES} if device == "cpu" else RULES)}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 

@@ -161,7 +161,7 @@ class Builder:
         at: Callable[[tuple[Index, ...]], Sequence[Scalar]],
         body: Callable[[tuple[Index, ...]], Scalar],
     ) -> Value:
-        """`base`, a tensor made for this alone, with `body` combined into the elements `at` for all points of `domain`."""
+        """`base`, a tensor made for this alone, with `body` combined into the elements `at` for all of `domain`."""
         root = base.root
         domain = tuple(domain)
         inner = tuple(axis(f"s{i}", size) for i, size in enumerate(domain))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynajit.loopir.size import FAR, Size, common, hint_of, least_of, quotient
+from dynajit.loopir.size import FAR, Size, common, divides, hint_of, least_of, quotient
 
 
 class Axis:
@@ -211,10 +211,14 @@ def _rejoin(total: int, sums: dict[Atom, int], remainder: Mod, factor: int) -> I
 
 def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     """index = divisor * first + second, with all of the multiples of `divisor` in first."""
-    outside = tuple((atom, value // divisor) for atom, value in index.terms if value % divisor == 0)
-    inside = tuple(term for term in index.terms if term[1] % divisor)
+    outside, inside = [], []
+    for atom, value in index.terms:
+        if divides(divisor, value):
+            outside.append((atom, value // divisor))
+        else:
+            inside.append((atom, value))
     whole, remainder = _divmod(index.constant, divisor)
-    return _intern(whole, outside), _intern(remainder, inside)
+    return _intern(whole, tuple(outside)), _intern(remainder, tuple(inside))
 
 
 def _divmod(value: Any, divisor: Any) -> tuple[Any, Any]:

@@ -7,6 +7,8 @@ of.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -170,20 +172,130 @@ def _avg_pool(
     return build.result(body)
 
 
+@lowering(aten.avg_pool2d_backward.default)
+def _avg_pool_backward(
+    build: Builder,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Value:
+    windows = _Windows(x, kernel, stride, padding)
+    if ceil or (windows.padding != (0, 0) and not count_include_pad):
+        raise NotLowered  # windows that count fewer places
+    side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)
+    if not side_by_side and windows.stride != (1, 1):
+        raise NotLowered  # which of the windows there are is a question of remainders: the operator is faster
+    dtype = compute_dtype(check_dtype(grad.dtype))
+    count = windows.kernel[0] * windows.kernel[1] if divisor is None else divisor
+
+    def window(axis: Index, dim: int, step: int) -> Index:
+        """The window of which the place is the `step`-th, or the only one that may have it."""
+        return floordiv(axis, windows.stride[dim]) if side_by_side else axis + (windows.padding[dim] - step)
+
+    def body(axes: Axes) -> Scalar:
+        total: Scalar | None = None
+        for i, j in [(0, 0)] if side_by_side else itertools.product(*map(range, windows.kernel)):
+            row, column = window(axes[-2], 0, i), window(axes[-1], 1, j)
+            element = convert(build.element(grad, (*axes[:-2], row, column)), dtype)
+            conditions = [from_(row, 0), below(row, grad.shape[-2]), from_(column, 0), below(column, grad.shape[-1])]
+            value = guard(conditions, element, number(0, dtype))
+            total = value if total is None else apply("add", total, value)
+        assert total is not None
+        return apply("div", total, number(count, dtype))
+
+    return build.result(body)
+
+
+def _even_windows(large: Sequence[Any], small: Sequence[Any]) -> list[int]:
+    """How often each of the last sizes goes into the other."""
+    ratios = []
+    for whole, part in zip(large, small, strict=True):
+        if not isinstance(whole, int) or not isinstance(part, int) or not part or whole % part:
+            raise NotLowered
+        ratios.append(whole // part)
+    return ratios
+
+
+@lowering(aten._adaptive_avg_pool2d.default)
+def _adaptive_avg_pool(build: Builder, x: Value, output_size: Sequence[int]) -> Value:
+    ratios = _even_windows(x.shape[-2:], build.out.shape[-2:])
+    dtype = compute_dtype(check_dtype(x.dtype))
+    if not dtype.is_floating_point or ratios[0] * ratios[1] > MAX_PLACES:
+        raise NotLowered
+
+    def body(axes: Axes) -> Scalar:
+        total = _window_sum(build, x, axes, 2, ratios, dtype)
+        return apply("div", total, number(ratios[0] * ratios[1], dtype))
+
+    return build.result(body)
+
+
+@lowering(aten._adaptive_avg_pool2d_backward.default)
+def _adaptive_avg_pool_backward(build: Builder, grad: Value, x: Value) -> Value:
+    ratios = _even_windows(x.shape[-2:], grad.shape[-2:])
+    dtype = compute_dtype(check_dtype(grad.dtype))
+
+    def body(axes: Axes) -> Scalar:
+        where = [floordiv(axis, ratio) for axis, ratio in zip(axes[-2:], ratios, strict=True)]
+        element = convert(build.element(grad, (*axes[:-2], *where)), dtype)
+        return apply("div", element, number(ratios[0] * ratios[1], dtype))
+
+    return build.result(body)
+
+
+def _window_sum(
+    build: Builder, x: Value, axes: Axes, spatial: int, ratios: Sequence[int], dtype: torch.dtype
+) -> Scalar:
+    """The sum of the window of so many places of `x` that stands for one place."""
+    outside = len(axes) - spatial
+    total: Scalar | None = None
+    for steps in itertools.product(*map(range, ratios)):
+        where = [axis * ratio + step for axis, ratio, step in zip(axes[outside:], ratios, steps, strict=True)]
+        element = convert(build.element(x, (*axes[:outside], *where)), dtype)
+        total = element if total is None else apply("add", total, element)
+    assert total is not None
+    return total
+
+
+def _enlarged(new: Sequence[Any], old: Sequence[Any], scales: Sequence[float | None]) -> list[int]:
+    """How many places of the larger sizes stand for one."""
+    ratios = _even_windows(new, old)
+    if any(scale not in (None, ratio) for scale, ratio in zip(scales, ratios, strict=False)):
+        raise NotLowered
+    return ratios
+
+
 @lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest3d.default)
 def _upsample_nearest(build: Builder, x: Value, output_size: Sequence[int], *scales: float | None) -> Value:
     outside = len(x.shape) - len(output_size)
-    ratios = []
-    for new, old, scale in zip(output_size, x.shape[outside:], scales or [None] * len(output_size), strict=True):
-        if not isinstance(new, int) or not isinstance(old, int) or new % old or scale not in (None, new // old):
-            raise NotLowered
-        ratios.append(new // old)
+    ratios = _enlarged(output_size, x.shape[outside:], scales)
 
     def body(axes: Axes) -> Scalar:
         where = [floordiv(axis, ratio) for axis, ratio in zip(axes[outside:], ratios, strict=True)]
         return build.element(x, (*axes[:outside], *where))
 
     return build.result(body)
+
+
+@lowering(
+    aten.upsample_nearest1d_backward.default,
+    aten.upsample_nearest2d_backward.default,
+    aten.upsample_nearest3d_backward.default,
+)
+def _upsample_nearest_backward(
+    build: Builder, grad: Value, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> Value:
+    spatial = len(output_size)
+    ratios = _enlarged(output_size, input_size[-spatial:], scales)
+    dtype = compute_dtype(check_dtype(grad.dtype))
+    if not dtype.is_floating_point or math.prod(ratios) > MAX_PLACES:
+        raise NotLowered
+    return build.result(lambda axes: _window_sum(build, grad, axes, spatial, ratios, dtype))
 
 
 def _mirrored(index: Index, size: int) -> Scalar:

@@ -143,11 +143,11 @@ class Size:
         return _exact(other, self)
 
     def __mod__(self, other: Any) -> Any:
-        """0 where the division is exact; else something that isn't 0."""
-        return 0 if quotient(self, other) is not None else self
+        """0 where the division is exact; else nobody can tell yet. `divides` asks without raising."""
+        return _no_remainder(self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        return 0 if quotient(other, self) is not None else self
+        return _no_remainder(other, self)
 
     # -- proofs
 
@@ -232,6 +232,19 @@ def hint_of(value: int | Size) -> int:
     if isinstance(value, int):
         return value
     return sum(factor * math.prod(symbol.hint for symbol in key) for key, factor in value.terms.items())
+
+
+def divides(divisor: Any, value: Any) -> bool:
+    """Is `value` known to be a multiple of `divisor`?"""
+    if type(value) is int and type(divisor) is int:
+        return divisor != 0 and value % divisor == 0
+    return quotient(value, divisor) is not None
+
+
+def _no_remainder(value: Any, divisor: Any) -> int:
+    if quotient(value, divisor) is None:
+        raise Undecided(f"the remainder of {value} by {divisor}")
+    return 0
 
 
 def quotient(value: Any, divisor: Any) -> Any:

@@ -49,7 +49,7 @@ from dynajit.loopir.nodes import (
     expressions_of,
 )
 from dynajit.loopir.ops import OPS
-from dynajit.loopir.size import hint_of
+from dynajit.loopir.size import divides, hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
 from dynajit.schedule.target import CPU, Target
 
@@ -201,7 +201,7 @@ def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
         if member in group.rows and not isinstance(member, Reduction):
             continue
         wider = sorted(cuts | _suffix_products(shape), key=hint_of)
-        if all(b % a == 0 for a, b in itertools.pairwise(wider)):
+        if all(divides(a, b) for a, b in itertools.pairwise(wider)):
             cuts = set(wider)
     ordered = sorted(cuts, key=hint_of)
     if not ordered:
@@ -227,7 +227,7 @@ def _kind_at(group: Group, stride: int) -> bool:
 
 def _not_above(start: int, stride: int) -> bool:
     """start <= stride, of the strides of cuts, of which each divides the next."""
-    return start <= stride if type(start) is type(stride) is int else stride % start == 0
+    return start <= stride if type(start) is type(stride) is int else divides(start, stride)
 
 
 class _Draft:
@@ -471,7 +471,7 @@ class _Draft:
             for atom, _ in address.terms:
                 if isinstance(atom, (Div, Mod)):
                     inside = axis_of(atom.index)
-                    if inside is not None and inside.size % atom.divisor == 0 and atom.divisor < inside.size:
+                    if inside is not None and divides(atom.divisor, inside.size) and atom.divisor < inside.size:
                         at = self._axes().index(inside)
                         sizes = (*self.sizes[:at], inside.size // atom.divisor, atom.divisor, *self.sizes[at + 1 :])
                         return sizes, (*self.kinds[: at + 1], *self.kinds[at:])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from aot_harness import capture, check, compile_with
 
+import dynajit
 from dynajit.aot import compile_joint
 from dynajit.backends import lookup_backend
 
@@ -423,3 +426,24 @@ def test_everything_is_compiled_ahead() -> None:
 def test_errors_of_the_program_come_through() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         compile_with("aot_eager", lambda x, y: (x @ y,), [tensor(2, 3), tensor(2, 3)])(tensor(2, 3), tensor(2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_of_low_precision_is_as_close_to_float64_as_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(6), torch.nn.Tanh(), torch.nn.BatchNorm2d(6)).to(dtype)
+    x, weight = torch.randn(4, 6, 9, 9).to(dtype), torch.randn(4, 6, 9, 9).to(dtype)
+
+    def run(model: Any, dtype: torch.dtype, wrap: Any = lambda model: model) -> list[torch.Tensor]:
+        leaf = x.to(dtype).requires_grad_()
+        (wrap(model)(leaf) * weight.to(dtype)).sum().backward()
+        found = [leaf.grad, *(p.grad for p in model.parameters()), *model.buffers()]
+        return [each for each in found if each is not None and each.is_floating_point()]
+
+    exact = run(copy.deepcopy(model).double(), torch.float64)
+    eager = run(copy.deepcopy(model), dtype)
+    ours = run(copy.deepcopy(model), dtype, lambda model: dynajit.compile(model, fullgraph=True))
+    for e, o, reference in zip(eager, ours, exact, strict=True):
+        assert o.dtype is e.dtype
+        error, theirs = ((each.double() - reference).norm() / reference.norm() for each in (o, e))
+        assert error <= 2 * theirs + torch.finfo(dtype).eps

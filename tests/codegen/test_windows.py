@@ -177,3 +177,42 @@ def test_running_sums() -> None:
     low = torch.randint(-4, 5, (5, 20, 13)).bfloat16()  # whole numbers: sums are exact
     check(function, torch.randn(3, 37), low, torch.randint(-2, 3, (9, 21), dtype=torch.int32), externs=0, **CLOSE)
     interpreted(lambda x: (x * 2).cumsum(0), torch.randn(3, 37))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 1, 1), (2, 1, 0), (3, 3, 0)])
+def test_gradient_of_average_pooling(kernel: int, stride: int, padding: int, channels_last: bool) -> None:
+    x = torch.randn(2, 3, 12, 13)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    out = torch.nn.functional.avg_pool2d(x, kernel, stride, padding)
+    backward = torch.ops.aten.avg_pool2d_backward
+
+    def f(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return backward(g, x, [kernel, kernel], [stride, stride], [padding, padding], False, True, None)
+
+    check(f, torch.randn_like(out), x, kernels=1, externs=0)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_adaptive_pooling_and_enlarging_and_their_gradients(channels_last: bool) -> None:
+    def made(*shape: int) -> torch.Tensor:
+        x = torch.randn(*shape)
+        return x.to(memory_format=torch.channels_last) if channels_last else x
+
+    aten = torch.ops.aten
+    x = made(2, 3, 12, 8)
+    check(lambda x: aten._adaptive_avg_pool2d(x, [4, 4]), x, kernels=1, externs=0)
+    check(lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), made(2, 3, 4, 4), x, kernels=1, externs=0)
+    check(lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), made(2, 3, 1, 1), x, kernels=1, externs=0)
+    check(lambda g: aten.upsample_nearest2d_backward(g, [12, 8], [2, 3, 6, 2], None, None), x, kernels=1, externs=0)
+    check(lambda g: aten.upsample_nearest2d_backward(g, [12, 8], [2, 3, 6, 2], 2.0, 4.0), x, kernels=1, externs=0)
+    check(lambda x: aten._adaptive_avg_pool2d(x, [5, 4]), x, kernels=0, externs=1)
+
+
+def test_gradient_of_enlarging_in_one_and_three_dimensions() -> None:
+    aten = torch.ops.aten
+    check(lambda g: aten.upsample_nearest1d_backward(g, [12], [2, 3, 6], 2.0), torch.randn(2, 3, 12), kernels=1)
+    check(
+        lambda g: aten.upsample_nearest3d_backward(g, [4, 6, 2], [2, 3, 2, 2, 2]), torch.randn(2, 3, 4, 6, 2), kernels=1
+    )

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from dynajit.loopir import index as ix
+from dynajit.loopir.size import Size, SizeSymbol, Undecided, divides
 
 
 def _axes(*sizes: int) -> list[ix.Index]:
@@ -66,3 +67,13 @@ def test_stride_of() -> None:
     assert ix.stride_of(i * 8 + j, _only(j)) == 1
     assert ix.stride_of(ix.floordiv(i, 3) + j, _only(j)) == 1
     assert ix.stride_of(ix.floordiv(i, 3) + j, _only(i)) is None
+
+
+def test_remainders_of_symbolic_sizes_are_exact_or_an_error() -> None:
+    size = Size({(SizeSymbol("s0", 2, 8),): 1})
+    assert (size * 6) % 3 == 0 and (size * 6) % size == 0
+    assert divides(3, size * 6) and divides(size, size * 6)
+    assert not divides(4, size * 6) and not divides(size, 12)
+    for one, other in ((size, 4), (12, size), (size + 1, size)):
+        with pytest.raises(Undecided):
+            one % other
