@@ -3,14 +3,15 @@
 In: a decoded `Code`. Out: for each LOAD_FAST_AND_CLEAR, which saves the function's variable of that name on the stack,
 the instructions up to and with those that put it back: within them the name means the comprehension's own variable.
 Computed on first use and kept in `Code.memo`. Where the saved value lies is followed through every path, so another
-instruction that moves stack slots belongs into `_moved`.
+instruction that moves stack slots belongs into `_moved`. Where the function has a cell or free variable of that name,
+which may lie in the same slot, the comprehension's own gets another name when the code is decoded (`own_names`).
 """
 
 from __future__ import annotations
 
-from dynajit.bytecode.canonical import JUMPS, TERMINATORS
+from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import depths, successors
-from dynajit.bytecode.decode import Code, Instr
+from dynajit.bytecode.decode import REWRITES, Code, Instr
 
 
 def isolated(code: Code) -> dict[int, frozenset[int]]:
@@ -52,3 +53,30 @@ def _moved(instr: Instr, slot: int, top: int) -> int:
         other = top + 1 - instr.arg
         return other if slot == top else top if slot == other else slot
     return slot
+
+
+def own_names(code: Code) -> tuple[str, ...]:
+    """Rename the variables that comprehensions have to themselves, and that are not captured there, where the function
+    has a cell or free variable of the same name; the names given."""
+    both = frozenset((*code.cellvars, *code.freevars))
+    if not any(instr.op == "LOAD_FAST_AND_CLEAR" and instr.arg in both for instr in code.instrs):
+        return ()
+    innermost: dict[tuple[int, str], int] = {}
+    for clear, extent in sorted(isolated(code).items(), key=lambda item: -len(item[1])):
+        innermost.update(((i, code.instrs[clear].arg), clear) for i in extent)
+    renamed = []
+    for instr in code.instrs:
+        around = innermost.get((instr.index, instr.arg)) if instr.op in LOCAL_OPS and instr.arg in both else None
+        if around is not None and code.instrs[around + 1].op != "MAKE_CELL":
+            renamed.append(instr)
+    for instr in renamed:
+        instr.arg = f".{instr.arg}"
+    return tuple(dict.fromkeys(instr.arg for instr in renamed))
+
+
+def shown(name: str) -> str:
+    """A local's name as the program has it."""
+    return name.removeprefix(".")
+
+
+REWRITES.append(own_names)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import CodeType, MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -195,6 +196,9 @@ class Tail:
         self.handlers: dict[tuple[int, int, bool], Handler] = {}
         self.super_sites = super_sites(code)
         self.own = self._own_names()
+        self.free = frozenset(code.freevars) - {"__class__"}
+        #: where instructions on empty free variables go, and the handler around them
+        self.empty: list[tuple[Label, Instr, Handler | None]] = []
         for i in chosen:
             instr = code.instrs[i]
             goals = [instr.target, instr.handler]
@@ -223,11 +227,14 @@ class Tail:
                 emitter.raw(instr, self.labels[instr.target])
             elif instr.op in LOCAL_OPS and instr.arg in self.shared:
                 self._shared(instr)
+            elif instr.op in ("LOAD_DEREF", "DELETE_DEREF") and instr.arg in self.free:
+                self._free(instr)
             elif not self._is_dropped(instr):
                 emitter.raw(instr)
             if instr.op not in TERMINATORS and i + 1 not in self.chosen:
                 emitter.set_handler(None)
                 emitter.jump(self.labels[i + 1])
+        self._raise_for_empty()
 
     def throw_to(self, handler: int, depth: int) -> None:
         """Give the exception on top of the stack to an exception handler. Re-raising adds no line to its traceback."""
@@ -259,6 +266,25 @@ class Tail:
             raise ValueError(f"{instr.op} of {instr.arg}, which lives in a cell")
         self.emitter.set_location(instr.positions)
         self.emitter.op(op, instr.arg)
+
+    def _free(self, instr: Instr) -> None:
+        """A free variable of the program's, and a parameter here: were it empty, CPython would speak of a local."""
+        handler, empty = self.handler(instr), Label()
+        self.emitter.set_handler(Handler(empty, 0 if handler is None else handler.depth))
+        self.emitter.raw(instr)
+        self.empty.append((empty, instr, handler))
+
+    def _raise_for_empty(self) -> None:
+        emitter = self.emitter
+        for label, instr, handler in self.empty:
+            emitter.set_location(instr.positions)
+            emitter.set_handler(handler)
+            emitter.mark(label)
+            emitter.pop_top()
+            emitter.call_function(
+                lambda: emitter.load_const(empty_free_variable), partial(emitter.load_const, instr.arg), 1
+            )
+            emitter.op("RAISE_VARARGS", 1)
 
     def _is_dropped(self, instr: Instr) -> bool:
         if instr.op == "NOP":
@@ -319,6 +345,12 @@ class Tail:
             self.emitter.load_deref(first)
         else:
             self.emitter.load_fast(first)
+
+
+def empty_free_variable(name: str) -> NameError:
+    """What CPython raises where a free variable is empty."""
+    text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+    return NameError(text, name=name)
 
 
 def has_lasti(code: Code, handler: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import opcode
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -60,13 +60,15 @@ class Instr:
 class _Decoded:
     """What all `Code`s of one code object share."""
 
-    __slots__ = ("entry", "instrs", "memo")
+    __slots__ = ("entry", "instrs", "memo", "own_names")
 
     def __init__(self, instrs: list[Instr]) -> None:
         self.instrs = instrs
         #: index of the first instruction after the prologue (MAKE_CELL …, RESUME)
         self.entry = next((i.index + 1 for i in instrs if i.op == "RESUME"), 0)
         self.memo: dict[str, Any] = {}
+        #: names of variables that comprehensions have to themselves, where CPython has others of the same name
+        self.own_names: tuple[str, ...] = ()
 
 
 class Code:
@@ -84,6 +86,7 @@ class Code:
         "memo",
         "name",
         "params",
+        "varnames",
     )
 
     def __init__(self, code: CodeType, decoded: _Decoded) -> None:
@@ -97,6 +100,8 @@ class Code:
         self.has_varkw = bool(flags & inspect.CO_VARKEYWORDS)
         count = code.co_argcount + code.co_kwonlyargcount + self.has_varargs + self.has_varkw
         self.params: tuple[str, ...] = code.co_varnames[:count]
+        #: names of locals, in CPython's order
+        self.varnames: tuple[str, ...] = (*code.co_varnames, *decoded.own_names)
         self.cellvars: tuple[str, ...] = code.co_cellvars
         self.freevars: tuple[str, ...] = code.co_freevars
         self.is_generator = bool(flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
@@ -169,6 +174,8 @@ class Code:
 # The cache holds no code object, else neither it nor its constants would ever be freed; so a Code is made anew by each
 # decode(), of shared parts.
 _cache: dict[int, tuple[weakref.ref[CodeType], _Decoded]] = {}
+#: what changes the instructions of each code object once they are decoded, and gives the names of locals it added
+REWRITES: list[Callable[[Code], tuple[str, ...]]] = []
 
 
 def decode(code: CodeType) -> Code:
@@ -178,6 +185,8 @@ def decode(code: CodeType) -> Code:
     if cached is not None and cached[0]() is code:
         return Code(code, cached[1])
     decoded = _Decoded(_decode_instrs(code))
+    for rewrite in REWRITES:
+        decoded.own_names += rewrite(Code(code, decoded))
 
     def forget(reference: weakref.ref[CodeType], key: int = key) -> None:
         entry = _cache.get(key)

@@ -259,7 +259,7 @@ def _variables(
     if not super_sites(code).isdisjoint(body) and code.params:
         touched.add(code.params[0])
     written = _written(code, body)
-    order = [name for name in code.code.co_varnames if name in touched]
+    order = [name for name in code.varnames if name in touched]
     shared = tuple(name for name in order if name in written and name in seen)
     named = tuple(name for name in order if name in live[start] and name in bound and name not in shared)
     return named, shared

@@ -78,7 +78,7 @@ def _segments(code: Code) -> Segments | None:
     if any("null" in kinds for kinds in stops.values()):
         return None
     touched = {instrs[i].arg for i in reachable if instrs[i].op in LOCAL_OPS}
-    shared = tuple(name for name in code.code.co_varnames if name in touched)
+    shared = tuple(name for name in code.varnames if name in touched)
     return Segments(code, begin + 1, shared, (*code.cellvars, *code.freevars), stops)
 
 

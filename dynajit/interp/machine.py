@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.bytecode.comprehensions import shown
 from dynajit.bytecode.landing import Landing
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.seen import Seen
@@ -335,7 +336,7 @@ class Interpreter(Calls):
 
     def load_local(self, frame: SymFrame, name: str) -> Value:
         raise self.raised(
-            UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+            UnboundLocalError, f"cannot access local variable '{shown(name)}' where it is not associated with a value"
         )
 
     def start_root(

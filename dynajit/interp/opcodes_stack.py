@@ -64,9 +64,7 @@ def load_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("LOAD_FAST_CHECK")
 def load_fast_check(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg not in frame.locals and not tx.has_local(frame, instr.arg):
-        raise tx.raised(
-            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
-        )
+        tx.load_local(frame, instr.arg)  # which raises
     load_fast(tx, frame, instr)
 
 

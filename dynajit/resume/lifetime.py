@@ -26,7 +26,7 @@ def with_bound_variables(resume: Resume, existing: set[int], changed: Collection
     boxes = getattr(frame.locals, "boxes", {})
     more = [
         name
-        for name in frame.code_object.co_varnames
+        for name in frame.code.varnames
         if name not in resume.locals
         and name not in changed
         and name not in frame.cells

@@ -142,7 +142,7 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]
     if entered is None:
         return
     state = entered.states[0]
-    bound = frozenset(name for name in frame.code_object.co_varnames if name in state.locals)
+    bound = frozenset(name for name in frame.code.varnames if name in state.locals)
     cut = outline(frame.code, loop, bound)
     if cut is not None:
         yield Plan(frames[: depth + 1], False, entered, cut)
@@ -213,7 +213,7 @@ def _with_shared(resume: Resume, cut: Outline) -> Resume:
     sure = cut.bound.get(at, frozenset())
     named = [
         name
-        for name in frame.code_object.co_varnames
+        for name in frame.code.varnames
         if name in live and name not in frame.cells and (name in sure if name in cut.shared else name in frame.locals)
     ]
     shared = tuple(name for name in cut.shared if name in live and name not in sure)
@@ -224,7 +224,7 @@ def _live_locals(frame: SymFrame, starts: Sequence[int]) -> list[str]:
     live = frozenset().union(*(live_before(frame.code)[start] for start in starts))
     return [
         name
-        for name in frame.code_object.co_varnames
+        for name in frame.code.varnames
         if name in live and name not in frame.cells and name in frame.locals
     ]
 

@@ -102,9 +102,37 @@ def several(x: Tensor, names: list[str]) -> Any:
     return x * 2, t
 
 
+def captured_by_another(x: Tensor, names: list[str]) -> Any:
+    held = [(told(n), [m + "!" for m in names]) for n in names]
+    return x, held, [f() for f in [lambda: m for m in "ab"]]  # noqa: B023
+
+
+def captured_by_the_function(x: Tensor, names: list[str]) -> Any:
+    for n in names:
+        y = [told(m) for m in n]
+    for m in names:
+        told(m)
+        later = (n for n in "ab" if n < m)
+    return x, y, list(later), [m + "!" for m in "ab"], m
+
+
+def free_too(x: Tensor, names: list[str]) -> Any:
+    def inner(m: Tensor) -> Any:
+        def rest() -> Iterator[Any]:
+            yield from ([told(m) for m in names] + [m] for _ in range(2))
+
+        y = [told(m + "?") for m in names]
+        return list(rest()), y, (lambda: [told(m) for m in "ab"] + [m])()
+
+    return inner(x + 1)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
+        captured_by_another,
+        captured_by_the_function,
+        free_too,
         several,
         behind_the_loop,
         in_the_loop_and_behind,
