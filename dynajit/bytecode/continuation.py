@@ -20,7 +20,7 @@ from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.decode import Code, Instr
-from dynajit.bytecode.landing import PUSHED, Landing
+from dynajit.bytecode.landing import CALLED, Landing
 from dynajit.bytecode.liveness import cells_live
 from dynajit.bytecode.target import target
 
@@ -40,7 +40,7 @@ class InnerCall(NamedTuple):
 
     function: Callable[..., Any]
     argc: int
-    landing: Landing = PUSHED
+    landing: Landing = CALLED
 
     def place(self, index: int) -> int:
         """The instruction that it stands for, in a continuation from `index` on."""

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 _CALLS: Final = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX", "CALL_INNER"})
-_READS: Final = frozenset({"LOAD_ATTR", "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "LOAD_SUPER_ATTR"})
-_UNARY: Final = frozenset({"UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "CALL_INTRINSIC_1"})
+_OPERATORS: Final = frozenset(
+    {"BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "CALL_INTRINSIC_1"}
+)
 _WRITES: Final = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"})
 _TESTS: Final = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT", "TO_BOOL"})
 
@@ -43,7 +44,7 @@ class Landing(NamedTuple):
             return self
         if self.inverted is not None and arg:
             return self.inverted
-        if op == "LOAD_METHOD" and self.result == "push" and "LOAD_ATTR" in self.ops:
+        if self is READ and (op == "LOAD_METHOD" or (op == "LOAD_SUPER_ATTR" and arg[1])):
             return _CALLABLE
         return self if op in self.ops else None
 
@@ -54,7 +55,12 @@ class Landing(NamedTuple):
     @property
     def bare(self) -> Landing:
         """As it is where what is below lies on the stack already."""
-        return self._replace(under=None)
+        return CALLED if self.plain else self._replace(under=None)
+
+    @property
+    def plain(self) -> bool:
+        """The function's result is pushed as it is."""
+        return self.result == "push" and self.finish is None
 
 
 def _nothing(found: Any) -> Any:
@@ -82,8 +88,11 @@ def _iterator(found: Any) -> Any:
     return found
 
 
-PUSHED: Final = Landing(_CALLS | _READS | _UNARY)
-_CALLABLE: Final = Landing(frozenset({"LOAD_METHOD"}), "callable")
+CALLED: Final = Landing(_CALLS)
+READ: Final = Landing(frozenset({"LOAD_ATTR", "LOAD_SUPER_ATTR"}))
+INDEXED: Final = Landing(frozenset({"BINARY_SUBSCR", "BINARY_SLICE"}))
+OPERATED: Final = Landing(_OPERATORS)
+_CALLABLE: Final = Landing(frozenset({"LOAD_METHOD", "LOAD_SUPER_ATTR"}), "callable")
 DROPPED: Final = Landing(_WRITES, "drop")
 INITIALISED: Final = Landing(_CALLS, "drop", _nothing)
 TESTED: Final = Landing(_TESTS, "again", _truth_value)

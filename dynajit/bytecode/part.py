@@ -19,7 +19,6 @@ from dynajit.bytecode.assemble import Emitter, SlotKind
 from dynajit.bytecode.cfg import Loop, loops
 from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, check_cells, new_names
 from dynajit.bytecode.decode import Code, Instr, decode
-from dynajit.bytecode.landing import PUSHED
 
 
 class Part:
@@ -84,9 +83,9 @@ class Part:
         if self.inner is None:
             return instrs
         calling, inner = instrs[self.calling], self.inner
-        plain = inner.landing is PUSHED
-        op, arg = ("CALL", (inner.argc, ())) if plain else ("CALL_INNER", (inner.argc, inner.landing, calling))
-        call = Instr(calling.index, op, arg, calling.positions, calling.raw)
+        call = Instr(calling.index, "CALL", (inner.argc, ()), calling.positions, calling.raw)
+        if not inner.landing.plain:
+            call.op, call.arg = "CALL_INNER", (inner.argc, inner.landing, calling)
         call.handler, call.handler_depth = calling.handler, calling.handler_depth
         call.handler_lasti = calling.handler_lasti
         changed = instrs.copy()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode import decode, part_of
-from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.landing import READ, Landing
 from dynajit.guards.source import CellContentsSource, ConstSource, Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
@@ -124,6 +124,8 @@ class Calls(Tracer):
         flags = code.co_flags
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
             raise GraphBreak(breaks.GENERATOR, f"the coroutine {function.qualname}")
+        if policy.sets_trace_function(code):
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{function.qualname}, which sets a trace function")
         locals_ = bind_arguments(self, function, args, kwargs)
         decoded = decode(code)
         cells: dict[str, CellVal] = (
@@ -144,6 +146,8 @@ class Calls(Tracer):
         if direct is None or self.indirect_depth or not self.frames:
             return None
         caller = self.frames[-1].current
+        if direct is READ and caller.op.startswith("CALL"):
+            return self.take_direct()  # getattr()
         return direct.at(caller.op, caller.arg)
 
     def _run(self, frame: SymFrame) -> Value:
@@ -372,13 +376,15 @@ class Calls(Tracer):
         return self.unpack(value)
 
     def equal(self, left: Value, right: Value) -> bool:
-        return operators.compare(self, "==", left, right).truth(self)
+        with self.indirect():
+            return operators.compare(self, "==", left, right).truth(self)
 
     def same_object(self, left: Value, right: Value) -> bool:
         return operators.same_object(self, left, right)
 
     def less(self, left: Value, right: Value) -> bool:
-        return operators.compare(self, "<", left, right).truth(self)
+        with self.indirect():
+            return operators.compare(self, "<", left, right).truth(self)
 
     def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value:
         return TupleVal(items, kind)

@@ -10,7 +10,7 @@ import types
 from typing import Any
 
 from dynajit.bytecode import Instr
-from dynajit.bytecode.landing import ENTERED, PUSHED
+from dynajit.bytecode.landing import CALLED, ENTERED
 from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
@@ -88,7 +88,7 @@ def _call(tx: Any, frame: SymFrame, argc: int, names: tuple[str, ...]) -> None:
     fn, owner = frame.pop_callable()
     positional = argc - len(names)
     kwargs = dict(zip(names, args[positional:], strict=True))
-    frame.push(tx.call(fn, [*owner, *args[:positional]], kwargs, PUSHED))
+    frame.push(tx.call(fn, [*owner, *args[:positional]], kwargs, CALLED))
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -105,7 +105,7 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after * must be an iterable, not {args.describe()}")
     positional = tx.unpack(args)
     fn, owner = frame.pop_callable()
-    frame.push(tx.call(fn, [*owner, *positional], kwargs, PUSHED))
+    frame.push(tx.call(fn, [*owner, *positional], kwargs, CALLED))
 
 
 @opcode("CALL_INNER")

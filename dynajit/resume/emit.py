@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
-from dynajit.bytecode.landing import PUSHED
+from dynajit.bytecode.landing import CALLED
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
@@ -449,7 +449,7 @@ class Emission:
             own, args = ([], args) if inner is not None else (args, [])
             args = [*slots, *own, *self._variables(resume), *args]
             landing = self.plan.frames[depth].direct if self.plan is not None else None
-            inner = InnerCall(function, len(args), PUSHED if landing is None else landing.bare)
+            inner = InnerCall(function, len(args), CALLED if landing is None else landing.bare)
         self.expect(function.function, varying_of(function.function, [value for _, value in args]))
         # the call is made by who ran this code, when this frame and its variables are gone
         made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]

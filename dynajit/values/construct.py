@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dynajit.bytecode.landing import INITIALISED, PUSHED, Landing
+from dynajit.bytecode.landing import CALLED, INITIALISED, Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance
@@ -136,7 +136,7 @@ def _initialise(
         return
     assert where is not None
     if isinstance(init, types.FunctionType):
-        landing = INITIALISED.over(made) if direct is PUSHED else None
+        landing = INITIALISED.over(made) if direct is CALLED else None
         given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, landing)
         if given.py_type() is not type(None):
             raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")

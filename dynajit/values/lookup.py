@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode.landing import PUSHED
+from dynajit.bytecode.landing import READ
 from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -41,9 +42,29 @@ def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of a class that is being made")
     for base in order:
         names = namespace_of(base)
+        known = _plain_names.get(id(base))
+        if (known is None or known() is not base) and _check_names(base, names):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{base.__qualname__}, whose names are no strings")
         if name in names:
             return names[name], base
     return MISSING, None
+
+
+def has_odd_names(names: Mapping[Any, Any]) -> bool:
+    """Whether looking a name up may run code of the program's: the `__eq__` of a key that is no string."""
+    return not all(type(name) is str for name in names)
+
+
+def _check_names(kind: type, names: Mapping[Any, Any]) -> bool:
+    """As `has_odd_names`, of a class, which gets no other ones once it is made."""
+    odd = has_odd_names(names)
+    if not odd:
+        _plain_names[id(kind)] = weakref.ref(kind)
+    return odd
+
+
+# by id, since a metaclass may have an `__eq__`; an id that another class got later does not count
+_plain_names: dict[int, weakref.ref[type]] = {}
 
 
 def hides_dict(kind: type) -> bool:
@@ -129,9 +150,7 @@ def _bind_from(
         descriptor = tx.wrap(found, source)
         assert getter_class is not None
         function = class_value(tx, type(found), getter_class, "__get__", getter)
-        return tx.call(
-            function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, PUSHED
-        )
+        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, READ)
     if getter is not MISSING and not isinstance(
         found,
         (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
@@ -157,7 +176,7 @@ def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any,
 def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:
     if found.fget is None:
         raise tx.raised(AttributeError, f"property {name!r} of {owner.py_type().__name__!r} object has no getter")
-    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, PUSHED)
+    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, READ)
 
 
 def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.bytecode.landing import CONTAINED, DROPPED, ITERATED, PUSHED, TESTED, Landing
+from dynajit.bytecode.landing import CONTAINED, DROPPED, INDEXED, ITERATED, TESTED, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
@@ -34,6 +34,7 @@ from dynajit.values.lookup import (
     bind,
     class_value,
     guard_missing,
+    has_odd_names,
     is_data_descriptor,
     is_trusted,
     lookup_type,
@@ -58,6 +59,8 @@ class InstanceDict(AttributeDict):
             real = _C.generic_getattr(owner.real_object, "__dict__", None)
             if not issubclass(type(real), dict):  # some classes written in C keep it to themselves
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the dictionary of {owner.describe()}")
+            if has_odd_names(real):
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{owner.describe()}, whose names are no strings")
         super().__init__(owner, owner.source, real)
         self.own_reading = isinstance(lookup_type(owner.cls, "__getattribute__")[0], types.FunctionType)
         if self.own_reading and owner.source is not None:
@@ -404,7 +407,7 @@ class ObjVal(Value):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self.special(tx, "__getitem__") is None:
             raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not subscriptable")
-        return self.call_special(tx, "__getitem__", key, direct=PUSHED)
+        return self.call_special(tx, "__getitem__", key, direct=INDEXED)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         self.call_special(tx, "__setitem__", key, value, direct=DROPPED)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import PUSHED, Landing
+from dynajit.bytecode.landing import OPERATED, Landing
 from dynajit.report import breaks
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
@@ -86,7 +86,7 @@ def unary(tx: Tracer, op: str, value: Value) -> Value:
     if isinstance(value, GraphArrayVal):
         return graph_arrays.operate(tx, function, [value])
     if isinstance(value, ObjVal):
-        return value.call_special(tx, method, direct=PUSHED)
+        return value.call_special(tx, method, direct=OPERATED)
     return tx.fold(function, [value])
 
 
@@ -194,6 +194,11 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
     )
 
 
+def _is_another_classes(found: object, kind: type) -> bool:
+    """Whether a method written in C will refuse instances of the class."""
+    return isinstance(found, types.WrapperDescriptorType) and not issubclass(kind, found.__objclass__)
+
+
 def _unless_declined(method: Value) -> Landing | None:
     """What an operator makes of what the method returns: that is its result, unless it is NotImplemented, which a
     method that never names that, nor asks another one by name, is taken not to return."""
@@ -202,7 +207,7 @@ def _unless_declined(method: Value) -> Landing | None:
         return None
     names = function.code.co_names
     declines = any(name in ("NotImplemented", "super") or name.startswith("__") for name in names)
-    return None if declines else PUSHED
+    return None if declines else OPERATED
 
 
 def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
@@ -469,7 +474,9 @@ def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: st
             result = tx.call(bound, [other], {}, None if inverted else _unless_declined(bound))
             if not (isinstance(result, ConstVal) and result.value is NotImplemented):
                 return ConstVal(not result.truth(tx)) if inverted else result
-        elif isinstance(owner, ObjVal) and owner.payload is None and found is not getattr(object, name):
+        elif isinstance(owner, ObjVal) and (
+            (owner.payload is None and found is not getattr(object, name)) or _is_another_classes(found, owner.cls)
+        ):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
     plain = payload_of(left), payload_of(right)
     if plain != (left, right):

@@ -1,5 +1,8 @@
 """A break inside of a method that no call names: two graphs, and whatever Python makes of the result afterwards."""
 
+# mypy: ignore-errors
+# (classes that a type checker is there to refuse)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -412,3 +415,59 @@ def consumed(x: Tensor, answer: Any) -> Any:
 
 def test_in_a_generator() -> None:
     assert_same(consumed, torch.randn(3), None)
+
+
+class Key:
+    """Its `__eq__` runs wherever a dictionary compares it: what it returns is nothing that an instruction pushes."""
+
+    def __hash__(self) -> int:
+        return hash("attribute")
+
+    def __eq__(self, other: object) -> Any:
+        print("eq")
+        return 0
+
+
+class Holder:
+    attribute = 1
+
+
+def odd_key(x: Tensor, answer: Any) -> Any:
+    holder = Holder()
+    holder.__dict__[Key()] = 0
+    return holder.attribute, x.sin(), {"attribute": 2}.get(Key()), [3].count(Key()), Key() in ["attribute"]
+
+
+def test_a_comparison_inside_of_another_instruction() -> None:
+    assert_same(odd_key, torch.randn(3), None)
+
+
+class Borrowed(int):
+    __eq__ = str.__eq__
+    __hash__ = int.__hash__
+
+
+def borrowed(x: Tensor, answer: Any) -> Any:
+    try:
+        return Borrowed(3) == Borrowed(3)
+    except TypeError as error:
+        return x.sin(), str(error)
+
+
+def test_a_comparison_of_another_class() -> None:
+    assert_same(borrowed, torch.randn(3), None)
+
+
+class Forward(torch.nn.Module):
+    @property
+    def forward(self) -> Any:
+        print("forward")
+        return torch.sin
+
+
+def forward_is_a_property(x: Tensor, module: Any) -> Any:
+    return module(x.cos()) + 1
+
+
+def test_a_module_whose_forward_is_a_property() -> None:
+    assert_same(forward_is_a_property, torch.randn(3), Forward())

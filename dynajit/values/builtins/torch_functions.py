@@ -199,7 +199,7 @@ def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> 
 def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
     """`module(x)` without hooks is `module.forward(x)`; with hooks torch's own code is traced."""
     assert isinstance(self, ObjVal)
-    real = self.real_object
+    real, direct = self.real_object, tx.take_direct()
     if (
         real is not None
         and self.source is not None
@@ -208,8 +208,8 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
         and not _written(tx, self, real)
     ):
         tx.guard(self.source, "NO_HOOKS")
-        return tx.call(self.getattr(tx, "forward"), args, kwargs, tx.take_direct())
-    return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, tx.take_direct())
+        return tx.call(self.getattr(tx, "forward"), args, kwargs, direct)
+    return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, direct)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
