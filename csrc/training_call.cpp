@@ -1,8 +1,9 @@
 /* TrainingCall: a compiled forward graph whose results have a gradient, computed by a compiled backward graph.
  *
  * In: both as callables, and what of the forward's results is whose. Out: a callable with the graph's inputs, and a node
- * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that mutate no
- * input and return no alias of one; torch's own wrapper does the others. */
+ * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that return no
+ * alias of an input, and write none but by themselves; torch's own wrapper does the others. Where the backward pass is to
+ * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
 #include "training_call.h"
 
 #include "dynajit.h"
@@ -40,6 +41,7 @@ struct TrainingCall {
     vectorcallfunc vectorcall;
     PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
     PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
+    PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
     std::vector<bool> *differentiable; /* of each return */
@@ -89,7 +91,7 @@ public:
     {
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
-            release_numbers();
+            release_objects();
             Py_DECREF(reinterpret_cast<PyObject *>(call_));
         }
     }
@@ -109,7 +111,16 @@ public:
         kept_.clear();
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
-            release_numbers();
+            release_objects();
+        }
+    }
+
+    /* The graph's inputs, for a backward pass that is to be differentiated. */
+    void keep_inputs(PyObject *const *args, Py_ssize_t count)
+    {
+        for (Py_ssize_t i = 0; i < count; i++) {
+            inputs_.push_back(Py_NewRef(args[i]));
+            versions_.push_back(version_of(args[i]));
         }
     }
 
@@ -144,10 +155,16 @@ public:
     {
         pybind11::gil_scoped_acquire gil;
         const bool create_graph = at::GradMode::is_enabled();
-        at::NoGradGuard no_grad;
         if (released_) {
             throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
         }
+        if (create_graph && inputs_are_unchanged()) {
+            variable_list found;
+            if (differentiate_again(gradients, found)) {
+                return found;
+            }
+        }
+        at::NoGradGuard no_grad;
         std::vector<PyObject *> arguments = push(gradients);
         HookRegion region;
         dj_hook_enter_off(&region);
@@ -165,12 +182,68 @@ public:
     }
 
 private:
-    void release_numbers()
+    void release_objects()
     {
-        for (PyObject *number : numbers_) {
-            Py_DECREF(number);
+        for (std::vector<PyObject *> *objects : {&numbers_, &inputs_}) {
+            std::vector<PyObject *> dying;
+            dying.swap(*objects); /* what dies may run Python */
+            for (PyObject *object : dying) {
+                Py_DECREF(object);
+            }
         }
-        numbers_.clear();
+    }
+
+    static int64_t version_of(PyObject *object)
+    {
+        if (!THPVariable_Check(object)) {
+            return 0;
+        }
+        const at::Tensor &tensor = THPVariable_Unpack(object);
+        return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+    }
+
+    bool inputs_are_unchanged() const
+    {
+        for (size_t i = 0; i < inputs_.size(); i++) {
+            if (version_of(inputs_[i]) != versions_[i]) {
+                return false;
+            }
+        }
+        return !inputs_.empty();
+    }
+
+    /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */
+    bool differentiate_again(const variable_list &gradients, variable_list &found)
+    {
+        PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(inputs_.size()));
+        PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
+        for (size_t i = 0; inputs != nullptr && i < inputs_.size(); i++) {
+            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), Py_NewRef(inputs_[i]));
+        }
+        for (size_t i = 0; given != nullptr && i < gradients.size(); i++) {
+            PyObject *gradient = gradients[i].defined() ? THPVariable_Wrap(gradients[i]) : Py_NewRef(Py_None);
+            PyTuple_SET_ITEM(given, static_cast<Py_ssize_t>(i), gradient);
+        }
+        PyObject *result = nullptr;
+        if (inputs != nullptr && given != nullptr) {
+            at::AutoGradMode grad(true);
+            HookRegion region;
+            dj_hook_enter_off(&region);
+            PyObject *arguments[] = {inputs, given};
+            result = PyObject_Vectorcall(call_->again, arguments, 2, nullptr);
+            dj_hook_leave(&region);
+        }
+        Py_XDECREF(inputs);
+        Py_XDECREF(given);
+        if (result == nullptr) {
+            throw_python();
+        }
+        const bool differentiated = result != Py_None;
+        if (differentiated) {
+            found = take(result);
+        }
+        Py_DECREF(result);
+        return differentiated;
     }
 
     std::vector<PyObject *> push(variable_list &gradients)
@@ -257,6 +330,8 @@ private:
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
     std::vector<PyObject *> numbers_;
+    std::vector<PyObject *> inputs_;
+    std::vector<int64_t> versions_; /* of the inputs, when the graph had run */
 };
 
 /* An output that is no view to autograd: what it is a view of is nobody's but the graph's. */
@@ -317,6 +392,9 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
     }
     if (any && returns != nullptr) {
         backward->save(PySequence_Fast_ITEMS(items) + n_returns, count - n_returns);
+        if (self->again != nullptr) {
+            backward->keep_inputs(args, n_args);
+        }
     }
     return returns;
 }
@@ -388,11 +466,11 @@ Layout layout_of(PyObject *given)
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward",        "backward", "n_saved", "n_checked",
-                                  "differentiable", "wanted",   "layouts", nullptr};
-    PyObject *forward, *backward, *differentiable, *wanted, *layouts;
+                                  "differentiable", "wanted",   "layouts", "again",     nullptr};
+    PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None;
     Py_ssize_t n_saved, n_checked;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO:TrainingCall", const_cast<char **>(names), &forward,
-                                     &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|O:TrainingCall", const_cast<char **>(names), &forward,
+                                     &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -402,6 +480,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = training_call;
     self->forward = Py_NewRef(forward);
     self->backward = Py_NewRef(backward);
+    self->again = again != Py_None ? Py_NewRef(again) : nullptr;
     self->n_saved = n_saved;
     self->n_checked = n_checked;
     self->differentiable = new std::vector<bool>();
@@ -421,6 +500,7 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->forward);
     Py_VISIT(self->backward);
+    Py_VISIT(self->again);
     return 0;
 }
 
@@ -429,6 +509,7 @@ int call_clear(PyObject *object)
     TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
     Py_CLEAR(self->forward);
     Py_CLEAR(self->backward);
+    Py_CLEAR(self->again);
     return 0;
 }
 
@@ -455,11 +536,12 @@ PyMemberDef call_members[] = {
 PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
-         "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts)\n--\n\n"
+         "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None)\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
-         "before backward.")},
+         "before backward. again(inputs, gradients) gives a differentiable gradient for each input where backward is "
+         "itself differentiated (create_graph), or None if it can't.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

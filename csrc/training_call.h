@@ -1,4 +1,4 @@
-/* Compiled training graphs as nodes of autograd's graph. */
+/* Ways into the module: compiled training graphs as nodes of autograd's graph, and what happens around graphs. */
 #ifndef DYNAJIT_TRAINING_CALL_H
 #define DYNAJIT_TRAINING_CALL_H
 
@@ -9,6 +9,7 @@ extern "C" {
 #endif
 
 int dj_training_call_init(PyObject *module);
+int dj_runtime_call_init(PyObject *module);
 
 #ifdef __cplusplus
 }

@@ -88,14 +88,15 @@ def asks_to_start_again(error: Exception) -> bool:
 
 def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
     """Of AOTAutograd's findings on a graph: which returns have a gradient; how many of the tensors saved for backward,
-    the last ones, are the graph's own; how many numbers are saved. None if inputs are mutated, if outputs alias, if
-    there are tensor subclasses, tokens or random states: whatever something has to be done about at each call."""
-    from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
+    the last ones, are the graph's own; how many numbers are saved. None if inputs are mutated in ways that the graph
+    itself does not see to, if outputs alias, if there are tensor subclasses, tokens or random states: whatever something
+    has to be done about at each call."""
+    from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta
 
     own = (OutputType.non_alias, OutputType.unsafe_view_alias)
     metas = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
     plain = (
-        not any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        not any(info.mutation_type is MutationType.MUTATED_OUT_GRAPH for info in metadata.input_info)
         and all(info.output_type in own for info in metadata.output_info)
         and all(type(meta) is PlainTensorMeta for meta in metas)
         and not metadata.num_intermediate_bases

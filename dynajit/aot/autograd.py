@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
 from dynajit.aot.contexts import memory_of, one_at_a_time, turns_gradients_on
-from dynajit.aot.double_backward import differentiable_twice
+from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.training import Part, without_wrapper
 
@@ -94,10 +94,16 @@ def _compile(
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
-    elif not turns_gradients_on(gm):  # then the mode at the call does not say which results have gradients
-        compiled = without_wrapper(context.fw_metadata, parts, len(example_inputs)) or compiled
     draws = any(map(_draws, gm.graph.nodes))
-    compiled = differentiable_twice(gm.forward, mutated, draws, _plain_outputs(context), compiled)
+    once = reason_against(mutated, draws, _plain_outputs(context))
+    own = None
+    if traced is gm and not turns_gradients_on(gm):  # else the mode at the call does not say which have gradients
+        again = None if once else Again(gm.forward)
+        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again)
+    if own is not None:
+        compiled = own
+    elif not once:
+        compiled = differentiable_twice(gm.forward, compiled)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
 
 

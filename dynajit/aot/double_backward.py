@@ -1,9 +1,10 @@
 """Backward passes that are to be differentiated again (`create_graph=True`).
 
 In:  the captured graph and what AOTAutograd made of it, whose backward is a compiled graph too, without a derivative.
-Out: the same callable; where the backward pass records a graph, it computes the gradients by running the captured graph
-     again, operator by operator, with autograd. Graphs that would not give the same values a second time keep
-     AOTAutograd's backward, which raises when it is differentiated.
+Out: gradients with a history where the backward pass records a graph, by running the captured graph again, operator
+     by operator, with autograd. Graphs that would not give the same values a second time keep AOTAutograd's backward,
+     which raises when it is differentiated. A `_C.TrainingCall` asks `Again` itself; `differentiable_twice` is for what
+     runs in torch's wrapper.
 """
 
 from __future__ import annotations
@@ -17,17 +18,13 @@ from dynajit import torch_compat
 from dynajit.report import logs
 
 
-def differentiable_twice(
-    forward: Callable[..., Any], mutated: Sequence[int], draws: bool, plain_outputs: bool, compiled: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`compiled` with gradients that can be differentiated.
+def reason_against(mutated: Sequence[int], draws: bool, plain_outputs: bool) -> str:
+    """Why gradients can't be differentiated again; empty if they can.
 
     Args:
-        forward: runs the captured graph operator by operator.
         mutated: positions of the inputs that the graph writes.
         draws: whether it draws random numbers.
         plain_outputs: whether no output shares memory with an input or another output.
-        compiled: what AOTAutograd returned.
     """
     reason = (
         ("it writes its inputs" if mutated else "")
@@ -37,24 +34,60 @@ def differentiable_twice(
     )
     if reason:
         logs.emit("aot_graphs", f"gradients can't be differentiated again: {reason}")
-        return compiled
+    return reason
+
+
+class Again:
+    """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any] | None:
+        """A gradient or None for each input; None if there are none to give. `gradients`: of all results, or of those
+        that have one."""
+        outputs = self.forward(*inputs)
+        if len(outputs) != len(gradients):
+            # a node of our own has no place for results without a gradient
+            outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
+        if len(outputs) != len(gradients):
+            return None
+        used = [
+            (output, grad)
+            for output, grad in zip(outputs, gradients, strict=True)
+            if grad is not None and isinstance(output, torch.Tensor) and output.requires_grad
+        ]
+        wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+        if not used or not wanted:
+            return None
+        results, given = [output for output, _ in used], [grad for _, grad in used]
+        found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
+        return [
+            next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs
+        ]
+
+
+def differentiable_twice(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, in torch's wrapper, with gradients that can be differentiated; `forward` runs the captured graph
+    operator by operator."""
+    again = Again(forward)
 
     def call(*inputs: Any) -> Any:
         outputs = compiled(*inputs)
         for output in outputs:
             if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-                output.grad_fn.register_hook(_Again(forward, inputs))
+                output.grad_fn.register_hook(_Hook(again, inputs))
                 break
         return outputs
 
     return call
 
 
-class _Again:
+class _Hook:
     """Called behind the compiled backward of one call of the graph, with what that was given and what it returned."""
 
-    def __init__(self, forward: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        self.forward = forward
+    def __init__(self, again: Again, inputs: tuple[Any, ...]) -> None:
+        self.again = again
         self.inputs: tuple[Any, ...] | None = inputs
         self.versions = _versions(inputs)
 
@@ -67,27 +100,13 @@ class _Again:
         tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
         if inputs is None or len(grad_inputs) != len(tensors) or self.versions != _versions(inputs):
             return None
-        outputs = self.forward(*inputs)
-        if len(outputs) != len(grad_outputs):
-            # a node of our own has no place for results without a gradient
-            outputs = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
-        if len(outputs) != len(grad_outputs):
+        found = self.again(inputs, grad_outputs)
+        if found is None:
             return None
-        used = [
-            (output, grad)
-            for output, grad in zip(outputs, grad_outputs, strict=True)
-            if grad is not None and isinstance(output, torch.Tensor) and output.requires_grad
-        ]
-        wanted = [value for value in tensors if value.requires_grad]
-        if not used or not wanted:
-            return None
-        found = iter(
-            torch.autograd.grad(
-                [output for output, _ in used], wanted, [grad for _, grad in used], create_graph=True, allow_unused=True
-            )
-        )
+        kept = [grad for value, grad in zip(inputs, found, strict=True) if isinstance(value, torch.Tensor)]
         return tuple(
-            next(found) if value.requires_grad else given for value, given in zip(tensors, grad_inputs, strict=True)
+            grad if value.requires_grad else given
+            for value, grad, given in zip(tensors, kept, grad_inputs, strict=True)
         )
 
 

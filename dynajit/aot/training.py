@@ -1,7 +1,8 @@
 """The common training graph, without torch's runtime wrapper.
 
 In:  what AOTAutograd found out of a graph, and both its parts compiled. Out: a `_C.TrainingCall`, or None where the
-graph mutates inputs, returns aliases, or does anything else that torch's own wrapper has to see to at each call.
+graph returns aliases, mutates inputs in ways that autograd hears of, or does anything else that torch's own wrapper has
+to see to at each call.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ class Part(NamedTuple):
     compiled: Callable[..., Any]
 
 
-def without_wrapper(metadata: Any, parts: Mapping[str, Part], n_inputs: int) -> Callable[..., Any] | None:
-    """The graph as a callable with its inputs and outputs, if it is of the common kind."""
+def without_wrapper(
+    metadata: Any, parts: Mapping[str, Part], n_inputs: int, again: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`: see `TrainingCall`."""
     if metadata is None or set(parts) != {"forward", "backward"}:
         return None
     found = torch_compat.plain_training(metadata)
@@ -54,6 +57,7 @@ def without_wrapper(metadata: Any, parts: Mapping[str, Part], n_inputs: int) -> 
         differentiable,
         [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)],
         layouts,  # type: ignore[arg-type]
+        again,
     )
 
 

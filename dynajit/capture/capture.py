@@ -67,6 +67,14 @@ class VariantData:
     eager: bool = False
 
 
+def _is_flat(compiled: Any) -> bool:
+    """Whether a compiled graph calls hardly any function written in Python."""
+    if isinstance(compiled, _C.RuntimeCall):
+        return _is_flat(compiled.compiled)
+    owner = getattr(compiled, "__self__", compiled)
+    return not isinstance(compiled, types.FunctionType) and isinstance(owner, (fx.GraphModule, _C.PlanExecutor))
+
+
 class BackendError(Exception):
     """The backend raised; carries what the message needs."""
 
@@ -521,10 +529,7 @@ class FrameCapture:
         if every:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
             compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
-        flat = not isinstance(compiled, types.FunctionType) and isinstance(
-            getattr(compiled, "__self__", compiled), (fx.GraphModule, _C.PlanExecutor)
-        )
-        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", flat)
+        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", _is_flat(compiled))
 
     def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         """The captured graph in the debug folder."""

@@ -17,6 +17,8 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.dropping import check_dropped
 from dynajit.values.mapping import DictVal
 
+MOST_AT_ONCE = 64
+
 
 class AttributeDict(DictVal):
     """The attributes of `owner`; without a real dictionary those of an object made while tracing."""
@@ -134,6 +136,18 @@ class AttributeDict(DictVal):
     def fill_owner(self, out: Any) -> None:
         """Give the owner, made just now, its attributes."""
         if not self.entries:
+            return
+        names = [key.const() if key.is_const() else None for key, _ in self.entries.values()]
+        if len(names) <= MOST_AT_ONCE and all(type(name) is str for name in names):
+
+            def push_all() -> None:
+                out.push(self.owner)
+                for name, (_, value) in zip(names, self.entries.values(), strict=True):
+                    out.const(name)
+                    out.push(value)
+
+            out.call_const(_C.fill_attributes, push_all, 1 + 2 * len(names))
+            out.emit.pop_top()
             return
 
         def push() -> None:

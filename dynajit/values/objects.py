@@ -511,9 +511,9 @@ def maker(cls: type) -> Callable[..., Any]:
     """The C `__new__` that makes a bare instance."""
     for base in cls.__mro__:
         new = namespace_of(base).get("__new__")
-        if isinstance(new, types.BuiltinMethodType):  # a function stands there too, where somebody assigned it
+        if isinstance(new, types.BuiltinMethodType) and base is not object:  # functions stand there too, if assigned
             return new
-    return object.__new__
+    return _C.bare_object
 
 
 def _is_itself(value: Value) -> bool:

@@ -133,6 +133,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
+    if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
     if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
     if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:

@@ -52,7 +52,6 @@ CONSTANT_ATTRIBUTES = frozenset(
         "is_mtia",
         "is_maia",
         "names",
-        "_is_view",
     }
 )
 CONSTANT_METHODS = frozenset(

@@ -168,8 +168,11 @@ def _has_history(obj: torch.Tensor) -> bool:
 
 def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     """The graph computes on the object itself, with `__torch_function__` off."""
-    with torch._C.DisableTorchFunction():
-        plain = _tensor(tx, obj, source)
+    try:
+        with torch._C.DisableTorchFunction():
+            plain = _tensor(tx, obj, source)
+    except Exception as error:  # whatever code of the class, asked for its metadata, raises
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"its class raises {type(error).__name__}")
     if not isinstance(plain, TensorVal):
         return plain
     plain.kind = torch.Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import threading
 import warnings
 import weakref
@@ -298,3 +299,58 @@ def test_mutated_inputs_and_views_keep_torchs_wrapper() -> None:
         (y.sum() + row.sum()).backward()
         found.append((x.grad, state))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_buffers_that_the_graph_writes(backend: str) -> None:
+    """Batch norm's running statistics are written by the graph itself, and need no wrapper of torch's."""
+    compiled, module = both(backend, nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()))
+    for _ in range(3):
+        x = torch.randn(2, 3, 6, 6)
+        out = compiled(x)
+        assert out.grad_fn.name() == NAME
+        for net, result in ((compiled, out), (module, module(x))):
+            net.zero_grad()
+            result.pow(2).sum().backward()
+    for got, expected in zip(compiled.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, expected.grad, rtol=1e-4, atol=1e-4)
+    for got, expected in zip(compiled.buffers(), module.buffers(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_differentiated_again_or_not_after_a_write() -> None:
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.tanh(x @ w).pow(2), (x @ w).argmax(), x.sum()
+
+    compiled = dynajit.compile(fn, backend="codegen")
+    for write in (False, True):
+        found = []
+        for run in (fn, compiled):
+            torch.manual_seed(0)
+            x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2, requires_grad=True)
+            y, _, total = run(x, w)
+            if write:
+                with torch.no_grad():
+                    x.mul_(2)
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    torch.autograd.grad(y.sum() + total, [w], create_graph=True)
+                continue
+            (slope,) = torch.autograd.grad(y.sum() + 2 * total, [x], create_graph=True)
+            assert slope.grad_fn is not None
+            slope.pow(2).sum().backward()
+            found.append((slope.detach(), x.grad, w.grad))
+        for got, expected in zip(*found, strict=True) if found else ():
+            torch.testing.assert_close(got, expected)
+
+
+def test_no_hook_and_no_python_in_a_call() -> None:
+    compiled, _ = both("codegen")
+    x = torch.randn(3, 8)
+    compiled(x)[0].sum().backward()
+    names: list[str] = []
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        compiled(x)
+    finally:
+        sys.setprofile(None)
+    assert len(names) == 1  # the replacement code

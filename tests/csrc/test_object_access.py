@@ -3,6 +3,7 @@
 from collections import OrderedDict
 
 import pytest
+import torch
 
 from dynajit import _C
 
@@ -126,3 +127,51 @@ def test_dict_key():
     for index in (2, -1, 100):
         with pytest.raises(IndexError):
             _C.dict_key({"x": 1, "y": 2}, index)
+
+
+def test_fill_attributes_asks_no_setter():
+    class Plain:
+        pass
+
+    class Strict:
+        @property
+        def total(self):
+            raise AssertionError("the property ran")
+
+        def __setattr__(self, name, value):
+            raise AssertionError("__setattr__ ran")
+
+    for cls in (Plain, Strict):
+        made = _C.bare_object(cls)
+        _C.fill_attributes(made, "b", 1, "total", 2, "a", made)
+        assert type(made) is cls
+        assert list(vars(made).items()) == [("b", 1), ("total", 2), ("a", made)]
+    with pytest.raises(TypeError):
+        _C.fill_attributes(Plain(), "a")
+    with pytest.raises(TypeError):
+        _C.bare_object(3)
+
+
+def test_runtime_call_sees_overlap():
+    seen = []
+    call = _C.RuntimeCall(lambda *args: seen.append("compiled"), lambda *args: seen.append("eager"), [1])
+    t = torch.arange(12.0)
+    for first, second in (
+        (t[:4], t[4:8]),
+        (t[:4], t[4:8]),
+        (t[:5], t[4:8]),
+        (t[:4], t[4:8]),
+        (t[8:], t[4:8]),
+        (t[::3], t[1::3]),  # take turns in memory
+        (t[:0], t[:4]),
+        (3, t[:4]),
+        (t.view(3, 4)[:, 1], t[10:]),
+    ):
+        call(first, second)
+    assert seen == ["compiled", "compiled", "eager", "compiled", "compiled", "eager", "compiled", "compiled", "compiled"]
+    call = _C.RuntimeCall(lambda: seen.append(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype), no_autocast=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        call()
+    assert seen[-1] is torch.float32
+    with pytest.raises(ValueError):
+        _C.RuntimeCall(print, print, [-1])

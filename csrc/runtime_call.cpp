@@ -1,0 +1,231 @@
+/* RuntimeCall: what has to happen around a compiled graph at each call, without Python.
+ *
+ * In: the compiled graph as a callable; another that runs the graph operator by operator, and which inputs the graph writes;
+ * whether autocast is off inside. Out: a callable with the same inputs. Where the memory of a written input overlaps
+ * another input's, which a functional graph has no notion of, the graph is run operator by operator. */
+#include "training_call.h"
+
+#include "dynajit.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <structmember.h>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace {
+
+/* Where an input's elements lie: from the first to behind the last, so that tensors whose elements take turns in memory
+ * count as overlapping. */
+struct Range {
+    const char *start;
+    const char *end;
+    bool written;
+
+    bool operator==(const Range &other) const
+    {
+        return start == other.start && end == other.end;
+    }
+};
+
+struct RuntimeCall {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *compiled;
+    PyObject *eager; /* or NULL: nothing is written */
+    bool no_autocast;
+    std::vector<bool> *written;  /* of each input; those behind the last written one may be missing */
+    std::vector<Range> *ranges;  /* of the call at hand */
+    std::vector<Range> *distinct; /* ranges that were found not to overlap */
+};
+
+bool range_of(const at::Tensor &tensor, Range *range)
+{
+    const c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
+    if (impl->layout() != at::kStrided || !impl->has_storage() || impl->has_symbolic_sizes_strides()
+        || impl->key_set().has(c10::DispatchKey::Python) || impl->numel() == 0) {
+        return false;
+    }
+    int64_t last = 0;
+    const c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
+    for (size_t i = 0; i < sizes.size(); i++) {
+        last += (sizes[i] - 1) * strides[i];
+    }
+    range->start = static_cast<const char *>(impl->storage().data())
+                 + impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+    range->end = range->start + (last + 1) * static_cast<int64_t>(impl->itemsize());
+    return true;
+}
+
+void read_ranges(RuntimeCall *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    self->ranges->clear();
+    for (Py_ssize_t i = 0; i < n_args; i++) {
+        Range range{};
+        if (THPVariable_Check(args[i]) && range_of(THPVariable_Unpack(args[i]), &range)) {
+            range.written = static_cast<size_t>(i) < self->written->size() && (*self->written)[static_cast<size_t>(i)];
+            self->ranges->push_back(range);
+        }
+    }
+}
+
+bool any_overlap(std::vector<Range> ranges)
+{
+    std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) { return a.start < b.start; });
+    const char *end_of_any = nullptr, *end_of_written = nullptr;
+    for (const Range &range : ranges) {
+        if (range.start < end_of_written || (range.written && range.start < end_of_any)) {
+            return true;
+        }
+        end_of_any = std::max(end_of_any, range.end);
+        if (range.written) {
+            end_of_written = std::max(end_of_written, range.end);
+        }
+    }
+    return false;
+}
+
+bool inputs_overlap(RuntimeCall *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    read_ranges(self, args, n_args);
+    if (*self->ranges == *self->distinct) {
+        return false; /* as in the last call */
+    }
+    if (any_overlap(*self->ranges)) {
+        return true;
+    }
+    std::swap(self->ranges, self->distinct);
+    return false;
+}
+
+PyObject *runtime_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
+    if (self->eager != nullptr && inputs_overlap(self, args, PyVectorcall_NARGS(nargsf))) {
+        return PyObject_Vectorcall(self->eager, args, nargsf, kwnames);
+    }
+    if (!self->no_autocast) {
+        return PyObject_Vectorcall(self->compiled, args, nargsf, kwnames);
+    }
+    const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+    return PyObject_Vectorcall(self->compiled, args, nargsf, kwnames);
+}
+
+/* ---- building ---- */
+
+bool read_written(PyObject *given, std::vector<bool> *written)
+{
+    PyObject *items = PySequence_Fast(given, "a sequence of positions is needed");
+    for (Py_ssize_t i = 0; items != nullptr && i < PySequence_Fast_GET_SIZE(items); i++) {
+        const Py_ssize_t place = PyLong_AsSsize_t(PySequence_Fast_GET_ITEM(items, i));
+        if (place < 0) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "positions of inputs are not negative");
+            }
+            break;
+        }
+        written->resize(std::max(written->size(), static_cast<size_t>(place) + 1));
+        (*written)[static_cast<size_t>(place)] = true;
+    }
+    Py_XDECREF(items);
+    return !PyErr_Occurred();
+}
+
+PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static const char *names[] = {"compiled", "eager", "written", "no_autocast", nullptr};
+    PyObject *compiled, *eager = Py_None, *written = nullptr;
+    int no_autocast = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOp:RuntimeCall", const_cast<char **>(names), &compiled, &eager,
+                                     &written, &no_autocast)) {
+        return nullptr;
+    }
+    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(type->tp_alloc(type, 0));
+    if (self == nullptr) {
+        return nullptr;
+    }
+    self->vectorcall = runtime_call;
+    self->compiled = Py_NewRef(compiled);
+    self->eager = eager != Py_None ? Py_NewRef(eager) : nullptr;
+    self->no_autocast = no_autocast != 0;
+    self->written = new std::vector<bool>();
+    self->ranges = new std::vector<Range>();
+    self->distinct = new std::vector<Range>();
+    if (written != nullptr && !read_written(written, self->written)) {
+        Py_CLEAR(self);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+int call_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->compiled);
+    Py_VISIT(self->eager);
+    return 0;
+}
+
+int call_clear(PyObject *object)
+{
+    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
+    Py_CLEAR(self->compiled);
+    Py_CLEAR(self->eager);
+    return 0;
+}
+
+void call_dealloc(PyObject *object)
+{
+    RuntimeCall *self = reinterpret_cast<RuntimeCall *>(object);
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    call_clear(object);
+    delete self->written;
+    delete self->ranges;
+    delete self->distinct;
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMemberDef call_members[] = {
+    {"compiled", T_OBJECT, offsetof(RuntimeCall, compiled), READONLY, "The compiled graph."},
+    {"eager", T_OBJECT, offsetof(RuntimeCall, eager), READONLY, "Runs the graph where inputs overlap, or None."},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(RuntimeCall, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot call_slots[] = {
+    {Py_tp_doc, const_cast<char *>(
+                    "RuntimeCall(compiled, eager=None, written=(), no_autocast=False)\n--\n\n"
+                    "Calls `compiled`; `eager` instead where the memory of an input in `written` overlaps another's.")},
+    {Py_tp_new, reinterpret_cast<void *>(call_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(call_clear)},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_members, call_members},
+    {0, nullptr},
+};
+
+PyType_Spec call_spec = {
+    "dynajit._C.RuntimeCall",
+    sizeof(RuntimeCall),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    call_slots,
+};
+
+} // namespace
+
+int dj_runtime_call_init(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &call_spec, nullptr);
+    int status = type != nullptr ? PyModule_AddType(module, reinterpret_cast<PyTypeObject *>(type)) : -1;
+    Py_XDECREF(type);
+    return status;
+}
