@@ -89,8 +89,8 @@ def asks_to_start_again(error: Exception) -> bool:
 def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
     """Of AOTAutograd's findings on a graph: which returns have a gradient; how many of the tensors saved for backward,
     the last ones, are the graph's own; how many numbers are saved. None if inputs are mutated in ways that the graph
-    itself does not see to, if outputs alias, if there are tensor subclasses, tokens or random states: whatever something
-    has to be done about at each call."""
+    itself does not see to, if outputs alias, if there are tensor subclasses, tokens or random states: whatever
+    something has to be done about at each call."""
     from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta
 
     own = (OutputType.non_alias, OutputType.unsafe_view_alias)

@@ -62,9 +62,7 @@ class Again:
             return None
         results, given = [output for output, _ in used], [grad for _, grad in used]
         found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
-        return [
-            next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs
-        ]
+        return [next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs]
 
 
 def differentiable_twice(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
