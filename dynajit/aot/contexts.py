@@ -175,6 +175,9 @@ def _first(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [part for part in members if isinstance(part, torch.fx.Node)]
 
 
+_MAKE_LEAVES = {("call_method", "requires_grad_"), ("call_function", torch.nn.Parameter)}
+
+
 def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
     """Why tracing the graph to ATen operations would lose something, or None."""
     if mixes_autocast_dtypes(gm):
@@ -194,7 +197,7 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
             return "it enters inference mode on its way"
         if node.target is torch._C._set_grad_enabled and node.args[0] is not False and _returns_views(gm):
             return "it turns gradients on and returns views of its inputs, which know the mode that they were made in"
-        if node.op == "call_method" and node.target == "requires_grad_" and not has_levels(gm):
+        if (node.op, node.target) in _MAKE_LEAVES and not has_levels(gm):
             return "it makes leaves of the autograd graph"
     return None
 

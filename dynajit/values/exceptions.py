@@ -171,8 +171,9 @@ def traceback_of(tx: Tracer, error: Value) -> Value:
 
 
 def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object], slots: dict[str, Value]) -> Raised:
-    """A `Raised` with an exception of builtin class made by a model; `slots` are its own attributes."""
-    made = ExceptionVal(kind, [tx.from_real(arg) for arg in args])
+    """A `Raised` with an exception of builtin class made by a model, whose arguments are models or plain objects;
+    `slots` are its own attributes."""
+    made = ExceptionVal(kind, [arg if isinstance(arg, Value) else tx.from_real(arg) for arg in args])
     made.slots.update(slots)
     return Raised(made)
 

@@ -184,7 +184,7 @@ class DictVal(Value):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         found = self.lookup(tx, key)
         if found is None:
-            raise tx.raised(KeyError, key.real() if key.is_const() else key.describe())
+            raise tx.raised(KeyError, key)
         return found
 
     def getattr(self, tx: Tracer, name: str) -> Value:
@@ -380,7 +380,7 @@ class DictViewVal(Value):
         self.what = what
 
     def py_type(self) -> type:
-        return type(getattr({}, self.what)())
+        return type(getattr(self.mapping.kind(), self.what)())
 
     def iterate(self, tx: Tracer) -> Value:
         return DictIterator(self.mapping, self.what)
@@ -411,7 +411,7 @@ class DictViewVal(Value):
         return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(getattr(dict, self.what), lambda: out.push(self.mapping), 1)
+        out.call_const(getattr(self.mapping.kind, self.what), lambda: out.push(self.mapping), 1)
 
 
 class SetVal(Value):
@@ -422,6 +422,7 @@ class SetVal(Value):
         self.source = source
         self.entries: dict[Any, Value] = {}
         self.removals = 0
+        self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
 
     @staticmethod
     def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
@@ -463,7 +464,8 @@ class SetVal(Value):
 
     def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
         tx.journal.changes += 1
-        tx.journal.set_attr(self, "removals", self.removals + 1)
+        if not self.entries.keys() <= entries.keys():
+            tx.journal.set_attr(self, "removals", self.removals + 1)
         if self.source is not None:
             tx.journal.touch(self)
         tx.journal.replace_all(self.entries, entries)
@@ -686,8 +688,26 @@ def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
 @set_method
 def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
     if not self.contains(tx, item):
-        raise tx.raised(KeyError, item.real() if item.is_const() else item.describe())
+        raise tx.raised(KeyError, item)
     return set_discard(tx, self, item)
+
+
+@set_method
+def set_pop(tx: Tracer, self: SetVal) -> Value:
+    """What a set gives up first is what iteration gives first; after that, what is next in the same order."""
+    if not self.entries:
+        raise tx.raised(KeyError, "pop from an empty set")
+    order = self.popping
+    if order is None:
+        if len(self.entries) > 1 and (self.source is not None or self.removals):
+            self.unsupported("pop(), which takes some item,")
+        order = [item.hash_key(tx) for item in self.ordered()]
+    elif set(order) != set(self.entries):
+        self.unsupported("pop() after items were added or removed")
+    popped = self.entries[order[0]]
+    self.replace(tx, {key: value for key, value in self.entries.items() if key != order[0]})
+    tx.journal.set_attr(self, "popping", order[1:])
+    return popped
 
 
 @set_method

@@ -194,7 +194,7 @@ class TensorVal(Value):
                 return answer
         if name in self.attrs:
             return self.attrs[name]
-        if name in CONSTANT_ATTRIBUTES:
+        if name in CONSTANT_ATTRIBUTES and hasattr(_BASE, name):
             return tx.from_real(getattr(self.fake, name))
         if name == "shape":
             return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
@@ -206,6 +206,8 @@ class TensorVal(Value):
             return self._grad(tx)
         if name == "is_leaf":
             return self._is_leaf()
+        if name == "grad_fn" and self._is_leaf().const():
+            return ConstVal(None)
         if name == "retains_grad":
             if self.source is not None and self.fake.requires_grad:
                 raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "retains_grad of an input that requires grad")

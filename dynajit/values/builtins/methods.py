@@ -127,7 +127,7 @@ def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
 def defaultdict_missing(tx: Tracer, self: Value, key: Value) -> Value:
     factory = self.getattr(tx, "default_factory")
     if isinstance(factory, ConstVal) and factory.value is None:
-        raise tx.raised(KeyError, key.describe())
+        raise tx.raised(KeyError, key)
     made = tx.call(factory, [], {})
     self.setitem(tx, key, made)
     return made

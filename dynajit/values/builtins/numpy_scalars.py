@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 import torch
 
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values import arrays, graph_arrays
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -22,6 +23,36 @@ def _register(kind: Any) -> None:
 
 for _kind in arrays.SCALARS:
     _register(_kind)
+
+
+def _register_information(kind: Any) -> None:
+    @constructor(kind)
+    def model(tx: Tracer, about: Value) -> Value:
+        """What is said of a dtype: an object that says the same for as long as the process lives."""
+        known = about.array if isinstance(about, arrays.ArrayVal) else about.real()
+        try:
+            made = kind(known)
+        except (TypeError, ValueError) as error:
+            raise tx.raised(type(error), *error.args) from None
+        return tx.wrap(made, ConstSource(made, f"numpy.{kind.__name__}({known})"))
+
+
+for _kind in (numpy.dtype, numpy.finfo, numpy.iinfo):
+    _register_information(_kind)
+
+
+def _register_limit(kind: Any, name: str) -> None:
+    @builtin(vars(kind)[name].fget)
+    def model(tx: Tracer, information: Value) -> Value:
+        known = information.real()
+        tx.guard(information.source, "ID", known)
+        return tx.from_real(getattr(known, name))
+
+
+for _kind in (numpy.finfo, numpy.iinfo):
+    for _name, _found in vars(_kind).items():
+        if isinstance(_found, property):
+            _register_limit(_kind, _name)
 
 
 @builtin(torch.Tensor.numpy, torch.Tensor.__array__)

@@ -360,7 +360,7 @@ def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
     except Exhausted as end:
         if default is not None:
             return default
-        raise tx.raised(StopIteration, *(() if is_none(end.value) else (end.value.const(),))) from None  # type: ignore[union-attr]
+        raise tx.raised(StopIteration, *(() if is_none(end.value) else (end.value,))) from None
 
 
 def as_iterator(tx: Tracer, value: Value) -> IteratorVal:
@@ -395,6 +395,8 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
         return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
     if isinstance(sequence, ConstVal) and type(sequence.value) is range:
         return ConstIterator(sequence.value[::-1])
+    if isinstance(sequence, TensorVal):
+        return sequence.call_method(tx, "__reversed__", [], {})
     return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
 
 
@@ -614,6 +616,9 @@ def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
 def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return operators.user_binary(tx, "divmod()", "divmod", False, left, right)
+    if isinstance(left, TensorVal) or isinstance(right, TensorVal):
+        names = [side.py_type().__name__ for side in (left, right)]
+        raise tx.raised(TypeError, f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'")
     return tx.new_tuple([operators.binary(tx, "//", left, right), operators.binary(tx, "%", left, right)])
 
 

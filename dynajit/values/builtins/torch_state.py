@@ -175,23 +175,28 @@ def _same_answer(function: Callable[[], Any], expected: Any, _: object) -> bool:
     return bool(function() == expected)
 
 
-def _reads_unguarded(*names: str) -> None:
-    """Functions of torch._C that say how backends are set up; the answer is guarded by asking again."""
-    for name in names:
-        function = getattr(torch._C, name, None)
-        if function is None:
-            continue
+def _asks(*functions: Callable[[], Any]) -> None:
+    """Functions that say how torch is set up; the answer is guarded by asking again."""
+    for function in functions:
 
         def model(tx: Tracer, function: Any = function) -> Value:
             found = function()
             known = functools.partial(_same_answer, function, found)
-            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, f"torch._C.{function.__name__}() is {found}")
+            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, f"{function.__name__}() is {found}")
             return tx.from_real(found)
 
         builtin(function)(model)
 
 
+def _reads_unguarded(*names: str) -> None:
+    """Functions of torch._C, where this build has them, that `_asks` is for."""
+    _asks(*(getattr(torch._C, name) for name in names if hasattr(torch._C, name)))
+
+
 _reads_unguarded(
+    "_are_functorch_transforms_active",
+    "_mps_is_available",
+    "_accelerator_getAccelerator",
     "_get_cudnn_benchmark",
     "_get_cudnn_deterministic",
     "_get_cudnn_allow_tf32",
@@ -281,7 +286,25 @@ _constant(
     _JIT.is_tracing,
     torch._jit_internal.is_scripting,
     torch._C._is_tracing,
+    torch.onnx.is_in_onnx_export,
+    torch.fx._symbolic_trace.is_fx_tracing,
 )
+_asks(torch.distributed.is_available, _AUTOGRAD._is_checkpoint_valid)
+if torch.distributed.is_available():
+    _asks(torch.distributed.is_initialized)
+
+
+@builtin(_JIT.annotate)
+def jit_annotate(tx: Tracer, the_type: Value, the_value: Value) -> Value:
+    """Says a type to torch.jit, and is its second argument."""
+    return the_value
+
+
+@builtin(_JIT._unwrap_optional)
+def jit_unwrap_optional(tx: Tracer, x: Value) -> Value:
+    if isinstance(x, ConstVal) and x.value is None:
+        raise tx.raised(AssertionError, "Unwrapping null optional")
+    return x
 _constant(None, torch._C._get_tracing_state, torch._C._log_api_usage_once)
 
 

@@ -1,0 +1,124 @@
+"""Making tensors of Python's data: `torch.tensor` of lists that hold tensors, torch's old constructors, Parameter.
+
+In: what the program gives a class or `torch.tensor`. Out: operations that a graph can hold. What makes tensors of plain
+numbers by an ordinary function of torch's needs no model. One more constructor: a function behind `@constructor`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.registry import builtin, constructor
+from dynajit.values.constant import ConstVal
+from dynajit.values.sequence import SequenceVal, TupleVal
+from dynajit.values.tensor import TensorVal
+
+_NUMBERS = (bool, int, float)
+
+
+# ------------------------------------------------------------------------------------------------ torch.tensor
+
+
+@builtin(torch.tensor)
+def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+    """Of nested lists with single numbers that the graph computes among others: these stacked."""
+    if isinstance(data, SequenceVal) and not tx.function_modes and not args and kwargs.keys() <= {"dtype"}:
+        shape, leaves = _nested(tx, data)
+        if any(isinstance(leaf, TensorVal) for leaf in leaves):
+            given = kwargs.get("dtype")
+            return _stacked(tx, shape, leaves, None if given is None else given.const())
+    return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs)
+
+
+def _nested(tx: Tracer, data: SequenceVal) -> tuple[list[int], list[Value]]:
+    """Shape and numbers of nested sequences, or no numbers if there is no such shape."""
+    items = data.values(tx)
+    if not any(isinstance(item, SequenceVal) for item in items):
+        return [len(items)], list(items)
+    found = [_nested(tx, item) if isinstance(item, SequenceVal) else ([], []) for item in items]
+    if any(shape != found[0][0] or not leaves for shape, leaves in found):
+        return [], []
+    return [len(items), *found[0][0]], [leaf for _, leaves in found for leaf in leaves]
+
+
+def _stacked(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtype: torch.dtype | None) -> Value:
+    dtypes = list(_dtypes(leaves))
+    found = functools.reduce(torch.promote_types, dtypes) if dtype is None else dtype
+    exact = found.is_floating_point or all(each is found for each in dtypes)
+    if not exact:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a tensor of {found} of numbers of other dtypes")
+    named: dict[str, Value] = {"dtype": ConstVal(found)}
+    parts = []
+    for leaf in leaves:
+        if isinstance(leaf, TensorVal):
+            parts.append(tx.torch_op("call_method", "to", [leaf, ConstVal(found)], {}))
+        else:
+            parts.append(tx.torch_op("call_function", torch.tensor, [leaf], named))
+    flat = tx.torch_op("call_function", torch.stack, [tx.new_list(parts)], {})
+    return tx.torch_op("call_method", "view", [flat, *map(ConstVal, shape)], {})
+
+
+def _dtypes(leaves: Sequence[Value]) -> Iterator[torch.dtype]:
+    """What torch takes each number for."""
+    for leaf in leaves:
+        if isinstance(leaf, TensorVal):
+            if leaf.fake.dim() or leaf.fake.device.type != "cpu" or leaf.fake.requires_grad:
+                # read one by one: rows, copies from another device, a warning that gradients are lost
+                raise GraphBreak(breaks.DATA_DEPENDENT, f"torch.tensor() of a list with {leaf.describe()}")
+            yield leaf.fake.dtype
+        elif leaf.py_type() in _NUMBERS:
+            yield torch.get_default_dtype() if leaf.py_type() is float else torch.tensor(leaf.py_type()(0)).dtype
+        else:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"torch.tensor() of a list with {leaf.describe()}")
+
+
+# ------------------------------------------------------------------------------------------------ torch.FloatTensor
+
+
+def _old_constructor(cls: Any) -> None:
+    @constructor(cls)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        """Sizes make a tensor that nobody has filled, a sequence one of its numbers."""
+        dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
+        if kwargs or tx.function_modes or tx.caller_module().startswith("torch."):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} with options")
+        named: dict[str, Value] = {"dtype": ConstVal(dtype), "device": ConstVal(torch.device("cpu"))}
+        first = args[0] if args else ConstVal(0)
+        if isinstance(first, TupleVal) and first.kind is torch.Size and len(args) == 1:
+            return tx.torch_op("call_function", torch.empty, [first], named)
+        if all(arg.py_type() is int for arg in (first, *args)):
+            return tx.torch_op("call_function", torch.empty, list(args) or [first], named)
+        if isinstance(first, SequenceVal) and len(args) == 1:
+            _, leaves = _nested(tx, first)
+            kinds = (bool, int, float) if dtype.is_floating_point else (bool,) if dtype is torch.bool else (int,)
+            if all(leaf.py_type() in kinds for leaf in leaves) and (leaves or not first.values(tx)):
+                return tx.torch_op("call_function", torch.tensor, [first], named)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} of {first.describe()}")
+
+
+_NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+for _class in (torch.Tensor, *(getattr(torch, f"{name}Tensor") for name in _NAMES)):
+    _old_constructor(_class)
+
+
+# ------------------------------------------------------------------------------------------------ parameters
+
+
+@constructor(torch.nn.Parameter)
+def parameter(tx: Tracer, data: Value | None = None, requires_grad: Value | None = None) -> Value:
+    """A leaf that shares the memory of a plain tensor."""
+    if not isinstance(data, TensorVal) or data.kind not in (torch.Tensor, torch.nn.Parameter) or tx.function_modes:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "making a Parameter")
+    flag = requires_grad.truth(tx) if requires_grad is not None else True
+    if flag and not (data.fake.is_floating_point() or data.fake.is_complex()):
+        raise GraphBreak(breaks.OP_RAISES, f"a Parameter of a tensor of dtype {data.fake.dtype}")
+    made = tx.torch_op("call_function", torch.nn.Parameter, [data, ConstVal(flag)], {})
+    assert isinstance(made, TensorVal)
+    made.kind = torch.nn.Parameter
+    return made
