@@ -7,6 +7,7 @@ torch runs. One more difference: a function here, named for what it does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import threading
 import weakref
@@ -145,3 +146,9 @@ def _forget_text(filename: str) -> None:
     loader = getattr(torch.fx.graph_module, "_loader", None)
     getattr(loader, "eval_cache", {}).pop(filename, None)
     linecache.cache.pop(filename, None)
+
+
+@functools.cache
+def foreach_returns_what_it_writes() -> bool:
+    """Whether `torch._foreach_add_(tensors, 1)` and its like return the list; else None."""
+    return torch._foreach_zero_([torch.zeros(1)]) is not None  # type: ignore[func-returns-value]

@@ -212,8 +212,13 @@ class Interpreter(Calls):
         return True, result
 
     def throw_into_generator(self, frame: SymFrame, error: Value) -> tuple[bool, Value]:
-        frame.stack.append(ConstVal(None))
-        self.enter_handler(frame, frame.current, Raised(error))
+        try:
+            yielded = opcodes_control.throw_into_delegate(self, frame, error)
+            if yielded is not None:
+                return False, yielded
+        except Raised as raised_there:
+            frame.stack.append(ConstVal(None))
+            self.enter_handler(frame, frame.current, raised_there)
         result = self.run(frame)
         if isinstance(result, Yielded):
             return False, result.value

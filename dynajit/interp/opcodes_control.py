@@ -309,9 +309,45 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
         else:
             frame.push(receiver.call_method(tx, "send", [sent], {}))
     except Exhausted as end:
+        value = end.value or ConstVal(None)
+    except Raised as end:
+        if _is_none(sent) or not issubclass(end.value.py_type(), StopIteration):
+            raise
+        value = end.value.getattr(tx, "value")
+    else:
+        return
+    frame.pop()
+    frame.push(value)
+    frame.ip = instr.target  # type: ignore[assignment]
+
+
+def throw_into_delegate(tx: Any, frame: SymFrame, error: Value) -> Value | None:
+    """What `throw` gives in a generator that is suspended in a `yield from`: the other iterator gets the exception.
+
+    Returns what that yields, or None: it has returned, and the generator goes on. Raises what the generator gets.
+    """
+    before = frame.current.index - 1
+    while before >= 0 and frame.instrs[before].op == "NOP":
+        before -= 1
+    if before < 0 or frame.instrs[before].op != "SEND":
+        raise Raised(error)
+    receiver = frame.stack[-1]
+    if issubclass(error.py_type(), GeneratorExit):
+        if tx.has_attribute(receiver, "close"):
+            receiver.call_method(tx, "close", [], {})
+        raise Raised(error)
+    if not tx.has_attribute(receiver, "throw"):
+        raise Raised(error)
+    try:
+        yielded: Value = receiver.call_method(tx, "throw", [error], {})
+    except Raised as end:
+        if not issubclass(end.value.py_type(), StopIteration):
+            raise
         frame.pop()
-        frame.push(end.value or ConstVal(None))
-        frame.ip = instr.target  # type: ignore[assignment]
+        frame.push(end.value.getattr(tx, "value"))
+        frame.ip = frame.instrs[before].target  # type: ignore[assignment]
+        return None
+    return yielded
 
 
 @opcode("END_FOR", simple=True)

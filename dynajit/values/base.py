@@ -41,11 +41,15 @@ class Raised(Exception):
 
 
 class Exhausted(Exception):
-    """An iterator's model has no further item (the traced program does not see this as an exception)."""
+    """An iterator's model has no further item (the traced program does not see this as an exception).
 
-    def __init__(self, value: Value | None = None) -> None:
+    `raised`: the StopIteration of an iterator of the program's, for those who ask it by `next`.
+    """
+
+    def __init__(self, value: Value | None = None, raised: Raised | None = None) -> None:
         super().__init__()
         self.value = value
+        self.raised = raised
 
 
 class Tracer(Protocol):

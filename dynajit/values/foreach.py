@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynajit import torch_compat
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.sequence import ListVal, SequenceVal
+from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.tensor import TensorVal
 
+_WITH_NUMBER = {f"_foreach_{name}": name for name in ("lerp", "lerp_", "pow")}
 _FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")}
 
 
@@ -23,6 +25,10 @@ def rewrite(tx: Tracer, name: str, target: Any, args: Sequence[Value], kwargs: d
         return None
     if name in _FACTORED:
         made = _tensors_as_factors(tx, _FACTORED[name], args, kwargs)
+        if made is not None:
+            return made
+    if name in _WITH_NUMBER and not kwargs:
+        made = _tensor_as_number(tx, _WITH_NUMBER[name], args)
         if made is not None:
             return made
     return _one_by_one(tx, target, args, kwargs) if name.endswith("_") else None
@@ -46,7 +52,25 @@ def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: 
         tx.torch_op("call_method", method, list(row), {"value": factor})
         for *row, factor in zip(*columns, each, strict=True)
     ]
-    return ListVal(made)
+    return _result(method, args, made)
+
+
+def _result(method: str, args: Sequence[Value], made: Sequence[Value]) -> Value:
+    """What such an operation gives the program: releases of torch differ where it writes in place."""
+    if method.endswith("_"):
+        return args[0] if torch_compat.foreach_returns_what_it_writes() else ConstVal(None)
+    return TupleVal(made)
+
+
+def _tensor_as_number(tx: Tracer, method: str, args: Sequence[Value]) -> Value | None:
+    """`_foreach_lerp(xs, ys, number)` and `_foreach_pow(number, xs)` with a tensor for the number, one by one."""
+    lists = [arg for arg in args if isinstance(arg, SequenceVal)]
+    numbers = [arg for arg in args if isinstance(arg, TensorVal) and arg.fake.dim() == 0]
+    if len(numbers) != 1 or len(lists) + 1 != len(args):
+        return None
+    rows = zip(*([numbers[0]] * 4096 if arg is numbers[0] else tx.unpack(arg) for arg in args), strict=False)
+    made: list[Value] = [tx.torch_op("call_method", method, list(row), {}) for row in rows]
+    return _result(method, args, made)
 
 
 def _one_by_one(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -60,7 +84,7 @@ def _one_by_one(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str
     for position in range(length):
         take = _taker(tx, position)
         tx.torch_op("call_function", target, [take(arg) for arg in args], {k: take(v) for k, v in kwargs.items()})
-    return ConstVal(None)
+    return _result(target.__name__, args, [])
 
 
 def _taker(tx: Tracer, position: int) -> Callable[[Value], Value]:

@@ -394,7 +394,7 @@ class ObjVal(Value):
             return self.call_special(tx, "__next__")
         except Raised as raised:
             if issubclass(raised.value.py_type(), StopIteration):
-                raise Exhausted() from None
+                raise Exhausted(raised.value.getattr(tx, "value"), raised) from None
             raise
 
     def contains(self, tx: Tracer, item: Value) -> bool:

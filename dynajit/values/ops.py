@@ -180,6 +180,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if _draws_random(name) or target in OPAQUE:
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = node.meta["changes"] = True
+    if isinstance(result, list) and name.startswith("_foreach_") and name.endswith("_"):
+        return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
 
 

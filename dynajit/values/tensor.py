@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import fx
 
@@ -85,6 +86,7 @@ CONSTANT_METHODS = frozenset(
 )
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # What the TENSOR guard does not cover; results of operations inherit it from the inputs.
+_ARRAY: type = numpy.ndarray
 _BASE: type = torch._C.TensorBase
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
 BREAKING_METHODS: dict[str, BreakKind] = {
@@ -174,10 +176,10 @@ class TensorVal(Value):
         return tx.iterator(tx.unpack(parts), type(iter(())))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        return tx.torch_op("call_function", operator.getitem, [self, key], {})
+        return tx.torch_op("call_function", operator.getitem, [self, _without_arrays(tx, key)], {})
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        tx.torch_op("call_function", operator.setitem, [self, key, value], {})
+        tx.torch_op("call_function", operator.setitem, [self, _without_arrays(tx, key), value], {})
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
@@ -373,6 +375,13 @@ class TensorMethod(Value):
             out.call_const(_C.GraphCall, push, 1)
         else:
             push()
+
+
+def _without_arrays(tx: Tracer, key: Value) -> Value:
+    """An index with tensors for NumPy's arrays."""
+    if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
+        return TupleVal([_without_arrays(tx, item) for item in key.values(tx)])
+    return tx.call_builtin(torch.as_tensor, [key], {}) if issubclass(key.py_type(), _ARRAY) else key
 
 
 def is_constant_result(result: object) -> bool:

@@ -360,6 +360,8 @@ def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
     except Exhausted as end:
         if default is not None:
             return default
+        if end.raised is not None:
+            raise end.raised from None
         raise tx.raised(StopIteration, *(() if is_none(end.value) else (end.value,))) from None
 
 

@@ -305,6 +305,8 @@ def jit_unwrap_optional(tx: Tracer, x: Value) -> Value:
     if isinstance(x, ConstVal) and x.value is None:
         raise tx.raised(AssertionError, "Unwrapping null optional")
     return x
+
+
 _constant(None, torch._C._get_tracing_state, torch._C._log_api_usage_once)
 
 

@@ -1,0 +1,149 @@
+"""What `yield from` hands on: exceptions thrown, values sent, the value that StopIteration carries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.programs.program_cases import Case, Cases
+
+cases = Cases()
+x = torch.arange(3.0)
+
+
+def inner(log: list[Any]) -> Any:
+    try:
+        log.append((yield 1))
+        yield 2
+    except ValueError as error:
+        log.append(error.args)
+        yield "caught inside"
+    finally:
+        log.append("left")
+    return 9
+
+
+def outer(log: list[Any]) -> Any:
+    try:
+        found = yield from inner(log)
+        log.append(found)
+        yield "after"
+    except ValueError:
+        yield "caught outside"
+    except KeyError:
+        yield "key"
+
+
+@cases(x)
+def thrown_into_the_inner_one(x: torch.Tensor) -> Any:
+    log: list[Any] = []
+    generator = outer(log)
+    found = [next(generator), generator.throw(ValueError("q")), *generator]
+    other = outer(log)
+    found += [next(other), other.throw(KeyError("k")), next(other, "ended")]
+    return found, log, x + 1
+
+
+@cases(x)
+def closed_and_sent_through(x: torch.Tensor) -> Any:
+    log: list[Any] = []
+    generator = outer(log)
+    found = [next(generator), generator.send("hello")]
+    generator.close()
+    ended = outer(log)
+    next(ended)
+    with contextlib.suppress(TypeError):
+        ended.throw(TypeError("through both"))
+    return found, log, x + 1
+
+
+class Counting:
+    """An iterator of its own kind, with everything that `yield from` asks for."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+        self.count = 0
+
+    def __iter__(self) -> Counting:
+        return self
+
+    def __next__(self) -> int:
+        self.count += 1
+        if self.count > 2:
+            raise StopIteration("the end")
+        return self.count
+
+    def send(self, value: Any) -> Any:
+        self.log.append(("sent", value))
+        return value
+
+    def throw(self, *error: Any) -> Any:
+        raise StopIteration("thrown")
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+
+def through_counting(log: list[Any]) -> Any:
+    log.append((yield from Counting(log)))
+    yield "after"
+
+
+@cases(x)
+def an_iterator_of_the_programs_own(x: torch.Tensor) -> Any:
+    log: list[Any] = []
+    found = list(through_counting(log))
+    generator = through_counting(log)
+    found += [next(generator), generator.send(7), generator.throw(ValueError("v"))]
+    closed = through_counting(log)
+    next(closed)
+    closed.close()
+    return found, log, x + 1
+
+
+def echo() -> Any:
+    value = yield 1
+    return value
+
+
+def of_echo() -> Iterator[Any]:
+    found = yield from echo()
+    yield found
+
+
+@cases(x)
+def what_is_sent_comes_back_as_the_value(x: torch.Tensor) -> Any:
+    generator: Any = of_echo()
+    return next(generator), generator.send(x * 2)
+
+
+@cases(x)
+def a_list_takes_no_exception(x: torch.Tensor) -> Any:
+    def over() -> Any:
+        try:
+            yield from [1, 2]
+        except ValueError as error:
+            yield error.args
+
+    generator = over()
+    return next(generator), generator.throw(ValueError("v")), next(generator, None), x + 1
+
+
+@cases(x)
+def the_iterators_own_stop(x: torch.Tensor) -> Any:
+    numbers = Counting([])
+    found: list[Any] = [next(numbers), next(numbers)]
+    try:
+        next(numbers)
+    except StopIteration as error:
+        found.append((error.args, error.value))
+    return found, next(numbers, None), x + 1
+
+
+@pytest.mark.parametrize("case", cases, ids=cases.names)
+def test_program(case: Case) -> None:
+    case.check()
