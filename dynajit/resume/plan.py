@@ -222,11 +222,7 @@ def _with_shared(resume: Resume, cut: Outline) -> Resume:
 
 def _live_locals(frame: SymFrame, starts: Sequence[int]) -> list[str]:
     live = frozenset().union(*(live_before(frame.code)[start] for start in starts))
-    return [
-        name
-        for name in frame.code.varnames
-        if name in live and name not in frame.cells and name in frame.locals
-    ]
+    return [name for name in frame.code.varnames if name in live and name not in frame.cells and name in frame.locals]
 
 
 def _live_cells(frame: SymFrame, starts: Sequence[int]) -> list[str]:

@@ -693,24 +693,6 @@ def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
 
 
 @set_method
-def set_pop(tx: Tracer, self: SetVal) -> Value:
-    """What a set gives up first is what iteration gives first; after that, what is next in the same order."""
-    if not self.entries:
-        raise tx.raised(KeyError, "pop from an empty set")
-    order = self.popping
-    if order is None:
-        if len(self.entries) > 1 and (self.source is not None or self.removals):
-            self.unsupported("pop(), which takes some item,")
-        order = [item.hash_key(tx) for item in self.ordered()]
-    elif set(order) != set(self.entries):
-        self.unsupported("pop() after items were added or removed")
-    popped = self.entries[order[0]]
-    self.replace(tx, {key: value for key, value in self.entries.items() if key != order[0]})
-    tx.journal.set_attr(self, "popping", order[1:])
-    return popped
-
-
-@set_method
 def set_clear(tx: Tracer, self: SetVal) -> Value:
     self.replace(tx, {})
     return ConstVal(None)

@@ -21,7 +21,7 @@ from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exception_groups import condition_of, make_group, split
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.generators import GeneratorVal
-from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal
+from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal, set_method
 from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
@@ -86,6 +86,26 @@ _register(list, LIST_METHODS)
 _register(tuple, {name: LIST_METHODS[name] for name in ("index", "count")})
 _register(dict, DICT_METHODS)
 _register(collections.OrderedDict, DICT_METHODS)
+
+
+@set_method
+def set_pop(tx: Tracer, self: SetVal) -> Value:
+    """What a set gives up first is what iteration gives first; after that, what is next in the same order."""
+    if not self.entries:
+        raise tx.raised(KeyError, "pop from an empty set")
+    order = self.popping
+    if order is None:
+        if len(self.entries) > 1 and (self.source is not None or self.removals):
+            self.unsupported("pop(), which takes some item,")
+        order = [item.hash_key(tx) for item in self.ordered()]
+    elif set(order) != set(self.entries):
+        self.unsupported("pop() after items were added or removed")
+    popped = self.entries[order[0]]
+    self.replace(tx, {key: value for key, value in self.entries.items() if key != order[0]})
+    tx.journal.set_attr(self, "popping", order[1:])
+    return popped
+
+
 _register(set, SET_METHODS)
 _register(collections.deque, DEQUE_METHODS)
 _register(frozenset, {name: model for name, model in SET_METHODS.items() if name in frozenset.__dict__})
