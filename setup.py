@@ -24,6 +24,9 @@ SANITIZE = [f"-fsanitize={os.environ['DYNAJIT_SANITIZE']}"] if os.environ.get("D
 if SANITIZE:
     # What the sanitizers add makes the compiler see uninitialised variables where there are none.
     COMMON += ["-O1", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized", *SANITIZE]
+# DYNAJIT_COVERAGE=1: for tools/fuzz_guided.py, whose library has the function that counts
+if os.environ.get("DYNAJIT_COVERAGE"):
+    C_FLAGS += ["-O1", "-fsanitize-coverage=trace-pc"]
 # torch's headers use more C++ than they declare; ours is what -Werror is for.
 CXX_FLAGS = ["-std=c++20", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 

@@ -40,16 +40,16 @@ def library(name: str) -> str:
     return path
 
 
-def build() -> Path:
-    """The package with the sanitized extension; the folder to import it from."""
-    environment = {**os.environ, "DYNAJIT_SANITIZE": KINDS}
-    target = BUILD / "lib"
+def build(folder: Path, variables: dict[str, str]) -> Path:
+    """The package with an extension built apart, as these environment variables say; where to import it from."""
+    environment = {**os.environ, **variables}
+    target = folder / "lib"
     command = [
         sys.executable,
         "setup.py",
         "--quiet",
         "build_ext",
-        f"--build-temp={BUILD}/objects",
+        f"--build-temp={folder}/objects",
         f"--build-lib={target}",
     ]
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
@@ -60,7 +60,7 @@ def build() -> Path:
 
 def main() -> int:
     """Build, then run."""
-    target = build()
+    target = build(BUILD, {"DYNAJIT_SANITIZE": KINDS})
     environment = {
         **os.environ,
         # in front of everything else; the C++ library too, so that exceptions thrown through it are known

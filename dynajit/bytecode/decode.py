@@ -2,7 +2,8 @@
 
 In: a CodeType. Out: a `Code`: list of `Instr` with resolved names, constants, jump targets (indices into the list),
 innermost exception handler and source positions. Decoding never raises: an opcode that the py3NN module does not map
-becomes op "UNKNOWN" with arg (raw name, raw argument). The result is cached for as long as the code object lives.
+becomes op "UNKNOWN" with arg (raw name, raw argument), and code that is malformed has no instructions. The result is
+cached for as long as the code object lives.
 """
 
 from __future__ import annotations
@@ -62,11 +63,18 @@ class _Decoded:
 
     __slots__ = ("entry", "instrs", "memo", "own_names")
 
-    def __init__(self, instrs: list[Instr]) -> None:
-        self.instrs = instrs
+    def __init__(self, code: CodeType) -> None:
+        self.instrs: list[Instr] = []
+        malformed: Exception | None = None
+        try:
+            self.instrs = _decode_instrs(code)
+        except (LookupError, ValueError) as error:  # no compiler made this: a table too short, a jump to no instruction
+            malformed = error
         #: index of the first instruction after the prologue (MAKE_CELL …, RESUME)
-        self.entry = next((i.index + 1 for i in instrs if i.op == "RESUME"), 0)
-        self.memo: dict[str, Any] = {}
+        self.entry = next((i.index + 1 for i in self.instrs if i.op == "RESUME"), 0)
+        self.memo: dict[str, Any] = (
+            {} if malformed is None else {"malformed": f"{type(malformed).__name__}: {malformed}"}
+        )
         #: names of variables that comprehensions have to themselves, where CPython has others of the same name
         self.own_names: tuple[str, ...] = ()
 
@@ -113,6 +121,8 @@ class Code:
             return f"{self.name!r} is a generator or coroutine"
         if not self.code.co_flags & inspect.CO_OPTIMIZED:
             return f"{self.name!r} is a class or module body: its locals are not fast locals"
+        if "malformed" in self.memo:
+            return f"the bytecode of {self.name!r} is malformed ({self.memo['malformed']})"
         both = sorted({*self.cellvars}.intersection(self.freevars))
         if both:
             # 3.12 and 3.13 give such a name two slots and mix them up (a comprehension's variable captured by a lambda
@@ -184,8 +194,8 @@ def decode(code: CodeType) -> Code:
     cached = _cache.get(key)
     if cached is not None and cached[0]() is code:
         return Code(code, cached[1])
-    decoded = _Decoded(_decode_instrs(code))
-    for rewrite in REWRITES:
+    decoded = _Decoded(code)
+    for rewrite in REWRITES if decoded.instrs else ():
         decoded.own_names += rewrite(Code(code, decoded))
 
     def forget(reference: weakref.ref[CodeType], key: int = key) -> None:

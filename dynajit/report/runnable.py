@@ -2,7 +2,7 @@
 
 In: a torch-level GraphModule, and its example inputs (real or fake). Out: the text of a script: the graph as a module,
 inputs of the same shapes, strides and dtypes (random, or loaded from a file beside it), and a comparison of dynajit
-with eager.
+with eager: results, inputs that are written in place and, where an input asks for them, gradients.
 """
 
 from __future__ import annotations
@@ -21,27 +21,39 @@ def tensor(shape, stride, dtype, device="cpu", grad=False):
     return made.requires_grad_(grad)
 """
 
+# of the results, weighted at random; the inputs' own values are compared too
+_GRADIENTS = [
+    "    ends = [result for result in results if isinstance(result, torch.Tensor) and result.requires_grad]",
+    "    torch.autograd.backward(ends, [torch.rand_like(end) for end in ends])",
+    "    return results, given, [value.grad for value in given if getattr(value, 'grad', None) is not None]",
+]
+
 
 def script(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str, load_inputs: str | None = None) -> str:
     """The text. `load_inputs`: the file (beside the script) that a list of the inputs was saved to."""
     imports, classes = _Classes().module(gm)
     head = ["import torch", "", "import dynajit", *imports]
-    body = ["torch.manual_seed(0)"]
     if load_inputs is None:
-        body += ["inputs = [", *(f"    {_example(value)}," for value in inputs), "]"]
-        made = _MAKE
+        given = ["    given = [", *(f"        {_example(value)}," for value in inputs), "    ]"]
     else:
         head.insert(0, "from pathlib import Path\n")
-        body = [f"inputs = torch.load(Path(__file__).parent / {load_inputs!r}, weights_only=True)"]
-        made = ""
-    body += [
-        "graph = Graph()",
-        "expected = graph(*inputs)",
-        f"actual = dynajit.compile(graph, backend={backend!r})(*inputs)",
+        given = [f"    given = torch.load(Path(__file__).parent / {load_inputs!r}, weights_only=True)"]
+    made = _MAKE if load_inputs is None or "= tensor(" in "".join(classes) else ""
+    differentiated = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+    body = [
+        "def run(function):",
+        "    torch.manual_seed(0)",
+        *given,
+        "    results = function(*given)",
+        *(_GRADIENTS if differentiated else ["    return results, given"]),
+        "",
+        "",
+        "expected = run(Graph())",
+        f"actual = run(dynajit.compile(Graph(), backend={backend!r}))",
         "torch.testing.assert_close(actual, expected, equal_nan=True)",
         'print("equal")',
     ]
-    return "\n".join(head) + "\n\n" + "\n\n".join(classes) + "\n" + made + "\n\n" + "\n".join(body) + "\n"
+    return "\n".join(head) + "\n\n\n" + "\n\n\n".join(classes) + "\n" + made + "\n\n" + "\n".join(body) + "\n"
 
 
 def example(value: Any) -> Any:

@@ -315,9 +315,9 @@ def _changed_classes(rng: random.Random) -> Iterator[None]:
         del Plain.missing  # type: ignore[attr-defined]
 
 
-def check_guards(seed: int) -> str | None:
-    """None, or how the program and the twins differ."""
-    rng = random.Random(seed)
+def check_guards(seed: int | random.Random) -> str | None:
+    """None, or how the program and the twins differ. Random choices come from a generator of that seed, or this one."""
+    rng = random.Random(seed) if isinstance(seed, int) else seed
     locals = tuple(value_of(rng, 3) for _ in range(LOCALS))
     guards = random_guards(rng, locals)
     program = guards.build(LOCALS)
@@ -336,7 +336,7 @@ def check_guards(seed: int) -> str | None:
             locals = (*locals[:at], value_of(rng, 2), *locals[at + 1 :])
         else:
             _change(rng, rng.choice(locals))
-        if rng.random() < 0.02:
+        if rng.random() > 0.98:  # not where bytes have run out
             gc.collect()
     return None
 

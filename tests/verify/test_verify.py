@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import dynajit
 from dynajit.config import config
 from dynajit.exc import AccuracyError, ConfigError
+from dynajit.interp import machine
 from dynajit.verify import difference
 
 
@@ -179,14 +180,66 @@ def test_a_planted_bug_is_found_by_verify_and_narrowed_to_a_short_script(tmp_pat
     assert report.script is not None
     assert report.lines and report.lines[0].startswith(__file__)
     assert len(report.script.read_text().splitlines()) < 40
-    run = [sys.executable, str(report.script)]
+    shows_it(report.script, "aten.tanh.default")
+
+
+def shows_it(script: Path, bug: str) -> None:
+    """The script fails with the planted bug, and passes without."""
+    run = [sys.executable, str(script)]
     environment = {"PYTHONPATH": str(Path(dynajit.__file__).parent.parent), "PATH": "/usr/bin:/bin"}
     right = subprocess.run(run, env=environment, capture_output=True, text=True)
     assert right.stdout == "equal\n", right.stderr
-    wrong = subprocess.run(
-        run, env={**environment, "DYNAJIT_PLANTED_BUG": "aten.tanh.default"}, capture_output=True, text=True
-    )
+    wrong = subprocess.run(run, env={**environment, "DYNAJIT_PLANTED_BUG": bug}, capture_output=True, text=True)
     assert wrong.returncode != 0 and "not close" in wrong.stderr
+
+
+@pytest.mark.parametrize("bug", ["aten.cos.default", "aten.sin.default"], ids=["in the forward", "in the backward"])
+def test_a_bug_in_training_is_found_and_narrowed(bug: str, tmp_path: Path) -> None:
+    """The sine is in the backward of the cosine only: results are right, and gradients wrong."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8))
+
+    def step(x: Tensor) -> Tensor:
+        loss = torch.cos(net(x)).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    x = torch.randn(6, 4)
+    with config.patch(planted_bug=bug):
+        with pytest.raises(AccuracyError, match="gradient of input" if "sin" in bug else "output 0"):
+            dynajit.compile(step, options={"verify": True})(x)
+        report = dynajit.bisect(step, folder=tmp_path)(x)
+    assert (report.stage, report.operations) == ("backend", ("cos",))
+    assert report.lines[0].startswith(__file__) and report.kernels
+    assert report.script is not None and len(report.script.read_text().splitlines()) < 40
+    if "sin" in bug:
+        shows_it(report.script, bug)
+
+
+def test_bisect_blames_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def negated(x: Tensor) -> Tensor:
+        return -(x + 1)
+
+    monkeypatch.setitem(machine.HANDLERS, "UNARY_NEGATIVE", lambda tx, frame, instr: None)
+    report = dynajit.bisect(negated, folder=tmp_path)(torch.ones(3))
+    assert report.stage == "frontend" and "3 of 3 elements differ" in str(report)
+    assert report.script is None and not [*tmp_path.iterdir()]
+
+
+def test_gradients_are_compared_in_float64() -> None:
+    """A sum of numbers that nearly cancel: eager's own gradient is far off, and a better one is no fault."""
+
+    def program(x: Tensor) -> Tensor:
+        y = x.double() if x.dtype is torch.float64 else x
+        return ((y + 1e4) - 1e4).square().sum()
+
+    def exact(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return lambda x: [x.double().square().sum().float()]
+
+    x = torch.rand(64, requires_grad=True)
+    dynajit.compile(program, backend=exact, options={"verify": True})(x)
+    with pytest.raises(AccuracyError, match="float64 reference"):
+        wrong = lambda gm, examples: lambda x: [x.double().square().sum().float() * 1.5]  # noqa: E731
+        dynajit.compile(program, backend=wrong, options={"verify": True})(x)
 
 
 def test_bisect_names_the_graph_behind_a_break(tmp_path: Path) -> None:
