@@ -5,6 +5,8 @@
 # make fuzz-many  many random programs in many processes (FUZZ_MANY="--seeds 0 100000 --minutes 60 --append runs.md")
 # make fuzz-parts  random guards against their Python twins, random kernels against the reference interpreter
 #                  (GUARDS="--seeds 0 100000" KERNELS="--seeds 0 5000")
+# make fuzz-guided  random guards and bytecode, guided by what is reached in Python and C (GUIDED="all --minutes 600")
+# make leaks       each program of the tests a thousand times: memory stays level (LEAKS="--only closure --calls 200")
 # make sanitize    tests of the extension under AddressSanitizer and UBSan  (TESTS="tests/guards -k tensor")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
@@ -26,6 +28,8 @@ FUZZ      ?= --seeds 0 2000
 FUZZ_MANY ?= --seeds 0 10000
 GUARDS    ?= --seeds 0 5000
 KERNELS   ?= --seeds 0 500
+GUIDED    ?= all --minutes 5
+LEAKS     ?=
 CPYTHON   ?=
 OPERATORS ?= --samples 8 --save benchmarks/results/operators.md
 
@@ -35,7 +39,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz fuzz-many fuzz-parts sanitize operators cpython docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -57,6 +61,13 @@ fuzz-many: build
 fuzz-parts: build
 	$(BIN)/python tests/fuzz/run_parts.py guards $(GUARDS)
 	$(BIN)/python tests/fuzz/run_parts.py kernels $(KERNELS)
+
+fuzz-guided: build
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --quiet atheris
+	$(BIN)/python tools/fuzz_guided.py $(GUIDED)
+
+leaks: build
+	$(BIN)/python tools/leaks.py $(LEAKS)
 
 sanitize: build
 	$(BIN)/python tools/sanitize.py $(filter-out tests,$(TESTS))

@@ -48,6 +48,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_named_tests_exist(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    assert [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+    if page.stem == "trust":
+        assert len(named) > 15
+
+
 def test_the_tour_visits_every_folder() -> None:
     tour = (ROOT / "docs" / "tour.md").read_text()
     assert [folder for folder in [*FOLDERS, "csrc"] if f"{folder}/" not in tour] == []

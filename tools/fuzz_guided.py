@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import os
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ from sanitize import ROOT, build
 BUILD = ROOT / "build" / "guided"
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 TARGETS = ("guards", "code", "damaged")
-_MOST_KEPT = 150  # inputs of one target
+_MOST_KEPT = 100  # inputs of one target
 
 
 def counters() -> Path:
@@ -58,17 +57,14 @@ def fuzz(target: str, seconds: int, environment: dict[str, str]) -> int:
     return subprocess.run([*command, f"-artifact_prefix={found}/"], check=False, env=environment).returncode
 
 
-def keep(target: str, environment: dict[str, str]) -> None:
-    """The smallest set of inputs that reaches as much, as lines of hexadecimal digits."""
-    working, small = BUILD / "corpus" / target, BUILD / "small" / target
-    shutil.rmtree(small, ignore_errors=True)
-    small.mkdir(parents=True)
-    command = [sys.executable, str(ROOT / "tests/fuzz/guided.py"), target, "-merge=1", str(small), str(working)]
-    subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
-    inputs = sorted((path.read_bytes() for path in small.iterdir()), key=lambda data: (len(data), data))
+def keep(target: str) -> None:
+    """Inputs that reached something new, small and large ones, as lines of hexadecimal digits."""
+    found = {path.read_bytes() for path in (BUILD / "corpus" / target).iterdir()}
+    inputs = sorted(found, key=lambda data: (len(data), data))
+    chosen = inputs[:: max(1, -(-len(inputs) // _MOST_KEPT))]
     CORPUS.mkdir(exist_ok=True)
-    (CORPUS / f"{target}.txt").write_text("".join(f"{data.hex()}\n" for data in inputs[:_MOST_KEPT]))
-    print(f"{target}: {len(inputs)} inputs reach it all, {min(len(inputs), _MOST_KEPT)} are kept")
+    (CORPUS / f"{target}.txt").write_text("".join(f"{data.hex()}\n" for data in chosen))
+    print(f"{target}: {len(inputs)} inputs reached something new, {len(chosen)} are kept")
 
 
 def kept(target: str) -> list[bytes]:
@@ -97,7 +93,7 @@ def main() -> int:
     for target in TARGETS if options.target == "all" else [options.target]:
         failed += fuzz(target, int(options.minutes * 60), environment) != 0
         if options.keep:
-            keep(target, environment)
+            keep(target)
     return min(1, failed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -109,6 +110,28 @@ def test_what_is_kept_belongs_to_no_python(tmp_path: Path) -> None:
     before = {path: path.stat().st_ino for path in kept}
     assert run("", tmp_path) == 0
     assert {path: path.stat().st_ino for path in before} == before
+
+
+OTHER_PYTHON = os.environ.get("DYNAJIT_OTHER_PYTHON", "")
+
+
+@pytest.mark.skipif(not OTHER_PYTHON, reason="DYNAJIT_OTHER_PYTHON names no other Python with dynajit's extension")
+def test_two_pythons_on_one_cache(tmp_path: Path) -> None:
+    """At once, and then each once more: both are right, and nothing is compiled twice."""
+    environment = {
+        "PYTHONPATH": str(Path(dynajit.__file__).parents[1]),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "DYNAJIT_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    code = textwrap.dedent(PROGRAM).format(limit="")
+    kept: list[dict[Path, int]] = []
+    for _ in range(2):
+        running = [subprocess.Popen([python, "-c", code], env=environment) for python in (sys.executable, OTHER_PYTHON)]
+        assert [process.wait(timeout=300) for process in running] == [0, 0]
+        found = (path for path in (tmp_path / "cache").rglob("*.so"))
+        kept.append({path: path.stat().st_ino for path in found})
+    assert kept[0] and kept[0] == kept[1]
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RecursionError("too deep"), OSError(28, "No space left")])

@@ -1,5 +1,4 @@
-"""A small part of the fuzzing by bytes: what the guided runs kept, and some of it changed. `make fuzz-guided` goes on for
-hours."""
+"""A small part of the fuzzing by bytes: what guided runs kept, and some of it changed. `make fuzz-guided` does more."""
 
 from __future__ import annotations
 

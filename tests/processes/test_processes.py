@@ -94,6 +94,29 @@ def test_fork_while_another_thread_compiles(grad: bool) -> None:
         thread.join()
 
 
+def test_fork_in_the_middle_of_a_compile() -> None:
+    """The thread that compiles forks: both sides go on compiling, and both are right."""
+    x = torch.ones(3)
+    children: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        children.append(os.fork())
+        return dynajit.lookup_backend("codegen")(gm, inputs)
+
+    status = 1
+    try:
+        result = dynajit.compile(lambda x: x.sin() * 3 + 1, backend=backend)(x)
+        other = dynajit.compile(scaled)(x)
+        right = torch.allclose(result, x.sin() * 3 + 1) and torch.allclose(other, scaled(x))
+        status = 0 if right else 2
+    finally:
+        if children and children[0] == 0:
+            os._exit(status)
+    assert right
+    _, ended = os.waitpid(children[0], 0)
+    assert os.waitstatus_to_exitcode(ended) == 0
+
+
 def test_a_lock_held_elsewhere_is_open_in_the_child() -> None:
     lock = ProcessLock()
     held, go_on = threading.Event(), threading.Event()
