@@ -62,7 +62,7 @@ SKIPPED_CALL = _kind(
 OUTPUT_CALL = _kind(
     "input-output",
     "the call reads or writes outside of the program",
-    "move it behind the call, use a logger, or accept the break",
+    "move it out of the compiled function, use a logger, or accept the break",
 )
 UNKNOWN_CALL = _kind(
     "unknown-callable",
@@ -113,7 +113,7 @@ RECURSION = _kind("recursion", "calls are nested too deep to be traced", "use a 
 TOO_LONG = _kind(
     "trace-too-long",
     "so many instructions were traced without meeting a tensor that running them is quicker",
-    "nothing to change: move tensor code that follows a long Python loop into a function of its own",
+    "move tensor code that follows the long Python loop into a function of its own",
 )
 IMPORT = _kind(
     "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"

@@ -1,6 +1,7 @@
 """The report as text, as data and as a page, the page in a real browser where there is one."""
 
 import io
+import itertools
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 import dynajit
 from dynajit.config import config
-from dynajit.report import phases, progress
+from dynajit.report import debug, phases, progress
 from dynajit.report.explain import ExplainReport
 
 
@@ -182,6 +183,35 @@ def test_profiles_name_the_graphs(backend: str) -> None:
         compiled(torch.randn(3, 4))
     names = [event.key for event in profile.key_averages() if event.key.startswith("dynajit [")]
     assert len(names) == 3 and any(name.endswith("] program") for name in names)
+
+
+def test_other_observers_get_the_names(tmp_path: Path) -> None:
+    """NVTX ranges come from the same callbacks of torch's; this observer needs no GPU."""
+    dynajit.reset()
+    compiled = dynajit.compile(program)
+    compiled(torch.randn(3, 4))
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(tmp_path / "trace.json"))
+    observer.start()
+    compiled(torch.randn(3, 4))
+    observer.stop()
+    observer.unregister_callback()
+    names = [node["name"] for node in json.loads((tmp_path / "trace.json").read_text())["nodes"]]
+    assert sum(name.startswith("dynajit [") and name.endswith("program") for name in names) == 3
+    assert any(name.startswith("dynajit k0_") for name in names)
+
+
+def test_the_compile_trace_is_of_events_that_nest() -> None:
+    """What chrome://tracing and Perfetto ask of complete events: numbers in microseconds, one inside of the other."""
+    dynajit.reset()
+    dynajit.compile(program)(torch.randn(3, 4))
+    record = dynajit.explain(program)(torch.randn(3, 4)).frames[0]
+    events = debug.trace_events({"compile": record.spans})["traceEvents"]
+    assert {"bytecode", "interpretation", "codegen"} <= {str(event["name"]) for event in events}
+    spans = sorted((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events)  # type: ignore[arg-type]
+    assert all(event["ph"] == "X" and event["pid"] for event in events)
+    for (_, end), (start, later_end) in itertools.pairwise(spans):
+        assert start >= end - 1 or later_end <= end + 1
 
 
 def test_profiles_name_the_kernels_of_the_cpu() -> None:
