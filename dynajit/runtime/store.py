@@ -118,15 +118,25 @@ def _open(folder: str, limit_mb: int) -> Store:
     root = Path(folder).expanduser()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.stat()
-        if status.st_uid != os.geteuid():
+        if not _is_own(root.stat()):
             return _open_temporary(f"the artifact store {root} belongs to another user", limit_mb)
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if root.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             root.chmod(0o700)
-        (root / _FORMAT).mkdir(mode=0o700, exist_ok=True)
+        # whoever could write to the folder above may have made those in it
+        inside = root / _FORMAT
+        inside.mkdir(mode=0o700, exist_ok=True)
+        folders = [inside, *(path for path in inside.iterdir() if len(path.name) == 2)]
+        if not all(_is_own(path.lstat()) and stat.S_ISDIR(path.lstat().st_mode) for path in folders):
+            return _open_temporary(f"in the artifact store {root} are folders of another user", limit_mb)
+        if inside.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            inside.chmod(0o700)
     except OSError as error:
         return _open_temporary(f"the artifact store {root} can't be used: {error}", limit_mb)
     return Store(root, limit_mb << 20)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid()
 
 
 @functools.cache
@@ -152,7 +162,7 @@ def _digest(path: Path) -> str:
 
 def _is_ours(path: Path) -> bool:
     status = path.lstat()
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return stat.S_ISREG(status.st_mode) and _is_own(status)
 
 
 def _modified(path: Path) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -209,12 +210,15 @@ def function_of(rng: random.Random) -> tuple[Callable[..., Any], str]:
     writer.block(1, 3)
     writer.add(1, "return a, b, c, d, box")
     text = "\n".join(writer.lines) + "\n"
-    try:
-        compile(text, "<fuzzed>", "exec")
-    except SyntaxError:  # an assignment expression where a comprehension forbids it
-        text = text.replace(":=", "or")
     module = types.ModuleType("fuzzed_code")
     exec(_HELPERS, module.__dict__)
-    exec(compile(text, "<fuzzed>", "exec"), module.__dict__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            code = compile(text, "<fuzzed>", "exec")
+        except SyntaxError:  # an assignment expression where a comprehension forbids it
+            text = text.replace(":=", "or")
+            code = compile(text, "<fuzzed>", "exec")
+    exec(code, module.__dict__)
     found: Callable[..., Any] = module.__dict__["f"]
     return found, text

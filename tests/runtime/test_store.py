@@ -122,6 +122,46 @@ def test_a_folder_that_others_write_to_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def _give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user owns it: for real where this process may, else it only looks so."""
+    if os.geteuid() == 0:
+        os.lchown(path, 12345, -1) if hasattr(os, "lchown") else os.chown(path, 12345, -1)
+        return
+    own = store._is_own
+    taken = path.lstat().st_ino
+    monkeypatch.setattr(store, "_is_own", lambda status: status.st_ino != taken and own(status))
+
+
+@pytest.mark.parametrize("what", ["folder", "format", "shard"])
+def test_what_another_user_owns_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    with config.patch(cache_dir=str(folder)):
+        made = store.get_or_make(KEY, ".so", writer(b"theirs"))
+    _give_away({"folder": folder, "format": made.parent.parent, "shard": made.parent}[what], monkeypatch)
+    store._open.cache_clear()
+    with config.patch(cache_dir=str(folder)), pytest.warns(UserWarning, match="another user"):
+        path = store.get_or_make(KEY, ".so", writer(b"mine"))
+    assert path.read_bytes() == b"mine" and not path.is_relative_to(folder)
+    store._temporary_folder.cache_clear()
+    store._open_temporary.cache_clear()
+
+
+def test_a_file_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        made = store.get_or_make(KEY, ".so", writer(b"theirs"))
+        _give_away(made, monkeypatch)
+        assert store.find().get(KEY, ".so") is None
+
+
+def test_a_folder_open_to_readers_is_closed_inside(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    (folder / store._FORMAT).mkdir(parents=True)
+    (folder / store._FORMAT).chmod(0o755)
+    with config.patch(cache_dir=str(folder)):
+        store.get_or_make(KEY, ".so", writer(b"contents"))
+    assert stat.S_IMODE((folder / store._FORMAT).stat().st_mode) == 0o700
+
+
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with config.patch(cache_dir=str(tmp_path / "file")):
