@@ -226,7 +226,7 @@ def step_of(module: nn.Module, run: Callable[..., Any], training: bool) -> Calla
     return step
 
 
-def run(name: str, rival: bool, modes: list[str], rounds: int) -> dict[str, Any]:
+def run(name: str, rival: list[str], modes: list[str], rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     module, inputs, training = MODELS[name]()
     row: dict[str, Any] = {"model": name}
@@ -235,7 +235,7 @@ def run(name: str, rival: bool, modes: list[str], rounds: int) -> dict[str, Any]
         expected = steps["eager"](*inputs).float()
         for mode in modes:
             chosen = None if mode == "default" else mode
-            compilers = {"dynajit": dynajit.compile} | ({"torch.compile": torch.compile} if rival else {})
+            compilers = {"dynajit": dynajit.compile} | ({"torch.compile": torch.compile} if mode in rival else {})
             for compiler, compile_fn in compilers.items():
                 column = f"{compiler} {mode}"
                 step = step_of(module, compile_fn(module, mode=chosen), training)
@@ -284,15 +284,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rival", action="store_true", help="time torch.compile too")
     parser.add_argument("--modes", default="default,reduce-overhead")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--rival-modes", default="", help="in these modes alone")
+    parser.add_argument("--only", default="", help="models whose name contains one of these, as a|b, in this order")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     modes = options.modes.split(",")
+    rival = (options.rival_modes.split(",") if options.rival_modes else modes) if options.rival else []
     rows = []
-    for name in [name for name in MODELS if options.only in name]:
+    for name in [name for part in options.only.split("|") for name in MODELS if part in name]:
         try:
-            rows.append(run(name, options.rival, modes, options.rounds))
+            rows.append(run(name, rival, modes, options.rounds))
         except Exception as failure:
             rows.append({"model": name, "eager": f"{type(failure).__name__}: {failure}"})
         print(rows[-1], flush=True)
@@ -301,7 +303,7 @@ def main() -> None:
             torch.compiler.reset()
         torch.cuda.empty_cache()
     columns = ["eager"] + [f"{c} {mode}" for mode in modes for c in ("torch.compile", "dynajit")]
-    text = table(rows, [column for column in columns if options.rival or not column.startswith("torch")])
+    text = table(rows, [name for name in columns if not name.startswith("torch") or name.split(" ", 1)[1] in rival])
     head = f"{torch.cuda.get_device_name()}, torch {torch.__version__}; milliseconds a call"
     print(f"{head}\n\n{text}")
     if options.save:

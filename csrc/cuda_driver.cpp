@@ -50,6 +50,8 @@ void open_driver(const char *path)
     resolve(library, "cuGraphLaunch", found.graph_launch);
     resolve(library, "cuCtxGetCurrent", found.current_context);
     resolve(library, "cuCtxSetCurrent", found.set_context);
+    found.launch_with = reinterpret_cast<decltype(found.launch_with)>(dlsym(library, "cuLaunchKernelEx"));
+    found.capture_info_3 = reinterpret_cast<decltype(found.capture_info_3)>(dlsym(library, "cuStreamGetCaptureInfo_v3"));
     driver = found;
     driver_is_open = true;
 }
@@ -72,13 +74,14 @@ CuFunction load_function(GpuKernel *kernel, const char *cubin, const char *symbo
 
 PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"cubin", "symbol", "shared", "threads", "make_unaligned", "scratch", nullptr};
+    static const char *names[] = {"cubin", "symbol", "shared", "threads", "make_unaligned", "scratch", "early", nullptr};
     const char *cubin, *symbol;
+    int early = 0;
     unsigned shared, threads, scratch = 0;
     PyObject *make_unaligned = Py_None;
     Py_ssize_t length;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sII|OI:GpuKernel", const_cast<char **>(names), &cubin, &length,
-                                     &symbol, &shared, &threads, &make_unaligned, &scratch)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sII|OIp:GpuKernel", const_cast<char **>(names), &cubin, &length,
+                                     &symbol, &shared, &threads, &make_unaligned, &scratch, &early)) {
         return nullptr;
     }
     KernelObject *self = reinterpret_cast<KernelObject *>(type->tp_alloc(type, 0));
@@ -91,6 +94,7 @@ PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->kernel->shared = shared;
         self->kernel->threads = threads;
         self->kernel->scratch = scratch;
+        self->kernel->early = early != 0;
         self->kernel->make_unaligned = make_unaligned == Py_None ? nullptr : Py_NewRef(make_unaligned);
     }
     catch (const std::exception &error) {
@@ -153,8 +157,9 @@ PyObject *open_driver_at(PyObject *, PyObject *path)
 }
 
 PyType_Slot kernel_slots[] = {
-    {Py_tp_doc, const_cast<char *>("GpuKernel(cubin, symbol, shared, threads, make_unaligned=None, scratch=0)\n--\n\n"
-                                   "A kernel loaded into the current device's context.")},
+    {Py_tp_doc, const_cast<char *>("GpuKernel(cubin, symbol, shared, threads, make_unaligned=None, scratch=0, early=False)\n"
+                                   "--\n\nA kernel loaded into the current device's context. `early`: it may start "
+                                   "before the kernel before it has ended, for which it waits by itself.")},
     {Py_tp_new, reinterpret_cast<void *>(kernel_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(kernel_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(kernel_traverse)},
@@ -208,6 +213,19 @@ bool is_gpu_kernel(PyObject *object)
 GpuKernel *gpu_kernel(PyObject *object)
 {
     return reinterpret_cast<KernelObject *>(object)->kernel;
+}
+
+CuResult launch_kernel(const GpuKernel &kernel, CuFunction function, unsigned programs, unsigned threads, unsigned shared,
+                       CuStream stream, void **params)
+{
+    if (!kernel.early || driver.launch_with == nullptr) {
+        return driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, params, nullptr);
+    }
+    CuLaunchAttribute attribute{};
+    attribute.id = kCuEarlyStart;
+    attribute.value = 1;
+    CuLaunchConfig config{{programs, 1, 1}, {threads, 1, 1}, shared, stream, &attribute, 1};
+    return driver.launch_with(&config, function, params, nullptr);
 }
 
 void load_unaligned(GpuKernel *kernel)

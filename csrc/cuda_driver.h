@@ -55,6 +55,25 @@ struct CuMemcpy3D {
     size_t width, height, depth;
 };
 
+/* A launch with one attribute: number 6, the kernel may start before the one before it has ended. */
+struct CuLaunchAttribute {
+    int id;
+    char pad[4];
+    int value;
+    char rest[60];
+};
+
+struct CuLaunchConfig {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared;
+    CuStream stream;
+    CuLaunchAttribute *attributes;
+    unsigned count;
+};
+
+constexpr int kCuEarlyStart = 6;
+
 struct CudaDriver {
     CuResult (*module_load)(CuModule *, const void *);
     CuResult (*module_unload)(CuModule);
@@ -64,6 +83,9 @@ struct CudaDriver {
                        void **);
     CuResult (*error_string)(CuResult, const char **);
     CuResult (*capture_info)(CuStream, int *, uint64_t *, void **, const CuGraphNode **, size_t *);
+    /* These two are null where the driver is older than they are. */
+    CuResult (*launch_with)(const CuLaunchConfig *, CuFunction, void **, void **);
+    CuResult (*capture_info_3)(CuStream, int *, uint64_t *, void **, const CuGraphNode **, const void **, size_t *);
     CuResult (*set_kernel_node)(CuGraphExec, CuGraphNode, const CuKernelNodeParams *);
     CuResult (*set_memcpy_node)(CuGraphExec, CuGraphNode, const CuMemcpy3D *, void *);
     CuResult (*copy_async)(CuPointer, CuPointer, size_t, CuStream);
@@ -87,6 +109,7 @@ struct GpuKernel {
     CuFunction unaligned = nullptr;
     unsigned shared = 0, threads = 0;
     unsigned unaligned_shared = 0, unaligned_threads = 0;
+    bool early = false;                 /* it waits by itself for the kernel before it */
     unsigned scratch = 0;               /* bytes of device memory for each program; the unaligned version takes none */
     void *context = nullptr;            /* that it was loaded into */
     PyObject *make_unaligned = nullptr; /* () -> (cubin, symbol, shared, threads) */
@@ -95,6 +118,9 @@ struct GpuKernel {
 
 bool is_gpu_kernel(PyObject *object);
 GpuKernel *gpu_kernel(PyObject *object);
+/* Puts one version of the kernel on the stream. */
+CuResult launch_kernel(const GpuKernel &kernel, CuFunction function, unsigned programs, unsigned threads, unsigned shared,
+                       CuStream stream, void **params);
 /* Takes the GIL. Throws. */
 void load_unaligned(GpuKernel *kernel);
 

@@ -86,7 +86,14 @@ CuGraphNode last_node(CuStream stream)
     void *graph = nullptr;
     const CuGraphNode *nodes = nullptr;
     size_t count = 0;
-    cuda_check(cuda_driver().capture_info(stream, &status, &id, &graph, &nodes, &count), "recording");
+    const CudaDriver &cuda = cuda_driver();
+    if (cuda.capture_info_3 != nullptr) {
+        const void *edges = nullptr;
+        cuda_check(cuda.capture_info_3(stream, &status, &id, &graph, &nodes, &edges, &count), "recording");
+    }
+    else {
+        cuda_check(cuda.capture_info(stream, &status, &id, &graph, &nodes, &count), "recording");
+    }
     if (status != kCuCaptureActive || count != 1) {
         throw CudaError("the stream is not being captured");
     }

@@ -162,12 +162,11 @@ struct Executor {
             params.push_back(&address);
         }
         const CudaDriver &cuda = cuda_driver();
-        CuResult result = cuda.launch(function, step.programs, 1, 1, threads, 1, 1, shared, run.stream, params.data(),
-                                      nullptr);
+        CuResult result = launch_kernel(kernel, function, step.programs, threads, shared, run.stream, params.data());
         if (result == kCuInvalidContext) {
             /* a thread that has not used the device yet */
             cuda_check(cuda.set_context(kernel.context), "entering a kernel's context");
-            result = cuda.launch(function, step.programs, 1, 1, threads, 1, 1, shared, run.stream, params.data(), nullptr);
+            result = launch_kernel(kernel, function, step.programs, threads, shared, run.stream, params.data());
         }
         cuda_check(result, "launching a kernel");
         if (run.listener != nullptr) {

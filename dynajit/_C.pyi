@@ -107,6 +107,7 @@ class GpuKernel:
         threads: int,
         make_unaligned: Callable[[], tuple[bytes, str, int, int]] | None = None,
         scratch: int = 0,
+        early: bool = False,
     ) -> Self: ...
 
 class PlanExecutor:

@@ -67,7 +67,7 @@ def trace_functional(
         torch.set_grad_enabled(grad_mode),
         fake_mode,
         recorder,
-        _python_composites() if symbolic else contextlib.nullcontext(),
+        _python_composites() if symbolic or _updates_statistics(gm, inputs) else contextlib.nullcontext(),
         _functionalised(),
     ):
         wrapped = [torch._to_functional_tensor(v) if isinstance(v, torch.Tensor) else v for v in inputs]
@@ -87,8 +87,25 @@ def has_symbols(value: Any) -> bool:
     return is_symbolic(value)
 
 
+# Their C++ for GPUs ends in an operator whose schema does not say that it writes to the running statistics.
+_NORMS = (torch.nn.functional.batch_norm, torch.nn.functional.instance_norm, torch.batch_norm, torch.instance_norm)
+
+
+def _updates_statistics(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    on_gpu = any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs)
+    return on_gpu and any(_trains(node) for node in gm.graph.nodes if node.target in _NORMS)
+
+
+def _trains(norm: torch.fx.Node) -> bool:
+    """Does it normalise by its input's own statistics? They are an argument that is called in two ways."""
+    names = {"use_input_stats": True, "training": False}
+    given = [norm.kwargs[name] for name in names if name in norm.kwargs]
+    default = norm.target is torch.nn.functional.instance_norm
+    return bool(given[0]) if given else bool(norm.args[5]) if len(norm.args) > 5 else default
+
+
 def _python_composites() -> contextlib.AbstractContextManager[Any]:
-    """With symbols, operators made of others run as Python where torch has that: its C++ asks for ints."""
+    """Operators made of others run as Python where torch has that: C++ asks for ints where there are symbols."""
     from torch._dispatch.python import enable_python_dispatcher
 
     return enable_python_dispatcher()  # type: ignore[no-untyped-call, no-any-return]

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit import codegen as generator
-from dynajit.aot import compile_joint, decompositions, freezing
+from dynajit.aot import by_size, compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
@@ -71,6 +71,7 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
+    gpu.settle_attention(device)
     compile_fn: CompileFn = functools.partial(_generate, settings)
     table = decompositions.for_codegen(device.type, settings.eager_rounding)
     weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None
@@ -116,6 +117,11 @@ def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
     return _CPU
 
 
+def _has_sizes_in_text(device: torch.device) -> bool:
+    """Are kernels for the device made for sizes that are known?"""
+    return device.type != "cpu"
+
+
 def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
     check_options(options, _CHOICES)
     if mode is None:
@@ -124,6 +130,8 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
 
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+    if by_size.varies(inputs) and _has_sizes_in_text(_kernel_device(gm)):
+        return by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
     mode = settings.mode
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():

@@ -36,7 +36,7 @@ from dynajit.codegen.triton.printer import rename
 from dynajit.locks import ProcessLock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import NameRef, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import Extern, NameRef, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug, progress
@@ -74,7 +74,7 @@ def generate(
             try:
                 with timer("lowering"):
                     program = lower(gm, name, device, left, eager_rounding)
-                    if device.type != "cpu" and program.size_origins:
+                    if device.type != "cpu" and _has_symbols(program):
                         raise SymbolicShapes(f"kernels for {device.type} have static sizes")
                     if debug.enabled():
                         debug.write("ir_pre_fusion.txt", program_text(program))
@@ -91,6 +91,10 @@ def generate(
                 left |= error.ops
             finally:
                 forget()
+
+
+def _has_symbols(program: Program) -> bool:
+    return bool(program.size_origins) or any(isinstance(item, Extern) and item.origins for item in program.items)
 
 
 class _Unprintable(Exception):
@@ -308,6 +312,14 @@ def _mentions(member: Tensor, what: str) -> bool:
     return bool(names & set(what.split()))
 
 
+# Kernels that move more than this keep the GPU busy: one that waits beside them only takes room.
+SHORT_BYTES = 1 << 27
+
+
+def _early(printed: PrintedTriton) -> bool:
+    return sum(tensor.numel * tensor.dtype.itemsize for tensor in printed.arguments) <= SHORT_BYTES
+
+
 class _TritonPlanner(_Planner):
     """The plan of a graph whose kernels run on a GPU."""
 
@@ -325,14 +337,14 @@ class _TritonPlanner(_Planner):
 
     def _launch(self, origin: Origin, printed: PrintedTriton) -> None:
         """A kernel in place of an operator that writes to an input."""
-        pointers = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments)
-        key = f"{printed.text}{pointers}{printed.warps} {printed.stages}"
+        pointers, early = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments), _early(printed)
+        key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
         if key not in self.kernels:
             op = origin.op.removeprefix("aten.")
             name = f"k{len(self.kernels)}_{op.split('.')[0].strip('_')}"
             lines = (origin.line,) if origin.line else ()
             self.kernels[key] = GpuKernel(
-                name, rename(printed.text, name), pointers, printed.warps, (op,), lines, printed.stages
+                name, rename(printed.text, name), pointers, printed.warps, (op,), lines, printed.stages, early
             )
         arguments, written = (tuple(map(self._buffer, tensors)) for tensors in (printed.arguments, printed.written))
         self.read_by_kernels.update(arguments)
@@ -398,13 +410,14 @@ class _TritonPlanner(_Planner):
         return ways[self.choose(ways)]
 
     def _triton_function(self, kernel: Kernel, printed: PrintedTriton) -> str:
-        pointers = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments)
-        key = f"{printed.text}{pointers}{printed.warps} {printed.stages}"
+        pointers, early = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments), _early(printed)
+        key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
         found = self.kernels.get(key)
         if found is None:
             ops, lines, short = _short_name(kernel)
             name = f"k{len(self.kernels)}_{short}"
-            found = GpuKernel(name, rename(printed.text, name), pointers, printed.warps, ops, lines, printed.stages)
+            text = rename(printed.text, name)
+            found = GpuKernel(name, text, pointers, printed.warps, ops, lines, printed.stages, early)
             self.kernels[key] = found
         return found.name
 

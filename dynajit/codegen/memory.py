@@ -37,11 +37,16 @@ def plan_memory(plan: Plan) -> Plan:
     steps: list[Step] = []
     owned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)} - shared - held
     views_left = _views_of(plan)
+    called = _called(plan) if plan.device.type != "cpu" else set()
     dead: set[str] = set()
     for number, step in enumerate(plan.steps):
         if isinstance(step, AllocStep):
             pool = free.get(plan.buffers[step.buffer].nbytes, [])
-            step = AllocStep(step.buffer, pool.pop() if pool else None)
+            taken = next((name for name in reversed(pool) if not (step.buffer in held and name in called)), None)
+            if taken is not None:
+                pool.remove(taken)
+                called.update({step.buffer} if taken in called else ())
+            step = AllocStep(step.buffer, taken)
         steps.append(step)
         names = dying.get(number, [])
         dead.update(names)
@@ -76,6 +81,13 @@ def _held(plan: Plan, kept: set[str]) -> set[str]:
     """Buffers whose memory an output lies in."""
     views = _views_of(plan)
     return {views.base.get(name, name) for name in kept}
+
+
+def _called(plan: Plan) -> set[str]:
+    """Buffers whose addresses calls get, which hide them: outputs that lie there are copied by a recorded graph."""
+    base = _views_of(plan).base
+    calls = [step for step in plan.steps if isinstance(step, ExternStep)]
+    return {base.get(ref.name, ref.name) for step in calls for ref in refs_in((step.args, step.kwargs))}
 
 
 def _last_uses(plan: Plan) -> tuple[dict[str, int], set[str]]:

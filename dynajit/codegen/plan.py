@@ -178,6 +178,7 @@ class GpuKernel:
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     stages: int = 2  # of loads that are under way at once in a loop
+    early: bool = False  # starts while the kernel before it ends, where the GPU can, and waits for that by itself
 
 
 @dataclass(slots=True)

@@ -166,6 +166,11 @@ def _convolution(
     copy = calls.build.pointwise(x.shape, lambda axes: calls.build.element(x, axes), last)
     if isinstance(x.root, Pointwise) and x.whole:
         calls.in_place_of(x, copy)
+    layout, last = affine(weight), _channels_last(weight.shape)
+    if layout is not None and layout[0] != last and weight.shape[2:] != (1, 1):
+        # or the operator makes a copy, in a launch of its own
+        of: Value = weight
+        weight = calls.build.pointwise(of.shape, lambda axes: calls.build.element(of, axes), last)
     args = (copy, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return calls.call(aten.convolution.default, args, shape, _channels_last(shape), x.dtype)
 

@@ -191,7 +191,8 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
     if not x.shape or x.shape[dim] == 1:
         return build.result(lambda axes: convert(build.element(x, axes), dtype))
     dim %= len(x.shape)
-    if build.out.stride()[dim] == 1 and (kind != "sum" or dtype is torch.float64):
+    on_cpu = build.program.device.type == "cpu"
+    if on_cpu and build.out.stride()[dim] == 1 and (kind != "sum" or dtype is torch.float64):
         # Groups of neighbours are added up by themselves, which of float64 would show.
         raise NotLowered("along a row, where one product waits for the one before, eager's loop is as fast")
     return build.scan(kind, x, dim)

@@ -3,6 +3,9 @@
 In and out: see `registry.py`. The result is a copy of the op's first argument (or zeros) that a `Scatter` changes, in
 the order in which eager does; indices are checked as in `lower_index.py`. Sums of bfloat16 and float16 are left to the
 operator, which rounds in its own way. One more op: a function that says where each element goes.
+
+On GPUs sums are atomic additions, in any order, as in eager; an operator that adds up in order there stays one, save
+for integers, and so does every one of them where torch is told to be deterministic.
 """
 
 from __future__ import annotations
@@ -26,10 +29,20 @@ Number = bool | int | float
 _KINDS = {"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "amax": "max", "amin": "min"}
 
 
-def _check(build: Builder, kind: str) -> torch.dtype:
+# What GPUs add atomically.
+_ATOMIC = (torch.float32, torch.float64, torch.int32, torch.int64)
+
+
+def _check(build: Builder, kind: str, ordered: bool = False) -> torch.dtype:
+    """`ordered`: eager adds up in the same order each time, on GPUs too."""
     dtype = check_dtype(build.out.dtype)
-    if build.program.device.type != "cpu" or (kind != "set" and (dtype in LOW_PRECISION or dtype is torch.bool)):
+    if kind != "set" and (dtype in LOW_PRECISION or dtype is torch.bool):
         raise NotLowered
+    if build.program.device.type != "cpu":
+        if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum"):
+            raise NotLowered
+        if kind == "sum" and (dtype not in _ATOMIC or (ordered and dtype.is_floating_point)):
+            raise NotLowered
     return dtype
 
 
@@ -130,6 +143,8 @@ def _index_put(
             where.append(next(left) if index is None else place(build, index, own, size, "wrapped"))
         return where
 
+    if accumulate:
+        _check(build, "sum", ordered=True)
     return _changed(build, "sum" if accumulate else "set", x, domain, at, lambda axes: build.element(values, axes))
 
 
@@ -139,7 +154,7 @@ def _embedding_backward(
 ) -> Value:
     if scale_grad_by_freq:
         raise NotLowered
-    dtype = _check(build, "sum")
+    dtype = _check(build, "sum", ordered=True)
 
     def at(axes: Axes) -> list[Index | Scalar]:
         return [place(build, index, axes[:-1], num_weights, "inside"), axes[-1]]

@@ -101,7 +101,8 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
         kernels = kernels_of(way)
         try:
             with torch.cuda.device(device):
-                binaries = triton_compiler.compile_kernels(kernels, gpu.capability(device))
+                level = gpu.capability(device)
+                binaries = triton_compiler.compile_kernels(kernels, level)
                 loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads, None, b.scratch) for b in binaries]
         except (triton_compiler.TritonError, RuntimeError):
             found.append(None)  # more registers or shared memory than there are

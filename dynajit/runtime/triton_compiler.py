@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import linecache
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,18 +27,21 @@ from dynajit.report import phases, progress
 from dynajit.runtime import store
 
 # Bump when what is compiled from the same text changes meaning.
-_FORMAT = "1"
+_FORMAT = "2"
 # Releases whose calling convention for kernels (pointers, then two for scratch memory) is known.
 _OLDEST, _NEWEST = (3, 5), (3, 7)
 PREAMBLE = "import triton\nimport triton.language as tl\n{lib}\n\n"
-_LIBDEVICE = "from triton.language.extra.cuda import libdevice as lib"
+_LIBDEVICE = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice as lib"
 # a * b + c rounds twice and small numbers are not flushed to zero, as in eager.
 _OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 _STAGES = 2
 # What torch's allocator keeps.
 _SCRATCH_ALIGNMENT = 512
-# From this compute capability on GPUs copy tiles by themselves.
+# From this compute capability on GPUs copy tiles by themselves, and start a kernel while the one before it ends: the
+# kernel waits before it does anything.
 _COPIES_TILES = 90
+STARTS_EARLY = 90
+_WAITS = "    gdc_wait()\n    gdc_launch_dependents()\n"
 _ALIGNED = "ALIGNED = tl.constexpr(True)"
 
 
@@ -94,7 +98,10 @@ def compile_kernels(
 
 
 def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> Binary:
-    text = kernel.text.replace(kernel.name, "kernel")
+    symbol = _symbol(kernel.name)
+    text = kernel.text.replace(kernel.name, symbol)
+    if starts_early(kernel, capability):
+        text = re.sub(rf"(def {symbol}\(.*\):\n)", rf"\1{_WAITS}", text)
     if unaligned or capability < _COPIES_TILES:
         text = text.replace(_ALIGNED, _ALIGNED.replace("True", "False"))
     facts: tuple[Any, ...] = (_FORMAT, version(), capability, kernel.pointers, sorted(unaligned), kernel.warps, text)
@@ -103,7 +110,8 @@ def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> 
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def make(path: Path) -> None:
-        path.write_bytes(_pack(compile_text(text, kernel.pointers, kernel.warps, capability, unaligned, kernel.stages)))
+        made = compile_text(text, symbol, kernel.pointers, kernel.warps, capability, unaligned, kernel.stages)
+        path.write_bytes(_pack(made))
 
     return _unpack(store.get_or_make(key, ".cubin", make).read_bytes())
 
@@ -125,20 +133,31 @@ def _unpack(data: bytes) -> Binary:
     return Binary(cubin, **json.loads(head))
 
 
+def starts_early(kernel: GpuKernel, capability: int) -> bool:
+    """Does the kernel wait for the one before it by itself, so that it may be launched before that has ended?"""
+    return kernel.early and capability >= STARTS_EARLY
+
+
+def _symbol(name: str) -> str:
+    """What profilers show: the kernel's name without its number, so that equal kernels of two graphs are one."""
+    return f"dynajit_{re.sub(r'^k[0-9]+_', '', name)}"
+
+
 def compile_text(
     text: str,
+    symbol: str,
     pointers: Sequence[str],
     warps: int,
     capability: int,
     unaligned: frozenset[int] = frozenset(),
     stages: int = 2,
 ) -> Binary:
-    """Compile the function `kernel` in `text`."""
+    """Compile the function `symbol` in `text`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = load(text, _LIBDEVICE).kernel
+    function = getattr(load(text, _LIBDEVICE), symbol)
     names = function.arg_names
     signature = dict(zip(names, pointers, strict=True))
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(names)) if n not in unaligned}

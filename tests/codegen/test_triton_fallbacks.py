@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
-from triton_harness import check, compile_all
+from triton_harness import check, compile_all, plan_of, run
 
 from dynajit.codegen import ExternStep
 
@@ -25,7 +25,7 @@ def places(size: int, *shape: int) -> torch.Tensor:
 ROWS = torch.arange(9)[torch.randperm(9)][:4].clone()
 COLUMNS = torch.arange(20)[torch.randperm(20)][:7].expand(9, 7).contiguous()
 
-# Extremes' places and combinations that the printer prints: function, arguments.
+# Extremes' places, combinations, running sums, what is read or written where indices say: function, arguments.
 PRINTED: dict[str, Any] = {
     "argmax": (lambda x: x.argmax(1), (randn(9, 50),)),
     "argmin, kept": (lambda x: x.argmin(1, keepdim=True), (randn(9, 50),)),
@@ -38,34 +38,69 @@ PRINTED: dict[str, Any] = {
     "count": (lambda x: (x > 0).sum(1), (randn(9, 50),)),
     "mean pooling": (lambda x: F.avg_pool2d(x, 2) * 2, (randn(1, 2, 8, 8),)),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2) * 2, (randn(1, 2, 4, 4),)),
+    "gather": (lambda x, i: x.gather(1, i) * 2, (randn(9, 20), places(20, 9, 7))),
+    "gather rows": (lambda x, i: x.gather(0, i) + 1, (randn(9, 20), places(9, 5, 20))),
+    "index_select": (lambda x, i: x.index_select(1, i) * 2, (randn(9, 20), places(20, 5))),
+    "embedding": (lambda w, i: F.embedding(i, w) + 1, (randn(30, 16), places(30, 4, 5))),
+    "index": (lambda x, i: x[i] * 2, (randn(9, 20), places(9, 5) - 4)),
+    "index, two": (lambda x, i, j: x[i, j] * 2, (randn(9, 20), places(9, 5, 1), places(20, 4))),
+    "index, sliced": (lambda x, i: x[:, i] * 2, (randn(9, 20), places(20, 4))),
+    "nll": (lambda x, i: F.cross_entropy(x, i), (randn(9, 20), places(20, 9))),
+    "cumsum": (lambda x: (x * 2).cumsum(1) + 1, (randn(9, 50),)),
+    "cumsum down": (lambda x: x.cumsum(0), (randn(40, 50),)),
+    "cumprod": (lambda x: x.cumprod(1), (randn(9, 20),)),
+    "cumsum in steps": (lambda x: x.cumsum(1), (places(100, 3, 5000).float(),)),
+    "cumsum down in steps": (lambda x: x.cumsum(0), (places(100, 100, 9).float(),)),
+    "cumsum between": (lambda x: x.cumsum(1) * 2, (randn(3, 70, 4),)),
+    "count so far": (lambda x: (x > 0).cumsum(1), (randn(9, 50),)),
+    "cumsum of float64": (lambda x: x.cumsum(0), (randn(9).double(),)),
+    "cumprod of integers": (lambda x: x.cumprod(0), (places(3, 40, 5) + 1,)),
+    "truth values": (lambda x, i: (x > 0)[i], (randn(9, 20), places(9, 4))),
+    "embedding, normalised": (
+        lambda w, i: F.layer_norm(F.embedding(i, w).float(), (16,)),
+        (randn(30, 16).bfloat16(), places(30, 4, 5)),
+    ),
+    "cross entropy, one left out": (
+        lambda x, w, i: F.cross_entropy(x, i, w, ignore_index=3),
+        (randn(9, 20), torch.rand(20), places(20, 9)),
+    ),
+    "padded with what was fetched": (lambda x, i: F.pad(x[i], (0, 3, 1, 0)), (randn(9, 20), places(9, 4))),
+    "scatter": (lambda x, i, s: x.scatter(1, i, s) * 2, (randn(9, 20), COLUMNS, randn(9, 7))),
+    "scatter a number": (lambda x, i: x.scatter(1, i, 3.5), (randn(9, 20).half(), COLUMNS)),
+    "scatter_add": (lambda x, i, s: x.scatter_add(1, i, s) * 2, (randn(9, 20), places(20, 9, 7), randn(9, 7))),
+    "histogram": (lambda i: torch.zeros(10).scatter_add(0, i, torch.ones(100)), (places(10, 100),)),
+    "index_put": (lambda x, i, s: x.index_put((i - 9,), s * 2) * 2, (randn(9, 20), ROWS, randn(4, 20))),
+    "index_add": (lambda x, i, s: x.index_add(0, i, s, alpha=2) * 2, (randn(9, 20), places(9, 4), randn(4, 20))),
+    "added integers": (
+        lambda x, i, s: x.index_put((i,), s, accumulate=True),
+        (places(9, 9, 20), places(9, 30), places(9, 30, 20)),
+    ),
     "float64": (lambda x: x.sum(1), (randn(9, 50).double(),)),
     "float16": (lambda x: x.sum(1), (randn(9, 50).half(),)),
 }
 
-# What is read or written at places that a tensor holds, scans, and orders: function, arguments, operator, kernels.
+# Other scans, other ways to combine what is written where indices say, orders: function, arguments, operator, kernels.
 LEFT: dict[str, Any] = {
-    "gather": (lambda x, i: x.gather(1, i) * 2, (randn(9, 20), places(20, 9, 7)), "gather", 1),
-    "gather rows": (lambda x, i: x.gather(0, i) + 1, (randn(9, 20), places(9, 5, 20)), "gather", 1),
-    "index_select": (lambda x, i: x.index_select(1, i) * 2, (randn(9, 20), places(20, 5)), "index_select", 1),
-    "embedding": (lambda w, i: F.embedding(i, w) + 1, (randn(30, 16), places(30, 4, 5)), "embedding", 1),
-    "index": (lambda x, i: x[i] * 2, (randn(9, 20), places(9, 5) - 4), "index", 1),
-    "index, two": (lambda x, i, j: x[i, j] * 2, (randn(9, 20), places(9, 5, 1), places(20, 4)), "index", 1),
-    "index, sliced": (lambda x, i: x[:, i] * 2, (randn(9, 20), places(20, 4)), "index", 1),
-    "nll": (lambda x, i: F.cross_entropy(x, i), (randn(9, 20), places(20, 9)), "nll_loss_forward", 1),
-    "cumsum": (lambda x: (x * 2).cumsum(1) + 1, (randn(9, 50),), "cumsum", 2),
-    "cumsum down": (lambda x: x.cumsum(0), (randn(40, 50),), "cumsum", 0),
-    "cumprod": (lambda x: x.cumprod(1), (randn(9, 20),), "cumprod", 0),
     "cummax": (lambda x: x.cummax(1), (randn(9, 20),), "cummax", 0),
     "logcumsumexp": (lambda x: x.logcumsumexp(1), (randn(9, 20),), "logcumsumexp", 0),
-    "scatter": (lambda x, i, s: x.scatter(1, i, s) * 2, (randn(9, 20), COLUMNS, randn(9, 7)), "scatter", 1),
-    "scatter_add": (
+    "scatter_reduce": (
+        lambda x, i, s: x.scatter_reduce(1, i, s, "amax") * 2,
+        (randn(9, 20), COLUMNS, randn(9, 7)),
+        "scatter_reduce",
+        1,
+    ),
+    "index_put, added": (
+        lambda x, i, s: x.index_put((i,), s, accumulate=True) * 2,
+        (randn(9, 20), ROWS, randn(4, 20)),
+        "index_put",
+        1,
+    ),
+    "half sums": (
         lambda x, i, s: x.scatter_add(1, i, s) * 2,
-        (randn(9, 20), places(20, 9, 7), randn(9, 7)),
+        (randn(9, 20).half(), COLUMNS, randn(9, 7).half()),
         "scatter_add",
         1,
     ),
-    "index_put": (lambda x, i, s: x.index_put((i,), s) * 2, (randn(9, 20), ROWS, randn(4, 20)), "index_put", 1),
-    "index_add": (lambda x, i, s: x.index_add(0, i, s) * 2, (randn(9, 20), places(9, 4), randn(4, 20)), "index_add", 1),
     "sort": (lambda x: (x * 2).sort(1), (randn(9, 20),), "sort", 1),
     "topk": (lambda x: (x * 2).topk(3, 1), (randn(9, 20),), "topk", 1),
     "std and mean": (lambda x: torch.std_mean(x, 1), (randn(9, 50),), "std_mean", 0),
@@ -86,3 +121,25 @@ def test_left_to_torch(name: str) -> None:
     (call,) = [step for step in plan.steps if isinstance(step, ExternStep)]
     assert call.target.__name__.partition(".")[0] == operator
     compile_all(plan)
+
+
+@pytest.mark.parametrize("name", ("gather", "embedding", "index, two"))
+def test_indices_outside_stop_the_program(name: str) -> None:
+    function, (x, *indices) = PRINTED[name]
+    plan = plan_of(function, x, *indices)
+    with pytest.raises(Exception, match="refused"):
+        run(plan, x, *(index + 100 for index in indices))
+
+
+def test_long_running_sums_of_few_rows_are_left_to_torch() -> None:
+    plan = plan_of(lambda x: (x * 2).cumsum(1) + 1, randn(2, 100_000))
+    assert [step.target.__name__ for step in plan.steps if isinstance(step, ExternStep)] == ["cumsum.default"]
+
+
+def test_without_an_order_of_their_own_sums_are_left_to_torch() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        plan = plan_of(lambda x, i, s: x.scatter_add(1, i, s) * 2, randn(9, 20), places(20, 9, 7), randn(9, 7))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [step.target.__name__ for step in plan.steps if isinstance(step, ExternStep)] == ["scatter_add.default"]

@@ -149,6 +149,7 @@ def interpreted(text: str, name: str) -> Any:
     if _patch_lang_tensor is None:
         _patch_lang_tensor = interpreter._patch_lang_tensor
     interpreter.ReduceOps.generic_reduce = _reduce
+    interpreter.ScanOps.generic_scan = _scan
     interpreter._convert_float = _convert_float
     interpreter.InterpreterBuilder.create_fma = _fma
     interpreter._patch_lang_tensor = _patch_tensor
@@ -170,13 +171,23 @@ def dj_refuse(bad):
 """
 
 
+_COMBINED = {"dj_add": np.add, "dj_mul": np.multiply, "dj_max": np.maximum, "dj_min": np.minimum}
+_COMBINED |= {"dj_or": np.bitwise_or, "dj_and": np.bitwise_and}
+
+
 def _reduce(self: Any, inputs: Any) -> Any:
     """The interpreter's own goes from element to element."""
-    names = {"dj_add": np.add, "dj_mul": np.multiply, "dj_max": np.maximum, "dj_min": np.minimum}
-    names |= {"dj_or": np.bitwise_or, "dj_and": np.bitwise_and}
     (value,) = inputs
     data = value.handle.data
-    result = names[self.combine_fn.__name__].reduce(data, axis=self.axis).astype(data.dtype)
+    result = _COMBINED[self.combine_fn.__name__].reduce(data, axis=self.axis).astype(data.dtype)
+    return [self.to_tensor(result, value.dtype)]
+
+
+def _scan(self: Any, inputs: Any) -> Any:
+    """As `_reduce`."""
+    (value,) = inputs
+    data = value.handle.data
+    result = _COMBINED[self.combine_fn.__name__].accumulate(data, axis=self.axis).astype(data.dtype)
     return [self.to_tensor(result, value.dtype)]
 
 

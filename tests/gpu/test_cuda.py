@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -399,3 +401,70 @@ def test_index_copy() -> None:
             torch.testing.assert_close(compiled(ours, at, x), fn(theirs, at, x), rtol=2e-2, atol=2e-2)
             torch.testing.assert_close(ours, theirs)
         dynajit.reset()
+
+
+def test_the_first_graph_of_a_process_has_the_kernel_of_attention_that_eager_has() -> None:
+    text = """
+import torch, dynajit
+from dynajit.backends import codegen
+plans = []
+build = codegen.gpu.build
+codegen.gpu.build = lambda plan: plans.append(plan) or build(plan)
+q, k, v = (torch.randn(1, 4, 16, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+with torch.no_grad():
+    for _ in range(2):
+        dynajit.reset()
+        dynajit.compile(torch.nn.functional.scaled_dot_product_attention, fullgraph=True)(q, k, v)
+print(*[[step.target.__name__ for step in plan.steps if hasattr(step, "target")] for plan in plans], sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    first, second = done.stdout.split("\n")[:2]
+    assert first == second and "attention" in first
+
+
+def test_sums_where_indices_say() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x.scatter_add(0, i, s) + torch.zeros_like(x).index_add(0, i[:, 0], s) * 2
+
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        x, s = (torch.randint(-9, 9, (n, 33), device="cuda").to(dtype) for n in (100, 5000))
+        i = torch.randint(0, 100, (5000, 33), device="cuda")
+        torch.testing.assert_close(dynajit.compile(fn, fullgraph=True)(x, i, s), fn(x, i, s))
+        dynajit.reset()
+
+
+def test_running_sums() -> None:
+    for shape in ((7, 20_000), (3000, 50), (5, 70, 40)):
+        x = torch.randint(-9, 9, shape, device="cuda").float()
+        compiled = dynajit.compile(lambda t: (t.cumsum(-1) + 1, t.cumsum(0)), fullgraph=True)
+        torch.testing.assert_close(compiled(x), (x.cumsum(-1) + 1, x.cumsum(0)))
+        dynajit.reset()
+
+
+def test_sizes_that_vary() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ w, -1) * x.shape[0]
+
+    w = torch.randn(64, 64, device="cuda")
+    for mode in (None, "reduce-overhead"):
+        compiled = dynajit.compile(fn, mode=mode, dynamic=True, fullgraph=True)
+        for _ in range(3):
+            for rows in (3, 64, 100):
+                x = torch.randn(rows, 64, device="cuda")
+                torch.testing.assert_close(compiled(x, w), fn(x, w), rtol=1e-4, atol=1e-4)
+        dynajit.reset()
+
+
+def test_two_devices() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    compiled = dynajit.compile(lambda x: torch.softmax(x * 2, -1) + 1, fullgraph=True)
+    for index in (0, 1, 0):
+        x = torch.randn(64, 64, device=f"cuda:{index}")
+        torch.testing.assert_close(compiled(x), torch.softmax(x * 2, -1) + 1)
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu((x * 2).to("cuda:1") + 1)
+
+    x = torch.randn(64, 64, device="cuda:0")
+    torch.testing.assert_close(dynajit.compile(moved)(x), moved(x))

@@ -132,10 +132,13 @@ def _child(pipe: Any, numbers: list[int], options: Any) -> None:
 def run_all(numbers: list[int], options: Any, each: Any) -> list[Outcome]:
     """The outcome of each operator, from processes that may crash."""
     outcomes: list[Outcome] = []
-    context = multiprocessing.get_context("fork")
+    # A GPU that this process has opened is of no use to a fork of it; a process of its own takes seconds to start.
+    on_cpu = options.device == "cpu"
+    context: Any = multiprocessing.get_context("fork" if on_cpu else "spawn")
+    size = 8 if on_cpu else 64
     left = list(numbers)
     while left:
-        batch, left = left[:8], left[8:]
+        batch, left = left[:size], left[size:]
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(theirs, batch, options))
         process.start()

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static int launches, updates, capturing;
+static int launches, updates, capturing, early;
 
 /* A recorded graph: kernels of two pointers, and copies. */
 typedef struct {
@@ -54,6 +54,16 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
     ((Kernel)function)(x, params);
     return 0;
 }
+typedef struct { unsigned grid[3], block[3], shared; void *stream; const int *attributes; unsigned count; } LaunchConfig;
+
+int cuLaunchKernelEx(const LaunchConfig *config, void *function, void **params, void **extra)
+{
+    /* one attribute: its number, padding, its value */
+    early += config->count == 1 && config->attributes[0] == 6 && config->attributes[2] == 1;
+    return cuLaunchKernel(function, config->grid[0], 1, 1, config->block[0], 1, 1, config->shared, config->stream, params,
+                          extra);
+}
+int fake_early(void) { return early; }
 int cuGetErrorString(int error, const char **text) { *text = error == 209 ? "no binary for gpu" : "some error"; return 0; }
 int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const void ***found, size_t *number)
 {

@@ -88,6 +88,21 @@ def test_kernels_and_memory(driver: ctypes.CDLL) -> None:
     assert driver.fake_launches() == before + 9
 
 
+def test_kernels_that_start_early(driver: ctypes.CDLL) -> None:
+    steps: list[Step] = [
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+        AllocStep("b"),
+        KernelStep("two", ("a", "b"), ("b",), 8),
+    ]
+    early = _C.GpuKernel(b"code", "add_one", 0, 32, None, 0, True)
+    run = build(plan(steps, [BufferRef("b")]), one=early)
+    before = driver.fake_early()
+    x = torch.randn(8)
+    torch.testing.assert_close(run(x)[0], (x + 1) * 2)
+    assert driver.fake_early() == before + 1
+
+
 def test_operators(driver: ctypes.CDLL) -> None:
     """Defaults, keyword arguments, lists of tensors, several results."""
     ref = BufferRef

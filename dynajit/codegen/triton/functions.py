@@ -208,6 +208,11 @@ def reduction(kind: str, dtype: torch.dtype) -> tuple[str, str]:
     return f"tl.reduce({{0}}, {{axis}}, {helper})", operation(combine, dtype)
 
 
+def scan(kind: str) -> str:
+    """The helper function that combines two values of a running sum or product."""
+    return {"sum": "dj_add", "prod": "dj_mul"}[kind]
+
+
 def number(value: bool | float, dtype: torch.dtype) -> str:
     """A constant as a 0-dimensional tensor."""
     if dtype.is_floating_point:

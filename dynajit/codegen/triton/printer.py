@@ -20,8 +20,8 @@ from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, count
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Scan, Tensor
-from dynajit.loopir.ops import REDUCTIONS
-from dynajit.schedule.loops import Kernel, Load, Local, Section, Store
+from dynajit.loopir.ops import CHECKS, REDUCTIONS
+from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update
 
 _INT32 = 1 << 31
 
@@ -117,6 +117,7 @@ class Printer:
 
     def _needs_wide_indices(self) -> bool:
         addresses = [node.address for node in self.nodes() if isinstance(node, Load)]
+        addresses += [node.index for node in self.nodes() if isinstance(node, Position)]
         addresses += [store.address for store in self.kernel.all_stores()]
         reach = max(self.sizes[name] + self.blocks[name] for name in self.dims)
         points = reach if len(self.dims) == 1 else count((*self.kernel.outer, *self.kernel.inner))
@@ -140,8 +141,8 @@ class Printer:
         programs = self._program_ids()
         kernel = self.kernel
         if isinstance(kernel.group.members[0], Scan):
-            raise Unprintable("a scan")
-        if not kernel.group.reduces:
+            self._scan(kernel.group.members[0])
+        elif not kernel.group.reduces:
             for section in kernel.sections:
                 self._rows(section)
                 self._elements(section, self.outer)
@@ -236,19 +237,49 @@ class Printer:
             combined = functions.reduction(reduction.kind, reduction.dtype)[1]
             combined = combined.format(total, self._expression(body, inner))
             inner.put(f"{total} = " + (f"tl.where(rm, {combined}, {total})" if "r" in self.masked else combined))
-        size = self.sizes["r"]
-        steps, first = size, ""
         if tile.pieces > 1:
-            steps = self._piece
-            first = f"r_id * {steps} + "
+            self._loop(self._piece, f"r_id * {self._piece} + ", inner)
+        else:
+            self._loop(self.sizes["r"], "", inner)
+        for (reduction, _), total in zip(section.reductions, totals, strict=True):
+            self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
+
+    def _scan(self, scan: Scan) -> None:
+        """Running sums or products: of the row at once, or in steps that take the total of those before along."""
+        (store,) = self.kernel.sections[0].stores
+        axis = len(self.tiled) - 1
+        tile, both = functions.reduction(scan.kind, scan.dtype)
+        helper = functions.scan(scan.kind)
+        scope = self.inner = Scope(2, frozenset("xyzr")) if self.tile.looped else self.outer
+        value = self._whole_tile(self._expression(store.value, scope), store.value)
+        running = f"tl.associative_scan({value}, {axis}, {helper})"
+        if self.tile.looped:
+            start = functions.number(REDUCTIONS[scan.kind].start(scan.dtype), scan.dtype)
+            inside = f"tl.where(rm, {value}, {start})" if "r" in self.masked else value
+            spread = "[:, None]" if axis else ""
+            self.outer.put(f"total = {start.replace('[]', self._rows_shape) if axis else start}")
+            scope.put(f"running = {both.format('total', running)}")
+            scope.put(f"total = {both.format('total', tile.format(inside, axis=axis) + spread)}")
+        else:
+            scope.put(f"running = {running}")
+        where, mask = self._index(store.address, scope), self._mask(self._axes_in(store.address))
+        scope.put(f"tl.store({self.arguments[store.tensor]} + ({where}), running{mask})")
+        if self.tile.looped:
+            self._loop(self.sizes["r"], "", scope)
+
+    @property
+    def _rows_shape(self) -> str:
+        return "[" + ", ".join("1" if name == "r" else str(self.blocks[name]) for name in self.tiled) + "]"
+
+    def _loop(self, steps: int, first: str, inner: Scope) -> None:
+        """The loop over `r` around what was written."""
+        tile, outer = self.tile, self.outer
         outer.put(f"for start in range(0, {steps}, {tile.r}):")
         outer.put(f"    r = {first}start + tl.arange(0, {tile.r}){self._spread('r')}")
         if "r" in self.masked:
-            outer.put(f"    rm = r < {size}")
+            outer.put(f"    rm = r < {self.sizes['r']}")
         outer.lines.extend(inner.text())
         self.inner = None
-        for (reduction, _), total in zip(section.reductions, totals, strict=True):
-            self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
 
     def _finish(self, reduction: Reduction, tile: str, value: str) -> None:
         """The tile combined to the row value."""
@@ -289,6 +320,8 @@ class Printer:
             raise Unprintable("values kept between loops")
         for store in section.stores:
             self._store(store, scope)
+        for update in section.updates:
+            self._update(update, scope)
 
     # ---- expressions
 
@@ -304,6 +337,21 @@ class Printer:
         where = self._index(store.address, scope)
         mask = self._mask(self._axes_in(store.address))
         scope.put(f"tl.store({self.arguments[store.tensor]} + ({where}), {value}{mask})")
+
+    def _update(self, update: Update, scope: Scope) -> None:
+        """Write where values say; sums by atomic additions."""
+        places = [self._expression(part, scope) for part in update.uneven]
+        where = " + ".join((self._index(update.even, scope), *places))
+        value = self._stored(self._expression(update.value, scope), update.tensor.dtype)
+        if self.tiled:  # each point its own, whatever place and value vary along
+            where = f"{where} + tl.full({self._shape}, 0, tl.int32)"
+            value = f"tl.broadcast_to({value}, {self._shape})"
+        mask = self._mask(frozenset(self.tiled))
+        pointer = f"{self.arguments[update.tensor]} + ({where})"
+        if update.kind == "set":
+            scope.put(f"tl.store({pointer}, {value}{mask})")
+        else:
+            scope.put(f'tl.atomic_add({pointer}, {value}{mask}, sem="relaxed")')
 
     def _mask(self, depends: frozenset[str]) -> str:
         parts = [f"{name}m" for name in "yxr" if name in self.masked and name in depends]
@@ -325,8 +373,8 @@ class Printer:
         return found
 
     def _text(self, node: Scalar, scope: Scope) -> str:
-        if isinstance(node, Load):
-            text = self._load(node, scope)
+        if isinstance(node, (Load, LoadAt)):
+            text = self._load(node, scope) if isinstance(node, Load) else self._fetch(node, scope)
             if node.dtype is torch.bool:
                 return f"({text} != 0)"
             return f"{text}.to(tl.float32)" if node.dtype in (torch.bfloat16, torch.float16) else text
@@ -336,6 +384,8 @@ class Printer:
             raise Unprintable(f"a {type(node).__name__}")
         if node.name == "guard":
             return self._guard(node, scope)
+        if node.name in CHECKS:
+            return self._checked(node, scope)
         found = mathlib.special(node) if self._fills_tile(node) else None
         if found is not None:
             return f"{found[0]}({', '.join(self._expression(argument, scope) for argument in found[1])})"
@@ -344,15 +394,33 @@ class Printer:
             return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
         return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
 
+    def _checked(self, node: Op, scope: Scope) -> str:
+        """A place that a value gives; the program stops where it is outside."""
+        place, size = (self._expression(argument, scope) for argument in node.arguments)
+        if node.name == "wrapped":
+            wrapped = self._fresh("v")
+            scope.put(f"{wrapped} = tl.where({place} < 0, {place} + {size}, {place})")
+            place = wrapped
+        mask = self._mask(self._depends(node)).removeprefix(", ")
+        conditions = [f"({place} < 0) | ({place} >= {size})", *([mask] if mask else []), *self.guards]
+        scope.put(f"dj_refuse({' & '.join(f'({condition})' for condition in conditions)})")
+        return place
+
     def _load(self, node: Load, scope: Scope) -> str:
-        where = self._index(node.address, scope)
-        mask = self._mask(self._axes_in(node.address))
+        return self._loaded(node.tensor, self._index(node.address, scope), self._axes_in(node.address))
+
+    def _fetch(self, node: LoadAt, scope: Scope) -> str:
+        """The element where a value says."""
+        return self._loaded(node.tensor, self._expression(node.arguments[0], scope), self._depends(node))
+
+    def _loaded(self, tensor: Tensor, where: str, depends: frozenset[str]) -> str:
+        mask = self._mask(depends)
         if self.guards:
             if self.tiled:  # a mask may not have more dimensions than what it masks
                 where = f"{where} + tl.full({self._shape}, 0, tl.int32)"
                 mask = self._mask(frozenset(self.tiled))
             mask = " & ".join((mask, *self.guards)) if mask else ", " + " & ".join(self.guards)
-        return f"tl.load({self.arguments[node.tensor]} + ({where}){mask})"
+        return f"tl.load({self.arguments[tensor]} + ({where}){mask})"
 
     def _guard(self, node: Op, scope: Scope) -> str:
         """Both values, what each reads masked by its condition."""

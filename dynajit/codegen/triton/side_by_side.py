@@ -106,7 +106,9 @@ def _launch(launch: _Launch, found: dict[tuple[str, tuple[str, ...], int], GpuKe
         name = f"{name}_{len(found)}"
         ops = tuple(dict.fromkeys(op for kernel, _ in launch.parts for op in kernel.ops))
         lines = tuple(dict.fromkeys(line for kernel, _ in launch.parts for line in kernel.lines))
-        made = GpuKernel(name, text.replace("def NAME(", f"def {name}("), pointers, first.warps, ops, lines)
+        early = all(kernel.early for kernel, _ in launch.parts)
+        text_of = text.replace("def NAME(", f"def {name}(")
+        made = GpuKernel(name, text_of, pointers, first.warps, ops, lines, early=early)
         found[text, pointers, first.warps] = made
     args = tuple(name for _, part in launch.parts for name in part.args)
     outputs = tuple(name for _, part in launch.parts for name in part.outputs)

@@ -14,7 +14,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from dynajit.codegen.triton.functions import Unprintable
 from dynajit.loopir.index import Axis
+from dynajit.loopir.nodes import Scan
 from dynajit.schedule.loops import Kernel
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
@@ -29,6 +31,9 @@ DEAR = 40
 SHORT_COLUMN, CACHED, NARROW = 2048, 1 << 20, 8
 # Rows of at least this many programs are not cut in pieces.
 ENOUGH_PROGRAMS = 2 * MULTIPROCESSORS
+# Running sums of fewer rows than the one, longer than the other: one program a row leaves most of the GPU idle, and
+# torch's function for it does better.
+FEW_ROWS, LONG_SCAN = 64, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ def power_of_two(n: int) -> int:
 
 def tile(kernel: Kernel) -> Tile:
     """The tile to print the kernel with."""
+    if isinstance(kernel.group.members[0], Scan):
+        return _scan(kernel)
     return _reduction(kernel) if kernel.group.reduces else _pointwise(kernel)
 
 
@@ -69,6 +76,8 @@ def candidates(kernel: Kernel) -> Iterator[Tile]:
     """Tiles to be timed, the one of `tile` first."""
     first = tile(kernel)
     yield first
+    if isinstance(kernel.group.members[0], Scan):
+        return
     seen = {first}
     for made in _variants(kernel, first):
         if made not in seen:
@@ -95,6 +104,21 @@ def _variants(kernel: Kernel, first: Tile) -> Iterator[Tile]:
         for pieces in (first.pieces * 2, first.pieces // 2):
             if first.pieces > 1 and pieces > 1:
                 yield replace(first, pieces=pieces)
+
+
+# ---- running sums and products
+
+
+def _scan(kernel: Kernel) -> Tile:
+    rows, length = count(kernel.outer), count(kernel.inner)
+    if rows < FEW_ROWS and length > LONG_SCAN:
+        raise Unprintable("a scan of few long rows")
+    if kernel.mode == "column":
+        x, r = min(power_of_two(rows), 32), min(power_of_two(length), 64)
+    else:
+        r = min(power_of_two(length), STEP)
+        x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS), 64))
+    return Tile(x, r, looped=length > r, warps=_warps(x * r))
 
 
 # ---- pointwise

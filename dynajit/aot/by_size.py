@@ -1,0 +1,137 @@
+"""A graph whose sizes vary, as one graph of known sizes for each combination that is met.
+
+In:  a functional ATen graph with symbolic sizes, its fake inputs, and what compiles a graph without symbols.
+Out: `BySize`, a callable that takes what the graph takes. At most `MOST` combinations are compiled, each when it is
+     first met; for any more, and where a size depends on values, the graph runs operator by operator.
+For targets whose kernels have all sizes in their text.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.node import map_arg
+
+from dynajit.aot.trace import has_symbols
+from dynajit.symbols import is_symbolic
+
+# Compiled graphs for one graph whose sizes vary.
+MOST = 8
+
+Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+def varies(inputs: Sequence[Any]) -> bool:
+    """Has any of a graph's fake inputs a size that is known only when the graph runs?"""
+    return any(is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)) for value in inputs)
+
+
+class BySize:
+    """The compiled graphs so far."""
+
+    def __init__(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], compile_one: Compile, tell: Callable[[str], None]
+    ) -> None:
+        self.gm = gm
+        self.compile_one = compile_one
+        self.tell = tell
+        self.numbers = [at for at, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
+        self.tensors = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        self.sized = [at for at in self.tensors if has_symbols(inputs[at])]
+        self.made: dict[tuple[Any, ...], Callable[..., Any] | None] = {}
+        self.lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = (
+            *(inputs[at] for at in self.numbers),
+            *((inputs[at].shape, inputs[at].stride()) for at in self.sized),
+        )
+        call = self.made.get(key)
+        if call is None:
+            call = self._make(key, inputs)
+            if call is None:
+                return self.gm.forward(*inputs)
+        return call(*(inputs[at] for at in self.tensors))
+
+    def _make(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> Callable[..., Any] | None:
+        with self.lock:
+            if key in self.made:
+                return self.made[key]
+            if len(self.made) >= MOST:
+                self.tell(f"a graph meets more than {MOST} combinations of sizes: at others it runs op by op")
+                return None
+            try:
+                with tracing(None), torch.no_grad():
+                    made = self.compile_one(*static_graph(self.gm, inputs))
+            except (DynamicOutputShapeException, DataDependentOutputException) as error:
+                self.tell(f"sizes in a graph depend on values ({error}): it runs op by op")
+                made = None
+            self.made[key] = made
+            return made
+
+
+def static_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """The graph for inputs of these sizes, and its fake inputs: tensors alone, numbers are in its text."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    graph = torch.fx.Graph()
+    new: dict[torch.fx.Node, Any] = {}
+    fakes: list[Any] = []
+    given = iter(inputs)
+    with mode:
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                value = next(given)
+                if not isinstance(value, torch.Tensor):
+                    new[node] = value
+                    continue
+                fakes.append(_fake(value))
+                new[node] = _copied(graph, node, fakes[-1])
+            elif node.op == "get_attr":
+                held = operator.attrgetter(str(node.target))(gm)
+                new[node] = _copied(graph, node, _fake(held) if isinstance(held, torch.Tensor) else held)
+            elif node.op == "output":
+                graph.output(map_arg(node.args[0], new.__getitem__))
+                graph.output_node().meta.update(node.meta)
+            else:
+                new[node] = _called(graph, node, new)
+    made = torch.fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made, fakes
+
+
+def _fake(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _called(graph: torch.fx.Graph, node: torch.fx.Node, new: dict[torch.fx.Node, Any]) -> Any:
+    """The node with known numbers: a number itself where that is its value."""
+    args, kwargs = map_arg((node.args, node.kwargs), new.__getitem__)
+    real_args, real_kwargs = map_arg((args, kwargs), lambda arg: arg.meta["val"])
+    if node.op == "call_method":
+        value = getattr(real_args[0], str(node.target))(*real_args[1:], **real_kwargs)
+    else:
+        value = node.target(*real_args, **real_kwargs)  # type: ignore[operator]
+    if isinstance(value, (bool, int, float)):
+        return value
+    made = graph.create_node(node.op, node.target, args, kwargs, node.name)
+    made.meta = {**node.meta, "val": value}
+    return made
+
+
+def _copied(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> torch.fx.Node:
+    made = graph.node_copy(node)
+    made.meta = {**node.meta, "val": value}
+    return made
+
+
+__all__ = ["MOST", "BySize", "static_graph", "varies"]
