@@ -293,3 +293,14 @@ def transposed_in_inference_mode(x: torch.Tensor) -> None:
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_another_layout_in_inference_mode(backend: str) -> None:
     assert_same(transposed_in_inference_mode, torch.randn(3, 4), backend=backend)
+
+
+def test_private_kernels_that_trust_their_indices_are_not_tried() -> None:
+    """With one offset that is also the last there is no bag, which torch's kernel does not survive."""
+    weight, places = torch.randn(7, 4, dtype=torch.float16), torch.tensor([1, 2, 4, 5])
+
+    def f(weight: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(places, weight, offsets, mode="max", include_last_offset=True)
+
+    offsets = torch.tensor([0, 2, 4])
+    torch.testing.assert_close(dynajit.compile(f)(weight, places, offsets), f(weight, places, offsets))
