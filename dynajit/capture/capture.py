@@ -46,7 +46,6 @@ from dynajit.resume.rerun import Rerun, drawing_again
 from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
-from dynajit.values.exceptions import raised_at
 from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -308,12 +307,12 @@ class FrameCapture:
         emission = Emission(tx, frame, self.session)
         emission.returning(result)
         obstacle = emission.obstacle()
-        raised = raised_at(obstacle)
-        if raised is not None and not self.session.fullgraph:
-            # only a real one has a traceback
+        raised, other = emission.go_back(obstacle)
+        if raised is not None and (other is not None or not self.session.fullgraph):
+            # only a real one has a traceback, or is another at each call
             raised.restore(tx)
             tx.broken_frames = raised.frames
-            return self._plan(tx, frame, GraphBreak(breaks.RAISES, f"{obstacle} leaves the function"))
+            return self._plan(tx, frame, other or GraphBreak(breaks.RAISES, f"{obstacle} leaves the function"))
         if obstacle is not None and raised is None:
             self.record.skipped = f"{obstacle.describe()} leaves the function"
             return None
@@ -365,10 +364,14 @@ class FrameCapture:
                 lifted_from = str(stop) if found.lifted else None
                 self._record_break(stop, shown, lifted_from, tx.graph.op_count > 0, loop)
                 return emission
-            raised = raised_at(obstacle)
+            raised, other = emission.go_back(obstacle)
             if raised is not None:
-                # break where the exception is raised instead
+                # break where the exception is raised, or the class defined, instead
+                stop = other or stop
                 raised.restore(tx)
+                if other is not None:
+                    stack = [entry.location() for entry in raised.frames]
+                    users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
                 plans = _places_to_break(tx, raised.frames)
         return None
 

@@ -80,6 +80,8 @@ class Interpreter(Calls):
         self._stacks: dict[tuple[Any, ...], str] = {}
         #: the class of an object that the outermost frame let go of, and that runs code when it dies
         self.dropped: type | None = None
+        #: classes made while tracing, and their methods, by id, with the state before; nothing of them leaves the trace
+        self.made_classes: dict[int, tuple[object, Snapshot]] = {}
         self._steps = 0
         self._idle_end = idle_budget
         self._work_seen = 0
@@ -243,10 +245,13 @@ class Interpreter(Calls):
     def opening(self) -> None:
         """A context is about to be entered that generated code can't stand inside of: remember where."""
         if self.can_stop_here():
-            checkpoint = self.frames[-1].checkpoint
-            assert checkpoint is not None
-            made = Snapshot([frame.state() for frame in self.frames], checkpoint)
-            self.journal.set_attr(self, "opened_at", made)
+            self.journal.set_attr(self, "opened_at", self.snapshot())
+
+    def snapshot(self) -> Snapshot:
+        """The state before the instruction at hand."""
+        checkpoint = self.frames[-1].checkpoint
+        assert checkpoint is not None
+        return Snapshot([frame.state() for frame in self.frames], checkpoint)
 
     def finish(self) -> None:
         """Leave torch as it was before the capture."""
@@ -273,10 +278,17 @@ class Interpreter(Calls):
         """Record what the trace relies on."""
         if source is None and kind != "GLOBAL_STATE":
             return
+        if self.made_classes and source is not None and self._is_made(source):
+            return
         location = self._location()
         if location is not None and len(self.guards) > MOST_GUARDS:
             raise GraphBreak(breaks.TOO_LONG, f"{len(self.guards)} guards")
         self.guards.add(Guard(source, kind, *params, user_loc=location))
+
+    def _is_made(self, source: Source) -> bool:
+        """Whether it belongs to a class made while tracing, which nobody else can change."""
+        root = source.root()
+        return isinstance(root, ConstSource) and id(root.obj) in self.made_classes
 
     def _location(self) -> FrameLoc | None:
         return self.frames[-1].location() if self.frames else None
@@ -308,6 +320,8 @@ class Interpreter(Calls):
         if entry is None:
             return None
         known = entry[1]
+        if self.made_classes and self._is_made(source):
+            return known
         if known.source is not None and known.source != source and not isinstance(source, ConstSource):
             if isinstance(known.source, ConstSource):
                 self.guard(source, "ID", obj)

@@ -69,6 +69,11 @@ UNKNOWN_CALL = _kind(
     "nothing is known about the called object",
     "call it outside of the compiled function, or make it an operator: torch.library.custom_op",
 )
+LOCAL_CLASS = _kind(
+    "local-class",
+    "a class defined in the function leaves what is compiled, and is another one at each call",
+    "define the class outside of the function",
+)
 UNKNOWN_OPCODE = _kind(
     "unknown-opcode", "this bytecode has no meaning here yet", "rewrite the statement in simpler Python"
 )

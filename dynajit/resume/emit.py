@@ -20,6 +20,7 @@ from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
+from dynajit.report import breaks
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import unneeded, with_bound_variables
 from dynajit.resume.numbers import varying_in_loop, varying_of
@@ -34,8 +35,9 @@ from dynajit.resume.plan import (
     resume_loop_handler,
 )
 from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
-from dynajit.values.base import NULL, Value
+from dynajit.values.base import NULL, GraphBreak, Value
 from dynajit.values.exceptions import raised_at
+from dynajit.values.local_classes import made_at
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
@@ -164,6 +166,9 @@ class Emission:
         """A value that the code would have to push and can't: the real program goes on with an exception that was
         raised, and has a traceback."""
         needed = reachable(self.roots())
+        local = next((value for value in needed if made_at(self.tx, value) is not None), None)
+        if local is not None:
+            return local
         thrown = next((value for value in needed if raised_at(value) is not None), None)
         if thrown is not None:
             return thrown
@@ -171,6 +176,15 @@ class Emission:
         if lost:
             return lost[0]
         return next((value for value in needed if not value.rebuildable() or holds_itself(value)), None)
+
+    def go_back(self, obstacle: Value | None) -> tuple[Any, GraphBreak | None]:
+        """The state to go back to, where the real program makes what the trace can only know of; and why."""
+        if obstacle is None:
+            return None, None
+        made = made_at(self.tx, obstacle)
+        if made is not None:
+            return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
+        return raised_at(obstacle), None
 
     # -- the code
 

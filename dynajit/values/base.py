@@ -71,6 +71,7 @@ class Tracer(Protocol):
     # what is traced runs for real in the graph's call too: numbers in it are as they are
     static_numbers: bool
     class_writes: dict[tuple[type, str], Value | None]
+    made_classes: dict[int, tuple[object, Any]]
 
     def opening(self) -> None: ...
 

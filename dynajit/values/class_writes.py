@@ -96,6 +96,7 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     here = namespace_of(cls).get(name)
     if (
         name.startswith("__")
+        or id(cls) in tx.made_classes
         or not cls.__flags__ & (1 << 9)
         or issubclass(cls, enum.Enum)
         or isinstance(meta.__setattr__, types.FunctionType)

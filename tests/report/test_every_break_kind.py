@@ -71,6 +71,15 @@ def unknown_opcode(x: Tensor) -> Any:
     return y * 2, Local.__name__
 
 
+def local_class(x: Tensor) -> Any:
+    y = x + 1
+
+    class Local:
+        pass
+
+    return y * 2, Local()
+
+
 UNDER_WAY = slice(torch.tensor(1), torch.tensor(2))
 
 
@@ -169,6 +178,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "input-output": output,
     "unknown-callable": unknown_callable,
     "unknown-opcode": unknown_opcode,
+    "local-class": local_class,
     "unsupported-value": unsupported_value,
     "unsupported-attribute": unsupported_attribute,
     "unsupported-tensor": unsupported_tensor,

@@ -226,16 +226,16 @@ def test_simpler_python_removes_an_unknown_opcode() -> None:
         class Local:
             pass
 
-        return y * 2, Local.__name__
+        return y * 2, Local()
 
     class Outside:
         pass
 
     def mended(x: Tensor) -> Any:
-        return (x + 1) * 2, Outside.__name__
+        return (x + 1) * 2, Outside()
 
     dynajit.reset()
-    assert [brk.kind for brk in dynajit.explain(with_class)(X).break_reasons] == ["unknown-opcode"]
+    assert [brk.kind for brk in dynajit.explain(with_class)(X).break_reasons] == ["local-class"]
     assert [brk.kind for brk in dynajit.explain(mended)(X).break_reasons] == []
 
 
@@ -283,6 +283,13 @@ def test_every_kind_is_either_here_or_on_the_page() -> None:
     """`docs/why_breaks.md`, whose blocks are tests too, has a pair of programs for each kind that is not here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "why_breaks.md").read_text()
     titles = {kind for line in page.splitlines() if line.startswith("## ") for kind in line[3:].split(", ")}
-    here = {*(fix.kind for fix in FIXES), "unsupported-value", "unknown-opcode", "compiled-by-another", "recursion"}
+    here = {
+        *(fix.kind for fix in FIXES),
+        "unsupported-value",
+        "unknown-opcode",
+        "local-class",
+        "compiled-by-another",
+        "recursion",
+    }
     elsewhere = {"trace-too-long", "break-in-region", "internal-error"}
     assert set(breaks.KINDS) - titles - here - elsewhere == set()

@@ -36,6 +36,7 @@ from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.generators import stands_for
 from dynajit.values.getters import GetterVal
 from dynajit.values.iterators import SequenceIterator
+from dynajit.values.local_classes import decorate
 from dynajit.values.lookup import MISSING, lookup_type
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import ClassVal, ObjVal
@@ -396,6 +397,21 @@ def invert(tx: Tracer, value: Value) -> Value:
 
 
 # -------------------------------------------------------------------------------------------- dataclasses and classes
+
+
+def _class_decorator(real: Any) -> None:
+    @builtin(real)
+    def decorator(tx: Tracer, cls: Value | None = None, **kwargs: Value) -> Value:
+        if cls is None:
+            return PartialVal.made(tx, tx.from_real(real), [], kwargs)
+        made = decorate(tx, real, cls, kwargs)
+        if made is None:
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{real.__module__}.{real.__name__}")
+        return made
+
+
+_class_decorator(dataclasses.dataclass)
+_class_decorator(functools.total_ordering)
 
 
 @builtin(dataclasses.fields)

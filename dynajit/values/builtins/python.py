@@ -26,6 +26,7 @@ from dynajit.values.constant import ConstVal, constant_of
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
+from dynajit.values.local_classes import make_class
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.partials import PartialVal
@@ -625,5 +626,8 @@ def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
 
 
 @builtin(builtins.__build_class__)
-def build_class(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+def build_class(tx: Tracer, function: Value, name: Value, *bases: Value, **kwargs: Value) -> Value:
+    made = make_class(tx, function, name, bases) if not kwargs else None
+    if made is not None:
+        return made
     raise GraphBreak(breaks.UNKNOWN_OPCODE, "a class definition")
