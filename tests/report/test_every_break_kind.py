@@ -3,6 +3,7 @@
 In: the table of kinds. Out: a failure for a kind that no program reaches, and for a program that breaks another way.
 """
 
+import abc
 import asyncio
 import importlib
 import sys
@@ -65,10 +66,13 @@ def unknown_callable(x: Tensor) -> Any:
 def unknown_opcode(x: Tensor) -> Any:
     y = x + 1
 
-    class Local:
+    class Local(metaclass=abc.ABCMeta):  # noqa: B024
         pass
 
     return y * 2, Local.__name__
+
+
+KEPT: list[type] = []
 
 
 def local_class(x: Tensor) -> Any:
@@ -77,7 +81,8 @@ def local_class(x: Tensor) -> Any:
     class Local:
         pass
 
-    return y * 2, Local()
+    KEPT[:] = [Local]
+    return y * 2
 
 
 UNDER_WAY = slice(torch.tensor(1), torch.tensor(2))
