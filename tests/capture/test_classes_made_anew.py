@@ -77,8 +77,13 @@ def test_compiling_ends_soon(fn: Any) -> None:
     assert after[-1] == after[2 * MOST_MADE_ANEW]
 
 
+@pytest.mark.parametrize("fn", [statement, data_class])
+def test_classes_that_stay_inside_are_compiled_once(fn: Any) -> None:
+    assert calls_and_graphs(fn, 2 * MOST_MADE_ANEW) == [1] * 2 * MOST_MADE_ANEW
+
+
 def test_it_is_said_why() -> None:
-    compiled = dynajit.compile(statement, backend="eager")
+    compiled = dynajit.compile(enumeration, backend="eager")
     with pytest.warns(UserWarning, match="its classes are made anew at each call"):
         for _ in range(2 * MOST_MADE_ANEW):
             compiled(torch.ones(2))
