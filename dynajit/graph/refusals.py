@@ -21,6 +21,7 @@ _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
 # operations that read in an order of their own: no element that they read may be one that they write
 _BY_PLACE = re.compile(r"aten\.(index_(put|add|copy|fill|reduce)|scatter(_add|_reduce)?|put)_?\.")
+_BY_ROW = re.compile(r"aten\.index_(add|copy|reduce)_?\.")
 _MATRICES = re.compile(r"aten\.(mm|bmm|mv|dot|vdot|addmm|addmv|addr|addbmm|baddbmm)_?\.")
 # what other operations than these say of dtypes; what they say of shapes is about the single element
 _ABOUT_DTYPES = re.compile(r"not implemented for|support|dtype|scalar type|\bbool\b|Bool|Long")
@@ -42,20 +43,23 @@ _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put
 
 def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Why the real kernel raises for these arguments; None as far as can be told."""
-    if not isinstance(func, torch._ops.OpOverload) or not args or not isinstance(args[0], torch.Tensor):
+    if not isinstance(func, torch._ops.OpOverload) or not args:
         return None
     by_place = _BY_PLACE.search(str(func)) is not None
     if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
-        written = args[0]
-        others = (arg for arg in args[1:] if isinstance(arg, torch.Tensor))
-        if _meets_itself(written) or any(_overlap(written, other, by_place) for other in others):
-            return f"{func}: the tensor written shares memory with itself or with one that is read"
+        refused = _refused_write(func, args, kwargs, by_place)
+        if refused is not None:
+            return f"{func}: {refused}"
+    if not isinstance(args[0], torch.Tensor):
+        return None
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
         return f"{func}: the values' shape does not fit the places they go to"
     if func in _INDEXED and not _dtypes_fit(args[0], args[1], args[2]):
         return f"{func}: the values' dtype is not that of where they go to"
+    if _BY_ROW.search(str(func)) and not _rows_fit(*args[:4]):
+        return f"{func}: the source has not the shape of the rows it goes to"
     summed = _SUMMED.search(str(func))
     if summed is not None and not _summand_fits(summed[1], args[0], args[1], args[2]):
         return f"{func}: the first summand's shape does not expand to the other's"
@@ -76,6 +80,52 @@ def _trusts_places(func: Any, args: Sequence[Any]) -> bool:
     return str(func.name()).startswith("aten::_") and any(
         not place.dtype.is_floating_point and place.dtype is not torch.bool for place in places
     )
+
+
+def _refused_write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by_place: bool) -> str | None:
+    """What is wrong with the memory of the tensors that an operation writes, alone or beside those it reads."""
+    named = {argument.name: arg for argument, arg in zip(func._schema.arguments, args)} | dict(kwargs)
+    read = [tensor for name, arg in named.items() if name not in _written(func) for tensor in _tensors(arg)]
+    pointwise = _is_pointwise(func)
+    for name in _written(func):
+        written = named.get(name)
+        if not isinstance(written, torch.Tensor):
+            continue
+        is_out = name not in ("self", func._schema.arguments[0].name)
+        if _meets_itself(written) or any(
+            _overlap(written, other, by_place or (is_out and not pointwise)) for other in read
+        ):
+            return "the tensor written shares memory with itself or with one that is read"
+        if is_out and any(written is other for other in read) and not _has_common_shape(written, read):
+            return "an operand of another size than the result is out="
+    return None
+
+
+@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
+def _written(func: Any) -> tuple[str, ...]:
+    """Names of the arguments that an operation writes."""
+    return tuple(
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _tensors(arg: Any) -> list[torch.Tensor]:
+    if isinstance(arg, (list, tuple)):
+        return [item for item in arg if isinstance(item, torch.Tensor)]
+    return [arg] if isinstance(arg, torch.Tensor) else []
+
+
+def _has_common_shape(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether it has the shape that the operands broadcast to."""
+    shapes = [operand.shape for operand in operands]
+    if not _have_hints([size for shape in shapes for size in shape]):
+        return True
+    try:
+        return tensor.shape == torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return True  # that is for the operation to say
 
 
 def _has_odd_dtypes(func: Any, args: Sequence[Any]) -> bool:
@@ -112,6 +162,8 @@ def _element(arg: Any) -> Any:
     if type(arg) in (list, tuple) and all(item is None or isinstance(item, FakeTensor) for item in arg):
         items = tuple(_element(item) for item in arg)
         return _UNKNOWN if _UNKNOWN in items else (list, items)
+    if isinstance(arg, (torch.SymInt, torch.SymFloat)):
+        return (int, 1) if isinstance(arg, torch.SymInt) else (float, 1.0)
     if type(arg) is int and abs(arg) > _SMALL:
         return _UNKNOWN  # it might be a size
     return (type(arg), arg) if type(arg) in _SCALARS else _UNKNOWN
@@ -178,6 +230,13 @@ def _dtypes_fit(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], va
         return True
     # one value fills the places of a mask
     return _has_mask(indices) and _have_hints(values.shape) and values.numel() == 1
+
+
+def _rows_fit(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> bool:
+    if tensor.dim() != source.dim() or tensor.dim() == 0 or not _have_hints((*tensor.shape, *source.shape)):
+        return tensor.dim() == source.dim() or tensor.dim() * source.dim() == 0
+    dim %= tensor.dim()
+    return all(at == dim or a == b for at, (a, b) in enumerate(zip(tensor.shape, source.shape, strict=True)))
 
 
 def _summand_fits(name: str, summand: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:

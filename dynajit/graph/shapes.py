@@ -183,7 +183,7 @@ class Shapes:
 
     def _empty(self, real: torch.Tensor, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
         with torch.inference_mode(real.is_inference()), torch.enable_grad(), self.mode:
-            fake = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
+            fake = self._in_memory(real, sizes, strides)
             if real.requires_grad:
                 fake.requires_grad_()
                 base = real._base if real._is_view() else None
@@ -193,6 +193,20 @@ class Shapes:
                     # what another function computed: no leaf, though nothing is known of where it comes from
                     fake = torch._C._functions.DelayedError("an input of the graph", 1)(fake)
         return fake
+
+    def _in_memory(self, real: torch.Tensor, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
+        """Fakes of tensors that share memory share it too, those of static sizes included."""
+        converter = self.mode.fake_tensor_converter.meta_converter
+        key = converter.describer.get_storage_id(real.untyped_storage())
+        storage = converter.storage_memo.get(key)
+        if storage is None:
+            fake = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
+            if real.storage_offset() == 0:
+                converter.storage_memo[key] = fake.untyped_storage()
+            return fake
+        with torch.no_grad():
+            fake = torch.empty(0, dtype=real.dtype, device=real.device)
+            return fake.set_(storage, real.storage_offset(), sizes, strides)
 
     def number(self, real: Any, source: Source) -> Any:
         """A symbolic int or float from outside."""

@@ -206,6 +206,49 @@ def summand_that_does_not_expand(x: torch.Tensor, seen: list[int]) -> torch.Tens
     return torch.addmm(x[0], x, x) + torch.addmv(x[0], x, x[1]) + torch.addr(x, x[0], x[1])
 
 
+def out_of_another_order(x: torch.Tensor, seen: list[int]) -> Any:
+    results = []
+    for compute in (
+        lambda: torch.mul(x.t(), 2, out=x),
+        lambda: torch.mul(x.t(), x.max(), out=x),
+        lambda: torch.add(x[0], x[1], out=x[0]),
+        lambda: torch.add(x[0], x, out=x),
+        lambda: torch.add(x, x[:, :1], out=x[:, :1]),
+        lambda: torch.cat([x[:1], x[1:]], out=x),
+        lambda: torch.sum(x, 1, out=x[0]),
+        lambda: torch.add(x, x, out=x[0].expand(3, 3)),
+        lambda: torch.add(x, x, out=x),
+    ):
+        try:
+            seen.append(1)
+            x.neg_()
+            results.append(compute() + 1)
+        except RuntimeError as error:
+            seen.append(len(str(error)))
+    return results, x
+
+
+def operand_of_another_size_is_out(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    z = x[0, :1]
+    x.neg_()
+    try:
+        torch.mul(z, x, out=z)
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+    return z
+
+
+def rows_of_another_shape(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    for rows in (x[:1, :1], x[0], x[:1], x[:2], x[:1, None]):
+        for add in (torch.index_add, torch.index_copy):
+            try:
+                x.neg_()
+                x = add(x, -2, torch.tensor([0]), rows)
+            except (RuntimeError, IndexError) as error:
+                seen.append(len(str(error)))
+    return x
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
@@ -238,6 +281,9 @@ def summand_that_does_not_expand(x: torch.Tensor, seen: list[int]) -> torch.Tens
         uniform_of_bools,
         orders_of_bools,
         summand_that_does_not_expand,
+        out_of_another_order,
+        operand_of_another_size_is_out,
+        rows_of_another_shape,
     ],
 )
 def test_like_eager(fn: Any, dtype: torch.dtype, backend: str) -> None:
@@ -304,3 +350,34 @@ def test_private_kernels_that_trust_their_indices_are_not_tried() -> None:
 
     offsets = torch.tensor([0, 2, 4])
     torch.testing.assert_close(dynajit.compile(f)(weight, places, offsets), f(weight, places, offsets))
+
+
+def bools_minus_a_number(x: torch.Tensor, number: int, seen: list[int]) -> torch.Tensor:
+    try:
+        x.neg_()
+        return (x > 1) - number
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+        return x
+
+
+def onto_its_first_row(x: torch.Tensor, y: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    try:
+        x.neg_()
+        x[:1] = y
+    except RuntimeError as error:
+        seen.append(len(str(error)))
+    return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_numbers_and_sizes_that_vary(backend: str) -> None:
+    compiled = dynajit.compile(bools_minus_a_number, backend=backend)
+    other = dynajit.compile(onto_its_first_row, backend=backend)
+    for size in (4, 1, 3, 5, 1):
+        results = []
+        for first, second in ((bools_minus_a_number, onto_its_first_row), (compiled, other)):
+            seen: list[int] = []
+            x = torch.ones(size, size)
+            results.append((first(torch.ones(size), size + 1, seen), second(x, x[0], seen), seen))
+        assert str(results[0]) == str(results[1])
