@@ -46,7 +46,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     if not isinstance(func, torch._ops.OpOverload) or not args:
         return None
     by_place = _BY_PLACE.search(str(func)) is not None
-    if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+    if func._schema.is_mutable:
         refused = _refused_write(func, args, kwargs, by_place)
         if refused is not None:
             return f"{func}: {refused}"
@@ -90,6 +90,10 @@ def _refused_write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by
     for name in _written(func):
         written = named.get(name)
         if not isinstance(written, torch.Tensor):
+            continue
+        if written.is_inference() and not torch.is_inference_mode_enabled():
+            return "the tensor written was made in inference mode"
+        if torch.Tag.inplace_view in func.tags:
             continue
         is_out = name not in ("self", func._schema.arguments[0].name)
         if _meets_itself(written) or any(

@@ -154,8 +154,12 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
             # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
-    if _writes_lists(target):
+    if _written(target, "ListType"):
         _count_writes(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    if torch.is_inference_mode_enabled() and None not in versions and _versions(fakes) == versions:
+        # operations made of others are taken apart there before anyone counts what they write
+        for position, _ in _written(target, "TensorType"):
+            torch.autograd.graph.increment_version(pairs[position][1] if position < len(pairs) else ())
     if tx.graph.shapes.active:
         tx.graph.assert_promises()
         if is_symbolic(result) and tx.graph.knows(result):
@@ -205,8 +209,8 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _writes_lists(target: Any) -> tuple[tuple[int, str], ...]:
-    """Position and name of each list of tensors that an operation writes in place."""
+def _written(target: Any, kind: str) -> tuple[tuple[int, str], ...]:
+    """Position and name of each tensor, or list of them, that an operation writes in place."""
     packet = target if isinstance(target, torch._ops.OpOverload) else getattr(torch.ops.aten, _name_of(target), None)
     if isinstance(packet, torch._ops.OpOverloadPacket):
         names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
@@ -216,13 +220,13 @@ def _writes_lists(target: Any) -> tuple[tuple[int, str], ...]:
     return tuple(
         (position, argument.name)
         for position, argument in enumerate(packet._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write and argument.type.kind() == "ListType"
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.type.kind() == kind
     )
 
 
 def _count_writes(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise the versions of the fakes that were written as members of lists: fake kernels leave them as they are."""
-    for position, name in _writes_lists(target):
+    for position, name in _written(target, "ListType"):
         for fake in kwargs.get(name, args[position] if position < len(args) else ()):
             torch.autograd.graph.increment_version(fake)
 

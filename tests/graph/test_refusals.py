@@ -381,3 +381,51 @@ def test_numbers_and_sizes_that_vary(backend: str) -> None:
             x = torch.ones(size, size)
             results.append((first(torch.ones(size), size + 1, seen), second(x, x[0], seen), seen))
         assert str(results[0]) == str(results[1])
+
+
+def diagonal_in_inference_mode(x: torch.Tensor) -> None:
+    with torch.inference_mode():
+        x.fill_diagonal_(0)
+
+
+def checkpoint_of_an_inference_tensor(x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        x = x * 2
+    return torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+
+
+def writes_to_an_inference_tensor(x: torch.Tensor) -> list[str]:
+    found = []
+    with torch.inference_mode():
+        x = x * 2
+    for view in (lambda q: q, lambda q: q.t(), lambda q: q[..., 0]):
+        try:
+            view(x).add_(1)
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def writes_to_one_that_came_over_a_break(x: torch.Tensor) -> str:
+    with torch.inference_mode():
+        x = x * 2
+        dynajit.graph_break()
+    try:
+        x.t().add_(-0.75)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        writes_to_an_inference_tensor,
+        writes_to_one_that_came_over_a_break,
+        diagonal_in_inference_mode,
+        checkpoint_of_an_inference_tensor,
+    ],
+)
+def test_inference_mode(fn: Any, backend: str) -> None:
+    assert_same(fn, torch.randn(4, 4), backend=backend)

@@ -101,6 +101,8 @@ def checkpoint(
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with a context_fn")
     if use_reentrant is None:
         raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
+    if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
+        raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
     if not use_reentrant.truth(tx) or not torch.is_grad_enabled():
         return tx.call(function, args, kwargs)
     # the older kind gives its result no gradient unless an argument has one
