@@ -127,7 +127,7 @@ def _has_common_shape(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) ->
     if not _have_hints([size for shape in shapes for size in shape]):
         return True
     try:
-        return tensor.shape == torch.broadcast_shapes(*shapes)
+        return tensor.shape == torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call, no-any-return]
     except RuntimeError:
         return True  # that is for the operation to say
 
