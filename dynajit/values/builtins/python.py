@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import enum
 import math
 import operator
 import types
@@ -501,6 +502,10 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
             found, _ = lookup_type(args[0].cls, method)
         if isinstance(found, types.FunctionType):
             return args[0].call_special(tx, method)
+    if args and isinstance(args[0], ConstVal) and isinstance(args[0].value, enum.Enum):
+        kind = type(args[0].value)  # what its class says of texts may change, though the member does not
+        if isinstance(getattr(kind, method, None), types.FunctionType):
+            return tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
     if args and isinstance(args[0], TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
     if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
