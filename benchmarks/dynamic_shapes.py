@@ -3,8 +3,8 @@
     python benchmarks/dynamic_shapes.py [--calls N] [--save]
 
 Counts compiles, compares each call with eager, and measures for three of the sizes, interleaved: compiled with symbolic
-sizes, compiled for this size alone, eager. Targets: at most 2 compiles for each model, and within 10% of the time of the
-one for this size alone. Returns 1 where one is missed.
+sizes, compiled for this size alone, eager. Targets: at most 2 compiles for each model, and within 10% of the time of
+the one for this size alone. Returns 1 where one is missed.
 """
 
 from __future__ import annotations

@@ -129,6 +129,8 @@ def _bind_from(
         return tx.wrap(found.__func__, AttrSource(source, "__func__"))
     if isinstance(found, types.MethodType):
         return tx.wrap(found, source)  # bound already
+    if isinstance(found, (types.ClassMethodDescriptorType, *_C_DESCRIPTORS)) and not is_trusted(kind.__module__):
+        tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
     if isinstance(found, types.ClassMethodDescriptorType):
         return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):

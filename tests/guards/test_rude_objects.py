@@ -221,3 +221,25 @@ print("end")
 def test_the_interpreter_shuts_down() -> None:
     done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+class Texts(dict[str, int]):
+    shown = int.__repr__
+
+
+def test_methods_in_c_that_are_replaced() -> None:
+    def shown(t: Tensor) -> Any:
+        return t + 1, Texts.shown(5)
+
+    def got(t: Tensor, d: Any) -> Any:
+        return t + d.get("a")
+
+    texts = Texts(a=1)
+    for fn, args, name, other in (
+        (shown, (x,), "shown", str),
+        (got, (x, texts), "get", lambda self, key: 7),
+    ):
+        compiled = dynajit.compile(fn, backend="eager")
+        same(fn, compiled, *args)
+        setattr(Texts, name, other)
+        same(fn, compiled, *args)
