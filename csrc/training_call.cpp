@@ -36,17 +36,23 @@ struct Layout {
     std::vector<int64_t> strides;
 };
 
+using Flags = std::vector<bool>;
+
 struct TrainingCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
     PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
+    PyObject *partial;  /* which gradients there are, as bytes -> backward that takes only those; NULL: takes zeros */
+    PyObject *partials; /* what that gave */
     PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
     std::vector<bool> *differentiable; /* of each return */
     std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
+    std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
+    std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
 };
 
 /* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
@@ -106,7 +112,15 @@ public:
 
     void release_variables() override
     {
-        released_ = released_ || !saved_.empty() || !kept_.empty(); /* eager's nodes that keep nothing run again */
+        if (!call_->uses_up->empty()) {
+            use_up();
+            if (std::find(used_up_.begin(), used_up_.end(), false) != used_up_.end()) {
+                return; /* another backward pass may start from the other results */
+            }
+        }
+        else if (!saved_.empty() || !kept_.empty()) { /* eager's nodes that keep nothing run again */
+            used_up_.assign(call_->layouts->size(), true);
+        }
         saved_.clear();
         kept_.clear();
         if (Py_IsInitialized()) {
@@ -155,9 +169,7 @@ public:
     {
         pybind11::gil_scoped_acquire gil;
         const bool create_graph = at::GradMode::is_enabled();
-        if (released_) {
-            throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-        }
+        start_from(gradients);
         if (create_graph && inputs_are_unchanged()) {
             variable_list found;
             if (differentiate_again(gradients, found)) {
@@ -165,10 +177,16 @@ public:
             }
         }
         at::NoGradGuard no_grad;
-        std::vector<PyObject *> arguments = push(gradients);
         HookRegion region;
         dj_hook_enter_off(&region);
-        PyObject *result = PyObject_Vectorcall(call_->backward, arguments.data(), arguments.size(), nullptr);
+        PyObject *backward = compiled_backward();
+        dj_hook_leave(&region);
+        if (backward == nullptr) {
+            throw_python();
+        }
+        std::vector<PyObject *> arguments = push(gradients, backward != call_->backward);
+        dj_hook_enter_off(&region);
+        PyObject *result = PyObject_Vectorcall(backward, arguments.data(), arguments.size(), nullptr);
         dj_hook_leave(&region);
         for (PyObject *argument : arguments) {
             Py_DECREF(argument);
@@ -182,6 +200,50 @@ public:
     }
 
 private:
+    /* Note which results this backward pass starts from. */
+    void start_from(const variable_list &gradients)
+    {
+        started_from_.assign(gradients.size(), false);
+        used_up_.resize(gradients.size(), false);
+        for (size_t i = 0; i < gradients.size(); i++) {
+            started_from_[i] = gradients[i].defined();
+            if (started_from_[i] && used_up_[i]) {
+                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+            }
+        }
+    }
+
+    void use_up()
+    {
+        used_up_.resize(call_->uses_up->size(), false);
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            for (size_t j = 0; started_from_[i] && j < used_up_.size(); j++) {
+                used_up_[j] = used_up_[j] || (*call_->uses_up)[i][j];
+            }
+        }
+    }
+
+    /* The backward graph for the gradients that there are; borrowed. */
+    PyObject *compiled_backward()
+    {
+        const bool all = std::find(started_from_.begin(), started_from_.end(), false) == started_from_.end();
+        if (all || call_->partial == nullptr) {
+            return call_->backward;
+        }
+        const std::string bytes(started_from_.begin(), started_from_.end());
+        PyObject *key = PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+        PyObject *found = key != nullptr ? PyDict_GetItemWithError(call_->partials, key) : nullptr;
+        if (key != nullptr && found == nullptr && !PyErr_Occurred()) {
+            PyObject *made = PyObject_CallOneArg(call_->partial, key);
+            if (made != nullptr && PyDict_SetItem(call_->partials, key, made) == 0) {
+                found = made; /* the dictionary holds it */
+            }
+            Py_XDECREF(made);
+        }
+        Py_XDECREF(key);
+        return found == Py_None ? call_->backward : found;
+    }
+
     void release_objects()
     {
         for (std::vector<PyObject *> *objects : {&numbers_, &inputs_}) {
@@ -246,7 +308,7 @@ private:
         return differentiated;
     }
 
-    std::vector<PyObject *> push(variable_list &gradients)
+    std::vector<PyObject *> push(variable_list &gradients, bool only_defined)
     {
         variable_list tensors;
         auto saved = saved_.begin();
@@ -255,7 +317,9 @@ private:
             tensors.push_back(is_packed ? (saved++)->unpack(another_to(this)) : *kept++);
         }
         for (size_t i = 0; i < gradients.size(); i++) {
-            tensors.push_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
+            if (!only_defined || gradients[i].defined()) {
+                tensors.push_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
+            }
         }
         std::vector<PyObject *> arguments;
         arguments.reserve(numbers_.size() + tensors.size());
@@ -300,12 +364,27 @@ private:
             throw_python();
         }
         variable_list found;
-        for (Py_ssize_t place : *call_->wanted) {
+        for (size_t i = 0; i < call_->wanted->size(); i++) {
+            const Py_ssize_t place = (*call_->wanted)[i];
             PyObject *item = place < PySequence_Fast_GET_SIZE(items) ? PySequence_Fast_GET_ITEM(items, place) : Py_None;
-            found.push_back(THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor());
+            found.push_back(THPVariable_Check(item) && is_reached(i) ? THPVariable_Unpack(item) : at::Tensor());
         }
         Py_DECREF(items);
         return found;
+    }
+
+    /* Whether one of the inputs in `wanted` is behind a result that this backward pass starts from. */
+    bool is_reached(size_t input) const
+    {
+        if (call_->reaches->empty()) {
+            return true;
+        }
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            if (started_from_[i] && (*call_->reaches)[i][input]) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /* With create_graph, gradients that say so when they are differentiated again. */
@@ -325,7 +404,8 @@ private:
     }
 
     TrainingCall *call_; /* owned */
-    bool released_ = false;
+    Flags started_from_; /* of each gradient that backward takes: whether the last pass had it */
+    Flags used_up_;
     std::vector<SavedVariable> saved_;
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
@@ -463,14 +543,35 @@ Layout layout_of(PyObject *given)
     return layout;
 }
 
+Flags flags_of(PyObject *given)
+{
+    Flags flags;
+    read_all(given, flags, [](PyObject *item) { return PyObject_IsTrue(item) == 1; });
+    return flags;
+}
+
+/* Whether a table is empty or has so many rows and columns; raises. */
+bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
+{
+    const bool fine = table.empty() || (table.size() == rows && std::all_of(table.begin(), table.end(), [=](const Flags &row) {
+                                            return row.size() == columns;
+                                        }));
+    if (!fine) {
+        PyErr_SetString(PyExc_ValueError, "reaches and uses_up have a row for each gradient that backward takes");
+    }
+    return fine;
+}
+
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"forward",        "backward", "n_saved", "n_checked",
-                                  "differentiable", "wanted",   "layouts", "again",     nullptr};
-    PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None;
+    static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
+                                  "layouts", "again",    "partial", "reaches",   "uses_up",        nullptr};
+    PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
+    PyObject *reaches = nullptr, *uses_up = nullptr;
     Py_ssize_t n_saved, n_checked;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|O:TrainingCall", const_cast<char **>(names), &forward,
-                                     &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOO:TrainingCall", const_cast<char **>(names), &forward,
+                                     &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
+                                     &partial, &reaches, &uses_up)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -481,13 +582,21 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->forward = Py_NewRef(forward);
     self->backward = Py_NewRef(backward);
     self->again = again != Py_None ? Py_NewRef(again) : nullptr;
+    self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
+    self->partials = PyDict_New();
     self->n_saved = n_saved;
     self->n_checked = n_checked;
     self->differentiable = new std::vector<bool>();
     self->wanted = new std::vector<Py_ssize_t>();
     self->layouts = new std::vector<Layout>();
+    self->reaches = new std::vector<Flags>();
+    self->uses_up = new std::vector<Flags>();
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
-        && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of);
+        && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
+        && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
+        && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of)) && self->partials != nullptr
+        && fits(*self->reaches, self->layouts->size(), self->wanted->size())
+        && fits(*self->uses_up, self->layouts->size(), self->layouts->size());
     if (!fine) {
         Py_CLEAR(self);
     }
@@ -501,6 +610,8 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->forward);
     Py_VISIT(self->backward);
     Py_VISIT(self->again);
+    Py_VISIT(self->partial);
+    Py_VISIT(self->partials);
     return 0;
 }
 
@@ -510,6 +621,8 @@ int call_clear(PyObject *object)
     Py_CLEAR(self->forward);
     Py_CLEAR(self->backward);
     Py_CLEAR(self->again);
+    Py_CLEAR(self->partial);
+    Py_CLEAR(self->partials);
     return 0;
 }
 
@@ -522,6 +635,8 @@ void call_dealloc(PyObject *object)
     delete self->differentiable;
     delete self->wanted;
     delete self->layouts;
+    delete self->reaches;
+    delete self->uses_up;
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -536,12 +651,15 @@ PyMemberDef call_members[] = {
 PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
-         "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None)\n--\n\n"
+         "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
+         "reaches=(), uses_up=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
          "before backward. again(inputs, gradients) gives a differentiable gradient for each input where backward is "
-         "itself differentiated (create_graph), or None if it can't.")},
+         "itself differentiated (create_graph), or None if it can't. partial(defined), with a byte for each result that has "
+         "a gradient, gives a backward that takes the defined gradients only, or None: the others are zeros then. reaches: for each such result, which of "
+         "`wanted` are behind it; uses_up: which results have no backward any more after its own.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

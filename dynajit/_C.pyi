@@ -191,6 +191,9 @@ class TrainingCall:
         wanted: Sequence[int],
         layouts: Sequence[Sequence[int] | None],
         again: Callable[..., Any] | None = None,
+        partial: Callable[[bytes], Callable[..., Any] | None] | None = None,
+        reaches: Sequence[Sequence[bool]] = (),
+        uses_up: Sequence[Sequence[bool]] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from dynajit import _C, torch_compat
 from dynajit.aot.contexts import memory_of, one_at_a_time, turns_gradients_on
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
+from dynajit.aot.partial import Backwards
+from dynajit.aot.reach import reach_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.training import Part, without_wrapper
 
@@ -51,17 +53,29 @@ def _compile(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     parts: dict[str, Part] = {}
+    backwards: Backwards | None = None
+    reach = reach_of(gm)
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
             if phase == "forward":
                 graph.meta["returns"] = getattr(context.fw_metadata, "num_forward_returns", 0)
-            # backward may be compiled at its first run, inside of whatever the program captures then
-            compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
+            if phase == "backward" and reach is not None:
+                nonlocal backwards
+                backwards = Backwards(graph, reach, compile_backward)
+                compiled: Callable[..., Any] = backwards.of_all
+            else:
+                # backward may be compiled at its first run, inside of whatever the program captures then
+                compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
             parts[phase] = Part(graph, compiled)
             return _boxed(compiled)
 
         return compile_phase
+
+    def compile_backward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+        inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+        with tracing(context):
+            return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
 
     count = len(_outputs(gm))
     traced = keep_random_draws(gm)
@@ -99,9 +113,11 @@ def _compile(
     own = None
     if traced is gm and not turns_gradients_on(gm):  # else the mode at the call does not say which have gradients
         again = None if once else Again(gm.forward)
-        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again)
+        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards)
     if own is not None:
         compiled = own
+    elif reach is not None and reach.apart:
+        raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     elif not once:
         compiled = differentiable_twice(gm.forward, compiled)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)

@@ -161,6 +161,11 @@ def memory_of(value: Any) -> int | None:
         return None
 
 
+def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
+    """Memory, as `memory_of` names it, that operations write in place."""
+    return {memory_of(part.meta.get("example_value")) for node in _calls(gm) if _writes(node) for part in _first(node)}
+
+
 def _writes(node: torch.fx.Node) -> bool:
     """Whether an operation writes its first argument, by torch's and Python's names."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

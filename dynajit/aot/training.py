@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit import _C, torch_compat
+from dynajit.aot.partial import Backwards
 from dynajit.aot.runtime_wrappers import without_autocast
 
 
@@ -24,9 +25,14 @@ class Part(NamedTuple):
 
 
 def without_wrapper(
-    metadata: Any, parts: Mapping[str, Part], n_inputs: int, again: Callable[..., Any] | None
+    metadata: Any,
+    parts: Mapping[str, Part],
+    n_inputs: int,
+    again: Callable[..., Any] | None,
+    partial: Backwards | None,
 ) -> Callable[..., Any] | None:
-    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`: see `TrainingCall`."""
+    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again` and `partial`: see
+    `TrainingCall`."""
     if metadata is None or set(parts) != {"forward", "backward"}:
         return None
     found = torch_compat.plain_training(metadata)
@@ -49,15 +55,27 @@ def without_wrapper(
     )
     if not fits:
         return None
+    wanted = [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)]
+    reaches: list[list[bool]] = []
+    uses_up: list[list[bool]] = []
+    if partial is not None:
+        reach = partial.reach
+        if reach.results != tuple(place for place, has_one in enumerate(differentiable) if has_one):
+            return None
+        reaches = [[place in places for place in wanted] for places in reach.inputs]
+        uses_up = [[number in gone for number in range(n_tangents)] for gone in reach.uses_up]
     return _C.TrainingCall(
         without_autocast(forward.compiled),
         without_autocast(backward.compiled),
         n_saved,
         n_saved - n_unchecked,
         differentiable,
-        [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)],
+        wanted,
         layouts,  # type: ignore[arg-type]
         again,
+        partial,
+        reaches,
+        uses_up,
     )
 
 

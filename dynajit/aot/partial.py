@@ -1,0 +1,143 @@
+"""Backward graphs of some of a graph's results.
+
+In:  the backward graph of all results, and which of their gradients there are. Out: the graph for these gradients alone
+(`partial_backward`), compiled when it is first needed (`Backwards`).
+
+A backward graph is linear in the gradients of the results, so what is made only of gradients that there are not is
+zero, and is left out: also where a derivative is infinite, and zero times it would be NaN. Autograd does the same by
+not going there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from dynajit import _C, torch_compat
+from dynajit.aot.contexts import one_at_a_time
+from dynajit.aot.reach import Reach
+
+aten = torch.ops.aten
+
+
+class Backwards:
+    """The compiled backward graphs of one graph, for the gradients that there may be.
+
+    Compiled from the start is what most backward passes take: the one from results that no other was computed from.
+    """
+
+    def __init__(self, graph: GraphModule, reach: Reach, compile: Callable[[GraphModule], Callable[..., Any]]) -> None:
+        self.reach = reach
+        self._graph = graph
+        self._compile = compile
+        self._no_autocast = torch_compat.any_autocast_enabled()
+        self._made: dict[bytes, Callable[..., Any] | None] = {}
+        likely = bytes(number in reach.ends for number in range(len(reach.inputs)))
+        if self(likely) is None:
+            self(bytes([1]) * len(likely))
+
+    def of_all(self, *arguments: Any) -> Any:
+        """The backward of all results."""
+        backward = self(bytes([1]) * len(self.reach.inputs))
+        assert backward is not None
+        return backward(*arguments)
+
+    def __call__(self, defined: bytes) -> Callable[..., Any] | None:
+        """A backward that takes the gradients whose byte is not 0; None if it has to be the one of all results."""
+        with one_at_a_time:
+            if defined not in self._made:
+                behind = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
+                wanted = frozenset().union(*behind)
+                graph = self._graph if all(defined) else partial_backward(self._graph, defined, wanted)
+                self._made[defined] = None if graph is None else self._wrapped(self._compile(graph))
+            return self._made[defined]
+
+    def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        return _C.RuntimeCall(compiled, no_autocast=True) if self._no_autocast else compiled
+
+
+def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: frozenset[int]) -> GraphModule | None:
+    """The backward graph without the gradients that are not defined.
+
+    Args:
+        backward: takes what forward saved, then a gradient for each result.
+        defined: of these gradients, in order; 0 for those that are not.
+        wanted: positions of the inputs that get a gradient; the others' places in the result hold None.
+
+    Returns:
+        The graph, which takes the defined gradients only; None where zeros are needed whose sizes it does not know.
+    """
+    parameters = backward.graph.find_nodes(op="placeholder")
+    gradients = parameters[len(parameters) - len(defined) :]
+    missing = {node for node, there in zip(gradients, defined, strict=True) if not there}
+    touched: set[Node] = set(gradients)  # made of gradients
+    alive: set[Node] = set(gradients) - missing  # of at least one that is there
+    for node in backward.graph.nodes:
+        if any(source in touched for source in node.all_input_nodes):
+            touched.add(node)
+            if any(source in alive for source in node.all_input_nodes):
+                alive.add(node)
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    zeros = _Zeros(graph)
+    for node in backward.graph.nodes:
+        if node.op == "output":
+            results = [value if place in wanted else None for place, value in enumerate(node.args[0])]
+            absent = {value for value in results if isinstance(value, Node) and value not in copies}
+            if not all(zeros.can_make(value) for value in absent):
+                return None
+            copies.update({value: zeros.like(value) for value in absent})
+            graph.output([copies[value] if isinstance(value, Node) else value for value in results])
+        elif node not in touched or node in alive:
+            absent = {source for source in node.all_input_nodes if source not in copies}
+            rest = _other_summand(node, absent)
+            if rest is not None:
+                copies[node] = copies[rest]
+                continue
+            if not all(zeros.can_make(source) for source in absent):
+                return None
+            there = {**copies, **{source: zeros.like(source) for source in absent}} if absent else copies
+            copies[node] = graph.node_copy(node, there.__getitem__)
+    module = torch_compat.graph_module(backward, graph)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _other_summand(node: Node, absent: set[Node]) -> Node | None:
+    """Of a sum with one summand that is zero: the other, if it is the sum as it stands."""
+    if node.target is not aten.add.Tensor or len(node.args) != 2 or node.kwargs or len(absent) != 1:
+        return None
+    others = [summand for summand in node.args if summand not in absent]
+    if len(others) != 1 or not isinstance(others[0], Node):
+        return None
+    whole, part = node.meta.get("val"), others[0].meta.get("val")
+    if not isinstance(whole, torch.Tensor) or not isinstance(part, torch.Tensor):
+        return None
+    same = part.dtype == whole.dtype and part.device == whole.device and _static(part) and _static(whole)
+    return others[0] if same and part.shape == whole.shape else None
+
+
+def _static(value: torch.Tensor) -> bool:
+    return all(type(size) is int for size in value.shape)
+
+
+class _Zeros:
+    """Zeros in the place of nodes that are left out."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def can_make(self, node: Node) -> bool:
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.layout is torch.strided and _static(value)
+
+    def like(self, node: Node) -> Node:
+        value: Any = node.meta["val"]
+        options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+        made = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
+        made.meta = dict(node.meta)
+        return made

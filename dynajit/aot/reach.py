@@ -1,0 +1,147 @@
+"""What the backward pass of each of a graph's results reaches, and what it uses up.
+
+In:  a captured graph, whose nodes hold the fake tensors that it was traced with: autograd's own graph hangs on them.
+Out: `Reach`. A compiled graph is one node to autograd, in eager mode each operation is: a backward pass from some of
+the results gives gradients only to the inputs behind those, and only what it went through can't be gone through again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dynajit.aot.contexts import memory_of, written_memory
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Of the results that have a gradient, in order.
+
+    results: their positions among all results. inputs: positions of the graph's inputs behind each. uses_up: those
+    whose backward fails after that of each, since both need what an operation had saved. ends: those that no other
+    result was computed from, where most backward passes start.
+    """
+
+    results: tuple[int, ...]
+    inputs: tuple[frozenset[int], ...]
+    uses_up: tuple[frozenset[int], ...]
+    ends: frozenset[int]
+
+    @property
+    def apart(self) -> bool:
+        """Whether a backward pass may start from one of the ends, and another one from another end later."""
+        return any(not self.uses_up[number] >= self.ends for number in self.ends)
+
+
+def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
+    """Reach of a graph with at least two results that have a gradient. None: there are fewer, or autograd's graph does
+    not lead from them to the inputs and nothing else."""
+    outputs: Any = gm.graph.output_node().args[0]
+    values = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    results = {
+        place: value for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
+    }
+    starts = [value.grad_fn for value in results.values()]
+    places = _places_of_inputs(gm)
+    if len(starts) < 2 or None in starts or places is None:
+        return None
+    masks: dict[Any, int] = {}  # of each of autograd's nodes: the results that lead to it, as bits
+    for number, start in enumerate(starts):
+        masks[start] = masks.get(start, 0) | 1 << number
+    behind = [0] * len(starts)
+    going: set[int] = set()
+    for node in _from_results(starts, places):
+        mask = masks[node]
+        place = places.get(_key(node))
+        if place is None and not node.next_functions:
+            return None
+        if place is not None:
+            for number in _bits(mask):
+                behind[number] |= 1 << place
+        elif _saves(node):
+            going.add(mask)
+        for following in _behind(node, places):
+            masks[following] = masks.get(following, 0) | mask
+    gone = [0] * len(starts)
+    for mask in going:
+        for number in _bits(mask):
+            gone[number] |= mask
+    ends = [
+        number
+        for number, start in enumerate(starts)
+        if masks[start] == sum(1 << other for other, its in enumerate(starts) if its is start)
+    ]
+    return Reach(tuple(results), tuple(map(_set, behind)), tuple(map(_set, gone)), frozenset(ends))
+
+
+def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, int] | None:
+    """By what autograd's node of an input is known: its position. None if the graph moved one to another node."""
+    places: dict[Any, int] = {}
+    written = written_memory(gm)
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            continue
+        key = id(value) if value.grad_fn is None else value.grad_fn
+        if memory_of(value) in written or key in places:
+            return None
+        places[key] = place
+    return places
+
+
+def _key(node: Any) -> Any:
+    return id(node.variable) if hasattr(node, "variable") else node
+
+
+def _behind(node: Any, places: Mapping[Any, int]) -> list[Any]:
+    if _key(node) in places:
+        return []
+    return [following for following, _ in node.next_functions if following is not None]
+
+
+def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]:
+    """autograd's nodes between results and inputs, each behind all those that lead to it."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    for start in starts:
+        path: list[tuple[Any, Iterator[Any]]] = [] if start in seen else [(start, iter(_behind(start, places)))]
+        seen.add(start)
+        while path:
+            node, following = path[-1]
+            fresh = next((other for other in following if other not in seen), None)
+            if fresh is None:
+                found.append(node)
+                path.pop()
+            else:
+                seen.add(fresh)
+                path.append((fresh, iter(_behind(fresh, places))))
+    found.reverse()
+    return found
+
+
+@functools.cache
+def _saved_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors")
+
+
+def _saves(node: Any) -> bool:
+    """Whether the node keeps tensors for its backward, and lets go of them when that has run."""
+    kind: Any = type(node)
+    for name in _saved_names(kind):
+        kept = getattr(node, name)
+        members = kept if isinstance(kept, (list, tuple)) else (kept,)
+        if any(isinstance(member, torch.Tensor) for member in members):
+            return True
+    return False
+
+
+def _bits(mask: int) -> Iterator[int]:
+    return (number for number in range(mask.bit_length()) if mask >> number & 1)
+
+
+def _set(mask: int) -> frozenset[int]:
+    return frozenset(_bits(mask))
