@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,3 +152,13 @@ def test_calls_leave_nothing(program: Callable[[torch.Tensor], Any]) -> None:
 
 def test_generated_kernels_leave_nothing() -> None:
     level(dynajit.compile(straight), CALLS)
+
+
+def test_some_of_the_test_programs_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make leaks` calls each of them a thousand times."""
+    folder = Path(__file__).resolve().parents[2] / "tools"
+    monkeypatch.syspath_prepend(str(folder))
+    leaks = importlib.import_module("leaks")
+    chosen = list(leaks.programs("test_functions."))[::12]
+    assert len(chosen) > 2
+    assert {name: leaks.leaks(case, 100, "eager") for name, case in chosen} == dict.fromkeys(name for name, _ in chosen)
