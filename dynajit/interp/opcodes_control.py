@@ -321,6 +321,17 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.ip = instr.target  # type: ignore[assignment]
 
 
+@opcode("CLEANUP_THROW")
+def cleanup_throw(tx: Any, frame: SymFrame, instr: Instr) -> None:
+    """An exception was thrown into a `yield from` whose iterator takes none: a StopIteration ends it."""
+    error = frame.pop()
+    if not issubclass(error.py_type(), StopIteration):
+        raise Raised(error)
+    frame.popn(2)
+    frame.push(ConstVal(None))
+    frame.push(error.getattr(tx, "value"))
+
+
 def throw_into_delegate(tx: Any, frame: SymFrame, error: Value) -> Value | None:
     """What `throw` gives in a generator that is suspended in a `yield from`: the other iterator gets the exception.
 

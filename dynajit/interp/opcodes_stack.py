@@ -195,7 +195,6 @@ def load_assertion_error(tx: Any, frame: SymFrame, instr: Instr) -> None:
     "GET_ANEXT",
     "END_ASYNC_FOR",
     "ASYNC_GEN_WRAP",
-    "CLEANUP_THROW",
     "BUILD_TEMPLATE",
     "BUILD_INTERPOLATION",
 )

@@ -129,6 +129,10 @@ def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.Tensor) and asked_plainly(tensor, method) == expected
 
 
+def _has_leafness(expected: bool, tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
+
+
 def asked_plainly(tensor: torch.Tensor, method: str) -> Any:
     """What a method says, whatever the tensor's class makes of it."""
     with torch._C.DisableTorchFunction():
@@ -207,8 +211,8 @@ class TensorVal(Value):
         if name == "grad":
             return self._grad(tx)
         if name == "is_leaf":
-            return self._is_leaf()
-        if name == "grad_fn" and self._is_leaf().const():
+            return self._is_leaf(tx)
+        if name == "grad_fn" and self._is_leaf(tx).const():
             return ConstVal(None)
         if name == "retains_grad":
             if self.source is not None and self.fake.requires_grad:
@@ -233,12 +237,14 @@ class TensorVal(Value):
             return ConstVal(None)
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the gradient of a result")
 
-    def _is_leaf(self) -> Value:
+    def _is_leaf(self, tx: Tracer) -> Value:
         if not self.fake.requires_grad or issubclass(self.kind, torch.nn.Parameter):
             return ConstVal(True)
-        if self.source is None:
-            return ConstVal(self.fake.is_leaf)
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "is_leaf of an input that requires grad")
+        if self.source is None or self.real_tensor is None or not self.real_tensor.requires_grad:
+            return ConstVal(self.fake.is_leaf)  # of an input that a write has given a history, too
+        known = functools.partial(_has_leafness, self.real_tensor.is_leaf)
+        tx.guard(self.source, "PREDICATE", known, f"is_leaf is {self.real_tensor.is_leaf}")
+        return ConstVal(self.real_tensor.is_leaf)
 
     def _python_attribute(self, tx: Tracer, name: str) -> Value:
         """An attribute set on the tensor object, or one of its class."""

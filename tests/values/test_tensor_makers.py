@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import dynajit
 from dynajit.testing import assert_same
 from tests.torch_features.feature_cases import BACKENDS
 
@@ -102,3 +103,17 @@ def foreach(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", [reversed_tensor, errors, popping, ordered_views, foreach])
 def test_same_as_eager(program: Any) -> None:
     assert_same(program, x, breaks=0, graphs=1)
+
+
+def test_leafness_of_inputs_is_guarded() -> None:
+    def program(weight: torch.Tensor, y: torch.Tensor) -> Any:
+        y.mul_(weight)
+        return weight * (2 if weight.is_leaf else 3), weight.is_leaf and weight.grad_fn is None, y.is_leaf
+
+    leaf = torch.ones(3, requires_grad=True)
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(program, backend=counter, fullgraph=True)
+    for weight in (leaf, leaf * 1, leaf):
+        expected = program(weight, torch.ones(3))
+        dynajit.testing.compare(compiled(weight, torch.ones(3)), expected)
+    assert counter.frame_count == 2
