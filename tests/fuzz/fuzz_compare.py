@@ -76,8 +76,15 @@ class Describer:
         if isinstance(value, Thing):
             return ("Thing", number, [(name, self.describe(item)) for name, item in sorted(vars(value).items())])
         if callable(value) and hasattr(value, "__code__"):
-            return ("function", number, value.__name__, self.describe(value(torch.ones(()))))
+            return ("function", number, value.__name__, self._called(value))
         return (type(value).__name__, number)
+
+    def _called(self, function: Any) -> Any:
+        """What a function that the program made gives for a one, or raises."""
+        try:
+            return self.describe(function(torch.ones(())))
+        except Exception as error:
+            return ("raises", type(error).__name__, str(error))
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         self.tensors.append(tensor)

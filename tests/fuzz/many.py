@@ -262,7 +262,7 @@ def chunks_of(seeds: range, backends: list[str], size: int) -> deque[Chunk]:
     )
 
 
-def _options() -> argparse.Namespace:
+def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", nargs=2, type=int, default=(0, 1000), metavar=("FIRST", "LAST"))
     parser.add_argument("--backend", nargs="+", default=["eager", "codegen"], help="each seed is run on each of these")
@@ -272,11 +272,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of processor time for one program")
     parser.add_argument("--shrink", type=float, default=20.0, help="seconds to spend on making one finding small")
     parser.add_argument("--append", metavar="FILE", help="append the findings and the summary to this file")
-    return parser.parse_args()
+    options = parser.parse_args(arguments)
+    for name in ("processes", "chunk"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is at least 1")
+    return options
 
 
 def main() -> int:
-    options = _options()
+    options = parse_options()
     # One thread a process from the start: a fork must not lose threads that it waits for.
     torch.set_num_threads(1)
     warm_up()

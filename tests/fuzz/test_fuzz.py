@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import many
 import pytest
 from fuzz_compare import check
 from fuzz_generate import program
@@ -71,3 +72,21 @@ def test_programs_are_python_and_reproducible() -> None:
     for seed in range(200):
         compile(program(seed), "<fuzz>", "exec")
         assert program(seed) == program(seed) and random_calls(seed) == random_calls(seed)
+
+
+@pytest.mark.parametrize("option", ["--processes", "--chunk"])
+def test_many_needs_a_process(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert many.parse_options([option, "1"])
+    with pytest.raises(SystemExit):
+        many.parse_options([option, "0"])
+    assert f"{option} is at least 1" in capsys.readouterr().err
+
+
+def test_many_divides_the_seeds() -> None:
+    chunks = list(many.chunks_of(range(3, 10), ["eager", "codegen"], 4))
+    assert [(chunk.backend, chunk.first, chunk.last) for chunk in chunks] == [
+        ("eager", 3, 7),
+        ("codegen", 3, 7),
+        ("eager", 7, 10),
+        ("codegen", 7, 10),
+    ]
