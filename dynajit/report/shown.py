@@ -5,14 +5,18 @@ In: any object. Out: text; no code of the program's runs, and no value is too la
 
 from __future__ import annotations
 
+import os
+import types
 from typing import Any
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _MOST_BITS = 512
+_BRACKETS = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
+_MOST_ITEMS = 6
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """Types by name, constants by repr, other objects by their type."""
+    """Types and functions by name, constants by repr, lists and their like by items, other objects by their type."""
     if issubclass(type(value), type):  # isinstance() would run a user's `__getattribute__`
         try:
             module = type.__dict__["__module__"].__get__(value)
@@ -26,4 +30,20 @@ def short(value: Any, limit: int = 80) -> str:
         text = repr(value[:limit]) if isinstance(value, (str, bytes)) else repr(value)
         whole = len(text) <= limit and not (isinstance(value, (str, bytes)) and len(value) > limit)
         return text if whole else text[: limit - 3] + "..."
+    if type(value) in _BRACKETS and value:
+        items = tuple(value)
+        if all(type(item) in _CONSTANTS for item in items):
+            return _items(items, _BRACKETS[type(value)], limit)
+    if type(value) is types.FunctionType:
+        code = value.__code__
+        return f"function {value.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    if type(value) is types.BuiltinFunctionType:
+        return f"built-in {value.__name__}"
     return f"an object of type {short(type(value))}"
+
+
+def _items(items: tuple[Any, ...], brackets: str, limit: int) -> str:
+    """Constants in a container."""
+    shown = [short(item, limit // 2) for item in items[:_MOST_ITEMS]] + ["..."] * (len(items) > _MOST_ITEMS)
+    text = ", ".join(shown)
+    return brackets[0] + (text if len(text) <= limit else text[: limit - 3] + "...") + brackets[1]

@@ -102,6 +102,7 @@ class _Writer:
         self._laid_out = set(self._pointer_uses) | {step.base for step in plan.steps if isinstance(step, ViewStep)}
         self._laid_out |= {ref.name for ref in plan.outputs[self._returns :] if isinstance(ref, BufferRef)}
         self._outputs = {ref.name for ref in plan.outputs[: self._returns] if isinstance(ref, BufferRef)}
+        self._unchecked: list[tuple[str, Callable[..., Any]]] = []
         self._returned: dict[str, str] = {}  # output -> variable with the operator's own result
 
     def write(self) -> str:
@@ -110,6 +111,8 @@ class _Writer:
             self.scope[self._name(name)] = value
         parameters = ", ".join(self._name(name) for name in plan.inputs)
         for step in plan.steps:
+            if not isinstance(step, SizeStep):
+                self._check_results()
             match step:
                 case AllocStep():
                     self._alloc(step)
@@ -125,6 +128,7 @@ class _Writer:
                     self._free(step)
                 case TouchStep(buffer):
                     self.lines.append(f"{self._bind('changed', _changed)}({self._name(buffer)})")
+        self._check_results()
         outputs = "".join(f"{self._output(place, value)}, " for place, value in enumerate(plan.outputs))
         self.lines.append(f"return ({outputs.strip()})" if plan.outputs else "return ()")
         opening = [f"def call({parameters}):", "    _enter_pool()", "    try:"]
@@ -196,9 +200,13 @@ class _Writer:
             targets = ", ".join("_" if name is None else self._name(name) for name in step.outputs)
             self.lines.append(f"{targets}{',' if len(step.outputs) == 1 else ''} = {call}")
         if step.check:
-            for output in kept:
-                if output in self._laid_out:
-                    self._check(output, step.target)
+            self._unchecked = [(output, step.target) for output in kept if output in self._laid_out]
+
+    def _check_results(self) -> None:
+        """Of the last operator: once the sizes that only its results tell are known."""
+        for output, target in self._unchecked:
+            self._check(output, target)
+        self._unchecked = []
 
     def _check(self, output: str, target: Callable[..., Any]) -> None:
         # Sizes follow from the arguments' metadata; strides are the operator's own choice, and so is the dtype of

@@ -26,6 +26,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
+from dynajit.report.shown import short
 from dynajit.symbols import is_symbolic
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy, wrap_scalar
@@ -251,7 +252,7 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
             )
-    tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), "has the same members")
+    tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), f"is {short(obj)}")
     made = SetVal(type(obj), source)
     made.entries = {member.hash_key(tx): member for member in members}
     return made

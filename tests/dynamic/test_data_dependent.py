@@ -51,6 +51,16 @@ def test_nonzero_and_masks(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_promise_on_the_number_found(backend: str) -> None:
+    def fn(x: Tensor) -> Any:
+        where = x.nonzero()
+        torch._check(where.shape[0] > 1)
+        return where * 2, x[x > 0].sum()
+
+    whole(fn, [(torch.ones(4),), (torch.tensor([1.0, 0, 2, 0]),), (torch.tensor([0, 3.0, 4, 5]),)], backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_tolist_and_float(backend: str) -> None:
     def fn(x: Tensor, n: Tensor) -> Any:
         first, second = n.tolist()
