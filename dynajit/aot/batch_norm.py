@@ -93,14 +93,16 @@ def _cudnn(
 def _low_precision(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """Of bfloat16 and float16 on a CPU: in float32, statistics too. torch's fake implementation gives these another
-    dtype than its real one has, so that they would be rounded on the way to the gradient."""
+    """Of bfloat16 and float16 on a CPU: in float32, and statistics in it where parameters are. There torch's fake
+    implementation has another dtype than its real one, so that they would be rounded on the way to the gradient."""
     if not training or x.numel() == 0 or x.dtype not in (torch.bfloat16, torch.float16) or mean is None or var is None:
         return NotImplemented
     parameters = [None if each is None else each.to(torch.float32) for each in (weight, bias, mean, var)]
     functional = aten._native_batch_norm_legit_functional.default
     out, *statistics, new_mean, new_var = functional(x.to(torch.float32), *parameters, training, momentum, eps)
-    return out.to(x.dtype), *statistics, new_mean.to(mean.dtype), new_var.to(var.dtype)
+    given = {each.dtype for each in (weight, bias, mean, var) if each is not None}
+    kept = [each.to(torch.float32 if torch.float32 in given else x.dtype) for each in statistics]
+    return out.to(x.dtype), *kept, new_mean.to(mean.dtype), new_var.to(var.dtype)
 
 
 CPU_RULES: dict[Any, Callable[..., Any]] = {aten._native_batch_norm_legit_functional.default: _low_precision}

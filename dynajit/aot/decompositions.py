@@ -28,7 +28,8 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     names = () if eager_rounding else _POINTWISE
     names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
-    table: Decompositions = {**get_decompositions(operators), **({**_OWN, **CPU_RULES} if device == "cpu" else RULES)}
+    own = RULES if device != "cpu" else _OWN if eager_rounding else {**_OWN, **CPU_RULES}
+    table: Decompositions = {**get_decompositions(operators), **own}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 

@@ -263,6 +263,11 @@ class FrameCapture:
             # the program is about to get its own; what it called less deeply may still be compiled another time
             self.record.skipped = "the thread's stack has no room left to compile in"
             return None
+        except MemoryError:
+            # nothing that takes memory: another call may find some
+            self.record.skipped = "there was no memory left to compile in"
+            warnings.warn(f"dynajit: no memory left to compile {self.code.co_name} in; it runs eagerly", stacklevel=2)
+            return None
         except Exception as error:
             self._internal_error(error)
             return self._eager(GuardSet())

@@ -46,6 +46,12 @@ KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"\(1, 2, 4\), \(4, 4, 1\)",
         "torch's fake implementation promises another stride for a dimension of size 1",
     ),
+    (
+        "gather",
+        "refused",
+        "Expected dtype int32/int64 for index",
+        "an index without elements is no integer, which torch's fake implementation refuses",
+    ),
     ("resize_|resize_as_", "refused", "resize_", "the size of an input's memory changes"),
     ("masked\\..*", "refused", "LOAD_BUILD_CLASS", "the operator's Python code defines a class each time it runs"),
     ("to_sparse", "refused", "SparseCPU", "sparse layout"),
