@@ -1,7 +1,8 @@
 """Lowerings of batch norm in training and of its gradient: statistics and what is made of them, in one kernel.
 
 In and out: see `registry.py`. Statistics of bfloat16 and float16 are float32; the variance is that of distances to the
-mean, in a second loop. One more normalisation: a function made of `build.reduce` and `build.map`.
+mean, in a second loop. On CPUs sums are of float64, as in eager: the terms of a gradient cancel each other.
+One more normalisation: a function made of `build.reduce` and `build.map`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ def _count(x: Value, dims: Sequence[int]) -> Any:
     return count
 
 
+def _sum_dtype(build: Builder, dtype: torch.dtype) -> torch.dtype:
+    """What sums over a channel are computed in."""
+    return torch.float64 if build.program.device.type == "cpu" else dtype
+
+
 def _of_channel(build: Builder, value: Value, axes: Axes, dtype: torch.dtype) -> Scalar:
     """The element of a tensor with one for each channel."""
     return convert(build.element(value, (axes[1],)), dtype)
@@ -59,33 +65,49 @@ def _batch_norm(
         raise NotLowered  # torch's fake statistics have another dtype than its real ones
     dims = _channels(x)
     count = _count(x, dims)
-    total = build.reduce("sum", x, dims, False, dtype)
-    mean = build.map(lambda s: apply("div", s, like(count, s)), total, dtype=dtype)
-    squares = build.reduce("sum", _squares(build, x, mean, dtype), dims, False, dtype)
+    wide = _sum_dtype(build, dtype)
+    total = build.reduce("sum", x, dims, False, wide)
+    mean = build.map(lambda s: convert(apply("div", s, like(count, s)), dtype), total, dtype=wide)
+    squares = build.reduce("sum", _squares(build, x, mean, dtype), dims, False, wide)
+    spread = build.map(lambda s: apply("div", s, like(count, s)), squares, dtype=dtype)
     rstd = build.map(
-        lambda s: apply("div", like(1, s), apply("sqrt", apply("add", apply("div", s, like(count, s)), like(eps, s)))),
-        squares,
-        dtype=dtype,
+        lambda s: convert(apply("div", like(1, s), apply("sqrt", apply("add", s, like(eps, s)))), dtype),
+        spread,
+        dtype=wide,
     )
-
-    def normalised(axes: Axes) -> Scalar:
-        a = convert(build.element(x, axes), dtype)
-        scale = _of_channel(build, rstd, axes, dtype)
-        if weight is not None:
-            scale = apply("mul", scale, _of_channel(build, weight, axes, dtype))
-        y = apply("mul", apply("sub", a, _of_channel(build, mean, axes, dtype)), scale)
-        return convert(y if bias is None else apply("add", y, _of_channel(build, bias, axes, dtype)), outs[0].dtype)
-
     outs = build.out
-    result = build.pointwise(tuple(outs[0].shape), normalised, tuple(outs[0].stride()))
     variance = build.map(lambda s: apply("div", s, like(count - 1, s)), squares, dtype=dtype)
     return (
-        result,
+        _normalised(build, x, mean, rstd, weight, bias, dtype),
         build.as_result(mean, outs[1]),
         build.as_result(rstd, outs[2]),
         build.as_result(_mixed(build, running_mean, mean, momentum, dtype), outs[3]),
         build.as_result(_mixed(build, running_var, variance, momentum, dtype), outs[4]),
     )
+
+
+def _normalised(
+    build: Builder, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None, dtype: torch.dtype
+) -> Value:
+    """x * scale + shift, with eager's bits."""
+    out = build.out[0]
+    scale = rstd if weight is None else build.map(lambda r, w: apply("mul", r, w), rstd, weight, dtype=dtype)
+
+    def multiply_add(a: Scalar, b: Scalar, c: Scalar) -> Scalar:
+        if build.program.device.type == "cpu":
+            return apply("fma", a, b, c)
+        return apply("add", apply("mul", a, b), c)
+
+    shift = build.map(
+        lambda m, s, b: multiply_add(apply("neg", m), s, b), mean, scale, 0 if bias is None else bias, dtype=dtype
+    )
+
+    def body(axes: Axes) -> Scalar:
+        a = convert(build.element(x, axes), dtype)
+        factor, summand = (_of_channel(build, each, axes, dtype) for each in (scale, shift))
+        return convert(multiply_add(a, factor, summand), out.dtype)
+
+    return build.pointwise(tuple(out.shape), body, tuple(out.stride()))
 
 
 def _squares(build: Builder, x: Value, mean: Value, dtype: torch.dtype) -> Value:
@@ -136,11 +158,17 @@ def _batch_norm_backward(
     def distance(axes: Axes) -> Scalar:
         return apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
 
-    def product(axes: Axes) -> Scalar:
-        return apply("mul", convert(build.element(grad, axes), dtype), distance(axes))
+    wide = _sum_dtype(build, dtype)
 
-    total = build.reduce("sum", grad, dims, False, dtype)
-    dot = build.reduce("sum", build.pointwise(x.shape, product), dims, False, dtype)
+    def product(axes: Axes) -> Scalar:
+        far = apply("sub", convert(build.element(x, axes), wide), _of_channel(build, mean, axes, wide))
+        return apply("mul", convert(build.element(grad, axes), wide), far)
+
+    def rounded(value: Value) -> Value:
+        return build.map(lambda s: s, value, dtype=dtype)
+
+    total = rounded(build.reduce("sum", grad, dims, False, wide))
+    dot = rounded(build.reduce("sum", build.pointwise(x.shape, product), dims, False, wide))
     parts = number(1, dtype) if not training else apply("div", number(1, dtype), number(count, dtype))
 
     def gradient(axes: Axes) -> Scalar:
@@ -150,9 +178,10 @@ def _batch_norm_backward(
             slope = apply("mul", apply("mul", apply("mul", _of_channel(build, dot, axes, dtype), parts), r), r)
             g = apply("sub", g, apply("mul", _of_channel(build, total, axes, dtype), parts))
             g = apply("sub", g, apply("mul", distance(axes), slope))
+        g = apply("mul", g, r)
         if weight is not None:
-            r = apply("mul", r, _of_channel(build, weight, axes, dtype))
-        return convert(apply("mul", g, r), build.out[0].dtype)
+            g = apply("mul", g, _of_channel(build, weight, axes, dtype))
+        return convert(g, build.out[0].dtype)
 
     results: list[Value | None] = [None, None, None]
     if output_mask[0]:

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 Axes = tuple[Index, ...]
 
 # More pieces than this make a kernel longer than it is worth.
-MAX_PIECES = 8
+MAX_PIECES = 16
 
 
 def below(index: Index, bound: int) -> Scalar | None:

@@ -70,6 +70,10 @@ OPS: dict[str, ScalarOp] = {
     "div": _floats(4, torch.true_divide, "({0} / {1})", arity=2),
     # As `div`, for a divisor that is the same for many and between 1 and 2^24 (or NaN), and a dividend up to it.
     "ratio": _floats(3, torch.true_divide, "ratio_{s}({0}, {1})", "ratio", arity=2),
+    # a * b + c, rounded once where the machine can: what torch's kernels make of it. For CPUs.
+    "fma": _floats(
+        1, lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype), "fma_{s}({0}, {1}, {2})", "fma", arity=3
+    ),
     "neg": ScalarOp(1, NUMBERS, "same", 1, torch.neg, "(-{0})"),
     "abs": ScalarOp(1, NUMBERS, "same", 1, torch.abs, "__builtin_fabs{t}({0})", "({0} < 0 ? -{0} : {0})"),
     # NaN in either argument is the result.

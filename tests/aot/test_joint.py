@@ -447,3 +447,18 @@ def test_batch_norm_of_low_precision_is_as_close_to_float64_as_eager(dtype: torc
         assert o.dtype is e.dtype
         error, theirs = ((each.double() - reference).norm() / reference.norm() for each in (o, e))
         assert error <= 2 * theirs + torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 14, 14), (16, 8, 20, 30)])
+def test_batch_norm_in_training_has_the_bits_of_eager(shape: tuple[int, ...]) -> None:
+    """Behind many layers of it a gradient hangs on single bits: what is near zero changes its sign."""
+    torch.manual_seed(0)
+    models = [torch.nn.BatchNorm2d(shape[1]) for _ in range(2)]
+    torch.nn.init.normal_(models[0].weight)
+    torch.nn.init.normal_(models[0].bias)
+    models[1].load_state_dict(models[0].state_dict())
+    x = torch.randn(shape) * 2 + 1
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+        assert torch.equal(dynajit.compile(models[0])(x), models[1](x))
+        assert torch.equal(models[0].running_mean, models[1].running_mean)
+    torch.testing.assert_close(models[0].running_var, models[1].running_var)

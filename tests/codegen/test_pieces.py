@@ -72,3 +72,21 @@ def test_gradients_of_slices_fuse() -> None:
         return first + torch.ops.aten.slice_backward(b, [4, 6, 9], 2, 6, 9, 1)
 
     check(f, Y, Y * 2, kernels=1, externs=0)
+
+
+@pytest.mark.parametrize("count", [3, 9, 16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_many_pieces_have_loops_of_their_own(count: int, channels_last: bool) -> None:
+    pieces = [torch.randn(2, n + 1, 5, 7) for n in range(count)]
+    if channels_last:
+        pieces = [piece.to(memory_format=torch.channels_last) for piece in pieces]
+    plan = check(lambda *pieces: torch.relu(torch.cat(pieces, 1)) + 1, *pieces, kernels=1, externs=0)
+    if not channels_last:
+        assert plan.source.count("#pragma omp simd") == count
+
+
+def test_pieces_under_a_reduction() -> None:
+    pieces = [torch.randn(4, n, 40) for n in (3, 5, 2)]
+    check(lambda *pieces: torch.cat(pieces, 1).sin().sum(-1), *pieces, externs=0)
+    check(lambda *pieces: torch.cat(pieces, 1).amax((1, 2)), *pieces, externs=0)
+    check(lambda *pieces: torch.cat(pieces, 1).softmax(1), *pieces, externs=0)

@@ -23,8 +23,10 @@ PRELUDE = """\
 #endif
 #if defined(__FMA__) || defined(__aarch64__)
 #define FMA32(a, b, c) __builtin_fmaf(a, b, c)
+#define FMA64(a, b, c) __builtin_fma(a, b, c)
 #else
 #define FMA32(a, b, c) ((a) * (b) + (c))
+#define FMA64(a, b, c) ((a) * (b) + (c))
 #endif
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #if __GLIBC_PREREQ(2, 35)
@@ -319,6 +321,8 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
     "to_int": (_TO_INT, ()),
+    "fma_f32": ("#define fma_f32(a, b, c) FMA32(a, b, c)\n", ()),
+    "fma_f64": ("#define fma_f64(a, b, c) FMA64(a, b, c)\n", ()),
     "ratio_f32": (_RATIO, ()),
     "ratio_f64": ("#define ratio_f64(a, s) ((a) / (s))\n", ()),
     "exp_part": (_EXP_PART, ()),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from dynajit.codegen.c.expressions import NOWHERE, ROW, Expressions
-from dynajit.codegen.c.segments import Piece, cuts
+from dynajit.codegen.c.segments import cuts, outer_cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Reduction, Scan, Scatter, Tensor, position
@@ -255,7 +255,6 @@ class _Printer(Expressions):
 
     def _last_loop(self, section: Section, last: Axis, bounds: tuple[str, str], wide: list[Reduction]) -> None:
         low, high = bounds
-        name = last.name
         blocked = bool(wide) and (isinstance(last.size, Size) or last.size > SUM_BLOCK)
         totals = {reduction: self.locals[reduction] for reduction in wide}
         if blocked:
@@ -267,22 +266,41 @@ class _Printer(Expressions):
             self.put(f"float {self.locals[reduction]} = 0;")
         greatest = self._open_extremes(section)
         clauses = "".join(self._clause(r, self.locals[r]) for r, _ in section.reductions)
-        pieces: list[Piece] | list[None] = (
-            cuts(section.values(), last) if (low, high) == ("0", str(last.size)) else [None]
-        )
-        for piece in pieces:
-            if piece is not None and len(pieces) > 1:
-                self.piece, low, high = piece, str(piece.low), str(piece.high)
-            self.open(self.simd(clauses), f"for (int64_t {name} = {low}; {name} < {high}; ++{name})", has=[last])
-            self._innermost(section)
-            self.close()
-        self.piece = None
+        if (low, high) == ("0", str(last.size)):
+            self._pieces(section, last, clauses)
+        else:
+            self._piece(section, last, clauses, low, high)
         for reduction, total in totals.items():
             self.put(f"{total} += {self.locals[reduction]};")
             self.locals[reduction] = total
         self._close_extremes(greatest)
         if blocked:
             self.close()
+
+    def _pieces(self, section: Section, last: Axis, clauses: str) -> None:
+        """The whole innermost loop: one after the other of its pieces, or that of the piece of an axis outside of it in
+        which we are."""
+        pieces = cuts(section.values(), last)
+        axis, outside = outer_cuts(section.values(), (*self.kernel.outer, *self.kernel.inner[:-1]), last)
+        if len(pieces) == 1 and axis is not None:
+            for n, piece in enumerate(outside):
+                test = f"if ({axis.name} < {piece.high})" if n < len(outside) - 1 else ""
+                self.open(" ".join(filter(None, ("else" if n else "", test))), guarded=True)
+                self.piece = piece
+                self._piece(section, last, clauses, "0", str(last.size))
+                self.close()
+        else:
+            for piece in pieces:
+                self.piece = piece if len(pieces) > 1 else None
+                self._piece(section, last, clauses, str(piece.low), str(piece.high))
+        self.piece = None
+
+    def _piece(self, section: Section, last: Axis, clauses: str, low: str, high: str) -> None:
+        self.open(
+            self.simd(clauses), f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last]
+        )
+        self._innermost(section)
+        self.close()
 
     def _open_extremes(self, section: Section) -> dict[Reduction, str]:
         """The greatest and the least of floats, where a NaN anywhere is the result: in the loop NaNs are passed over

@@ -8,7 +8,7 @@ Only conditions of the axis alone are looked at: guards of padding and concatena
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,11 @@ from dynajit.loopir.index import Axis, Index
 from dynajit.loopir.nodes import Const, Op, Position, Scalar
 from dynajit.schedule.fuse import scalars_in
 
-# A loop is not cut in more pieces than this, nor if it is shorter.
+# A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter.
 MAX_PIECES = 4
 MIN_SIZE = 16
+# In no more than this in any case.
+MOST_PIECES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +60,54 @@ def _turning_points(node: Op, axis: Axis) -> Iterable[tuple[Index, int]]:
 def cuts(values: Iterable[Scalar], axis: Axis) -> list[Piece]:
     """The pieces to cut the loop in; one if it is not worth it."""
     size = axis.size
-    points = set()
+    points: set[int] = set()
     if type(size) is int and size >= MIN_SIZE:
-        for value in values:
-            for node in scalars_in(value):
-                found = _turning_points(node, axis) if isinstance(node, Op) else ()
-                for index, bound in found:
-                    factor = index.terms[0][1]
-                    away = bound - index.constant
-                    # factor * i >= away from here on, or no longer
-                    point = -(-away // factor) if factor > 0 else away // factor + 1
-                    if 0 < point < size:
-                        points.add(point)
-    if len(points) >= MAX_PIECES:
-        points = set()
-    ends = [0, *sorted(points), size]
-    return [Piece(axis, low, high) for low, high in itertools.pairwise(ends)]
+        points = _points((node for value in values for node in scalars_in(value)), axis)
+        if len(points) >= min(MOST_PIECES, max(MAX_PIECES, size // MIN_SIZE)):
+            points = set()
+    return _between(axis, points)
+
+
+def outer_cuts(values: Iterable[Scalar], axes: Sequence[Axis], last: Axis) -> tuple[Axis | None, list[Piece]]:
+    """One of the axes outside of the innermost loop and its pieces, where guards ask in which we are: a loop for
+    each is without them. None where there is nothing to gain."""
+    if type(last.size) is int and last.size < MIN_SIZE:
+        return None, []
+    conditions = _conditions(values)
+    best: tuple[Axis | None, list[Piece]] = (None, [])
+    for axis in axes:
+        points = _points(conditions, axis) if type(axis.size) is int else set()
+        if len(best[1]) <= len(points) < MOST_PIECES and points:
+            best = axis, _between(axis, points)
+    return best
+
+
+def _conditions(values: Iterable[Scalar]) -> list[Scalar]:
+    """What the guards in the expressions ask."""
+    found: dict[Scalar, None] = {}
+    for value in values:
+        for node in scalars_in(value):
+            if isinstance(node, Op) and node.name == "guard":
+                found.update(dict.fromkeys(scalars_in(node.arguments[0])))
+    return list(found)
+
+
+def _points(nodes_: Iterable[Scalar], axis: Axis) -> set[int]:
+    """From where on one of the expressions is another one."""
+    points = set()
+    for node in nodes_:
+        for index, bound in _turning_points(node, axis) if isinstance(node, Op) else ():
+            factor = index.terms[0][1]
+            away = bound - index.constant
+            # factor * i >= away from here on, or no longer
+            point = -(-away // factor) if factor > 0 else away // factor + 1
+            if 0 < point < axis.size:
+                points.add(point)
+    return points
+
+
+def _between(axis: Axis, points: set[int]) -> list[Piece]:
+    return [Piece(axis, low, high) for low, high in itertools.pairwise([0, *sorted(points), axis.size])]
 
 
 def holds(condition: Scalar, piece: Piece) -> bool | None:
