@@ -11,7 +11,7 @@ from typing import Any
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _MOST_BITS = 512
-_BRACKETS = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
+_BRACKETS: dict[type, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
 _MOST_ITEMS = 6
 
 
