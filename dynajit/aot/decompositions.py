@@ -43,6 +43,21 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     return x * (mask.to(x.dtype) * (1 / (1 - p))), mask
 
 
+def _bernoulli(x: torch.Tensor, p: float, generator: torch.Generator | None = None) -> Any:
+    """`bernoulli_` draws in the order of memory. What it becomes without the write gives a contiguous tensor, so for
+    another one the draws are turned to its order."""
+    strides = x.stride()
+    if generator is not None or any(type(number) is not int for number in (*x.shape, *strides)) or x.is_contiguous():
+        return NotImplemented
+    order = sorted(range(x.dim()), key=lambda place: -strides[place])
+    in_memory = x.permute(order)
+    if not in_memory.is_contiguous():
+        return NotImplemented
+    return torch.ops.aten.bernoulli.p(in_memory, p).permute([order.index(place) for place in range(x.dim())])
+
+
+# In every graph, also those that run operator by operator.
+ALWAYS: Decompositions = {torch.ops.aten.bernoulli.p: _bernoulli}
 # On CPUs; a GPU draws in another way.
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 

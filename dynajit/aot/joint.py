@@ -23,7 +23,7 @@ from dynajit.aot.contexts import (
     writes_one_of_many,
     writes_past_autograd,
 )
-from dynajit.aot.decompositions import Decompositions
+from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
 from dynajit.report import logs
@@ -66,7 +66,8 @@ def compile_joint(
             logs.emit("aot_graphs", "runs as it stands: it writes where autograd has rules of its own")
             return gm.forward
         short = not differentiated and not has_levels(gm)
-        graph = _try_short_road(gm, example_inputs, decompositions or {}) if short else None
+        decompositions = {**ALWAYS, **(decompositions or {})}
+        graph = _try_short_road(gm, example_inputs, decompositions) if short else None
         if graph is None:
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd

@@ -8,6 +8,7 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,6 +141,9 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:
         # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
         target = name = "new_empty"
+    if name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
+        # it can't be told from `bernoulli_` later, which draws in the order of memory
+        args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
@@ -208,9 +212,15 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
     tx.graph.bind_data(node, result)
 
 
+_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
+_AUGMENTED = frozenset(getattr(operator, name) for name in _IN_PLACE.split())
+
+
 @functools.lru_cache(maxsize=4096)
 def _written(target: Any, kind: str) -> tuple[tuple[int, str], ...]:
     """Position and name of each tensor, or list of them, that an operation writes in place."""
+    if target in _AUGMENTED:
+        return ((0, "self"),) if kind == "TensorType" else ()
     packet = target if isinstance(target, torch._ops.OpOverload) else getattr(torch.ops.aten, _name_of(target), None)
     if isinstance(packet, torch._ops.OpOverloadPacket):
         names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]

@@ -71,6 +71,17 @@ def inference_false(x):
     return y
 
 
+@cases(lambda: torch.tensor([4, -2, -1, 3]))
+def inference_writes_by_operators(x):
+    with torch.inference_mode():
+        x &= 7
+        x |= 8
+        x ^= 1
+        x <<= 1
+        x[1] = 5
+    return x
+
+
 @cases(leaf(3))
 def inference_ctx_isinf(x):
     with torch.inference_mode():

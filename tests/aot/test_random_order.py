@@ -1,0 +1,44 @@
+"""Random numbers for tensors that are not contiguous: the same ones, at the same places, as in eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dynajit
+
+LAYOUTS = {
+    "contiguous": lambda: torch.ones(2, 3, 4, 5),
+    "channels last": lambda: torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "transposed": lambda: torch.ones(4, 3, 2, 5).transpose(0, 2),
+    "strided": lambda: torch.ones(2, 3, 4, 10)[..., ::2],
+}
+
+
+def draws(x: torch.Tensor) -> tuple[Any, ...]:
+    return (
+        F.dropout(x, 0.5),
+        F.dropout(x.transpose(1, 2), 0.3),
+        torch.empty_like(x).bernoulli_(0.4),
+        torch.bernoulli(x, 0.4),
+        torch.bernoulli(x * 0.5),
+        torch.empty_like(x).uniform_(),
+        torch.rand_like(x),
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_draws_are_where_eager_has_them(layout: str, backend: str, grad: bool) -> None:
+    x = LAYOUTS[layout]().requires_grad_(grad)
+    torch.manual_seed(3)
+    wanted = draws(x)
+    torch.manual_seed(3)
+    found = dynajit.compile(draws, backend=backend)(x)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert one.stride() == other.stride()
