@@ -38,6 +38,11 @@ _SHAPES_OF_SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...
     "baddbmm": lambda a, b: (a.shape[0], a.shape[1], b.shape[2]),
 }
 _RANKS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "addbmm": (3, 3), "baddbmm": (3, 3)}
+# what they choose from must not be empty
+_CHOOSING = re.compile(
+    r"aten\.(max|min|median|nanmedian|mode)\.(default|dim|unary_out|dim_max|dim_min|dim_values|values)$"
+)
+_ALONG = re.compile(r"aten\.(_softmax|_log_softmax|sort)\.")  # those of an empty tensor take any dimension
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -52,6 +57,9 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
             return f"{func}: {refused}"
     if not isinstance(args[0], torch.Tensor):
         return None
+    empty = _refused_empty(func, args, kwargs) if 0 in args[0].shape else None
+    if empty is not None:
+        return f"{func}: {empty}"
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
         return f"{func}: a mask's shape is not that of what it chooses from"
     if func in _INDEXED and not _values_fit(args[0], args[1], args[2]):
@@ -71,6 +79,19 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         args = (args[0], 1, *args[2:])
     said = _said(func, (*args, *kwargs.values()), True, tuple(kwargs))
     return said if said is not None and _ABOUT_DTYPES.search(said) else None
+
+
+def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why an operation refuses a tensor without elements."""
+    rank = args[0].dim()
+    dim = kwargs.get("dim", next((arg for arg in args[1:] if type(arg) is int), None))
+    if str(func).startswith("aten.mode."):
+        dim = -1 if dim is None else dim
+    if _CHOOSING.search(str(func)) and (dim is None or (-rank <= dim < rank and args[0].shape[dim] == 0)):
+        return "there is nothing to choose from"
+    if _ALONG.search(str(func)) and type(dim) is int and not -rank <= dim < rank:
+        return f"there is no dimension {dim}"
+    return None
 
 
 def _trusts_places(func: Any, args: Sequence[Any]) -> bool:

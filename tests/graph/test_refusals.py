@@ -429,3 +429,19 @@ def writes_to_one_that_came_over_a_break(x: torch.Tensor) -> str:
 )
 def test_inference_mode(fn: Any, backend: str) -> None:
     assert_same(fn, torch.randn(4, 4), backend=backend)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian", "mode", "argmax", "sort", "softmax"])
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_tensors_without_elements_raise_though_nobody_uses_the_result(name: str, shape: tuple[int, ...]) -> None:
+    def fn(x: torch.Tensor, *args: int) -> Any:
+        try:
+            getattr(x, name)(*args)
+        except Exception as error:
+            return type(error), str(error)
+        return None
+
+    for args in ((), (0,), (1,), (-1,)):
+        dynajit.reset()
+        x = torch.zeros(shape)
+        assert dynajit.compile(fn, backend="eager")(x, *args) == fn(x, *args)
