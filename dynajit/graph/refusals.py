@@ -57,7 +57,9 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
             return f"{func}: {refused}"
     if not isinstance(args[0], torch.Tensor):
         return None
-    empty = _refused_empty(func, args, kwargs) if 0 in args[0].shape else None
+    # a size that is a symbol is not decided here
+    is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
+    empty = _refused_empty(func, args, kwargs) if is_empty else None
     if empty is not None:
         return f"{func}: {empty}"
     if func in _INDEXED and not _masks_fit(args[0], args[1]):
@@ -87,7 +89,7 @@ def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     dim = kwargs.get("dim", next((arg for arg in args[1:] if type(arg) is int), None))
     if str(func).startswith("aten.mode."):
         dim = -1 if dim is None else dim
-    if _CHOOSING.search(str(func)) and (dim is None or (-rank <= dim < rank and args[0].shape[dim] == 0)):
+    if _CHOOSING.search(str(func)) and (dim is None or (-rank <= dim < rank and str(args[0].shape[dim]) == "0")):
         return "there is nothing to choose from"
     if _ALONG.search(str(func)) and type(dim) is int and not -rank <= dim < rank:
         return f"there is no dimension {dim}"

@@ -145,7 +145,19 @@ def is_number(value: Value) -> bool:
 
 
 def _int(number: Any) -> Any:
-    return torch.sym_int(number) if isinstance(number, torch.SymFloat) else number + 0  # type: ignore[no-untyped-call]
+    return _trunc(number) if isinstance(number, torch.SymFloat) else number + 0
+
+
+def _trunc(number: Any) -> Any:
+    """Towards zero, by the sign: of `trunc(n / 2) >= 0` torch concludes that n is not negative, and it may be -1."""
+    if not isinstance(number, torch.SymFloat):
+        return math.trunc(number)
+    try:
+        return math.floor(number) if number >= 0 else math.ceil(number)
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            raise
+        return torch.sym_int(number)  # type: ignore[no-untyped-call]
 
 
 def _root(number: Any) -> Any:
@@ -171,8 +183,10 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
             *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
         )
     },
-    **{fn: fn for fn in (abs, pow, math.floor, math.ceil, math.trunc)},
-    **{fn: fn for fn in (torch.sym_int, torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
+    **{fn: fn for fn in (abs, pow, math.floor, math.ceil)},
+    math.trunc: _trunc,
+    torch.sym_int: _int,
+    **{fn: fn for fn in (torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
     round: round,
     int: _int,
     float: torch.sym_float,
