@@ -43,8 +43,7 @@ struct TrainingCall {
     vectorcallfunc vectorcall;
     PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
     PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
-    PyObject *partial;  /* which gradients there are, as bytes -> backward that takes only those; NULL: takes zeros */
-    PyObject *partials; /* what that gave */
+    PyObject *partial;  /* a mapping: which gradients there are, as bytes -> backward that takes only those; NULL: zeros */
     PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
@@ -223,24 +222,17 @@ private:
         }
     }
 
-    /* The backward graph for the gradients that there are; borrowed. */
+    /* The backward graph for the gradients that there are; borrowed from the call or its mapping. */
     PyObject *compiled_backward()
     {
-        const bool all = std::find(started_from_.begin(), started_from_.end(), false) == started_from_.end();
-        if (all || call_->partial == nullptr) {
+        if (call_->partial == nullptr) {
             return call_->backward;
         }
         const std::string bytes(started_from_.begin(), started_from_.end());
         PyObject *key = PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
-        PyObject *found = key != nullptr ? PyDict_GetItemWithError(call_->partials, key) : nullptr;
-        if (key != nullptr && found == nullptr && !PyErr_Occurred()) {
-            PyObject *made = PyObject_CallOneArg(call_->partial, key);
-            if (made != nullptr && PyDict_SetItem(call_->partials, key, made) == 0) {
-                found = made; /* the dictionary holds it */
-            }
-            Py_XDECREF(made);
-        }
+        PyObject *found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
         Py_XDECREF(key);
+        Py_XDECREF(found); /* the mapping holds it */
         return found == Py_None ? call_->backward : found;
     }
 
@@ -583,7 +575,6 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->backward = Py_NewRef(backward);
     self->again = again != Py_None ? Py_NewRef(again) : nullptr;
     self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
-    self->partials = PyDict_New();
     self->n_saved = n_saved;
     self->n_checked = n_checked;
     self->differentiable = new std::vector<bool>();
@@ -594,7 +585,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
-        && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of)) && self->partials != nullptr
+        && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of))
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
         && fits(*self->uses_up, self->layouts->size(), self->layouts->size());
     if (!fine) {
@@ -611,7 +602,6 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->backward);
     Py_VISIT(self->again);
     Py_VISIT(self->partial);
-    Py_VISIT(self->partials);
     return 0;
 }
 
@@ -622,7 +612,6 @@ int call_clear(PyObject *object)
     Py_CLEAR(self->backward);
     Py_CLEAR(self->again);
     Py_CLEAR(self->partial);
-    Py_CLEAR(self->partials);
     return 0;
 }
 
@@ -657,9 +646,10 @@ PyType_Slot call_slots[] = {
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
          "before backward. again(inputs, gradients) gives a differentiable gradient for each input where backward is "
-         "itself differentiated (create_graph), or None if it can't. partial(defined), with a byte for each result that has "
-         "a gradient, gives a backward that takes the defined gradients only, or None: the others are zeros then. reaches: for each such result, which of "
-         "`wanted` are behind it; uses_up: which results have no backward any more after its own.")},
+         "itself differentiated (create_graph), or None if it can't. partial: a mapping that keeps what it gave; "
+         "partial[defined], with a byte for each result that has a gradient, is a backward that takes the defined gradients "
+         "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
+         "uses_up: which results have no backward any more after its own.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

@@ -1,6 +1,6 @@
 """What csrc/ offers to Python."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final, Self, TypeVar
 
@@ -191,7 +191,7 @@ class TrainingCall:
         wanted: Sequence[int],
         layouts: Sequence[Sequence[int] | None],
         again: Callable[..., Any] | None = None,
-        partial: Callable[[bytes], Callable[..., Any] | None] | None = None,
+        partial: Mapping[bytes, Callable[..., Any] | None] | None = None,
         reaches: Sequence[Sequence[bool]] = (),
         uses_up: Sequence[Sequence[bool]] = (),
     ) -> None: ...

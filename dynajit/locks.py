@@ -1,8 +1,8 @@
 """Locks of the whole process that a forked child finds open, whatever other threads did when it was forked.
 
-In: nothing. Out: `ProcessLock`, to be used with `with`; the thread that has it may take it again. A child process has
-only the thread that forked: a lock that another thread held would stay shut in it for ever. One more lock: one more
-module-level `ProcessLock()`; hold it only around what runs no code of the user's.
+In: nothing. Out: `process_lock()`, a lock to be used with `with`; the thread that has it may take it again. A child
+process has only the thread that forked: a lock that another thread held would stay shut in it for ever. One more lock:
+one more module-level `process_lock()`; hold it only around what runs no code of the user's.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ from collections.abc import Callable
 from typing import Any
 
 _forked_calls: list[Callable[[], None]] = []
-_all: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
+_all: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class ProcessLock:
-    """A lock that one thread holds at a time, as often as it likes."""
+def process_lock() -> Any:
+    """A lock that one thread holds at a time, as often as it likes.
 
-    def __init__(self) -> None:
-        self._lock: Any = threading.RLock()
-        _all.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-    def forked(self) -> None:
-        """In a child: open, unless the thread that forked holds it and will let go of it."""
-        if not self._lock._is_owned():
-            self._lock = threading.RLock()
+    It is Python's own, with no method written in Python: an interrupt (Ctrl+C) comes between two instructions, so that
+    the first one of a Python `__exit__` would never let go of it.
+    """
+    lock = threading.RLock()
+    _all.add(lock)
+    return lock
 
 
 def on_fork(function: Callable[[], None]) -> Callable[[], None]:
@@ -44,7 +36,8 @@ def on_fork(function: Callable[[], None]) -> Callable[[], None]:
 
 def _forked() -> None:
     for lock in list(_all):
-        lock.forked()
+        if not lock._is_owned():  # else the thread that forked will let go of it
+            lock._at_fork_reinit()
     for function in _forked_calls:
         function()
 

@@ -1,9 +1,12 @@
-"""What every test gets: one thread, a kernel cache of its own, seed 0, nothing compiled, torch's state put back."""
+"""What every test gets: one thread, a kernel cache of its own, seed 0, nothing compiled, torch's state put back, and
+an end: a test that waits for ever fails and says where it waited."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 # Before dynajit is imported: kernels compiled by the tests go to a folder that disappears; old ones are not used.
 _cache = tempfile.TemporaryDirectory(prefix="dynajit-tests-", ignore_cleanup_errors=True)
@@ -13,6 +16,23 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+# Below faulthandler_timeout, which only shows stacks: it is left for what hangs in C with the interpreter's lock held.
+LONGEST_S = 200.0
+
+
+@pytest.fixture(autouse=True)
+def _ends() -> Iterator[None]:
+    """A test that takes LONGEST_S fails, with the traceback of where it was."""
+
+    def too_long(signum: int, frame: Any) -> None:
+        pytest.fail(f"took {LONGEST_S:.0f} s")  # no Exception, so that nothing on the way takes it for a program's
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)

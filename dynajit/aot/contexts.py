@@ -14,10 +14,10 @@ import torch
 import torch.autograd.grad_mode
 
 from dynajit import torch_compat
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 
 # torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
-one_at_a_time = ProcessLock()
+one_at_a_time = process_lock()
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 _IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}

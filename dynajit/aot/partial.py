@@ -16,47 +16,48 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit import _C, torch_compat
+from dynajit import torch_compat
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.reach import Reach
+from dynajit.aot.runtime_wrappers import without_autocast
 
 aten = torch.ops.aten
 
 
-class Backwards:
-    """The compiled backward graphs of one graph, for the gradients that there may be.
+class Backwards(dict[bytes, "Callable[..., Any] | None"]):
+    """The compiled backward graphs of one graph, for the gradients that there may be: by a byte for each, 0 where there
+    is none, a backward that takes the others. None: it has to be the one of all. Each is compiled when asked for.
 
     Compiled from the start is what most backward passes take: the one from results that no other was computed from.
     """
 
     def __init__(self, graph: GraphModule, reach: Reach, compile: Callable[[GraphModule], Callable[..., Any]]) -> None:
+        super().__init__()
         self.reach = reach
         self._graph = graph
         self._compile = compile
-        self._no_autocast = torch_compat.any_autocast_enabled()
-        self._made: dict[bytes, Callable[..., Any] | None] = {}
-        likely = bytes(number in reach.ends for number in range(len(reach.inputs)))
-        if self(likely) is None:
-            self(bytes([1]) * len(likely))
+        self._autocast = torch_compat.any_autocast_enabled()
+        if self[bytes(number in reach.ends for number in range(len(reach.inputs)))] is None:
+            self[self._all]
+
+    @property
+    def _all(self) -> bytes:
+        return b"\1" * len(self.reach.inputs)
 
     def of_all(self, *arguments: Any) -> Any:
-        """The backward of all results."""
-        backward = self(bytes([1]) * len(self.reach.inputs))
+        """The backward of all results, for torch's own wrapper."""
+        backward = self[self._all]
         assert backward is not None
         return backward(*arguments)
 
-    def __call__(self, defined: bytes) -> Callable[..., Any] | None:
-        """A backward that takes the gradients whose byte is not 0; None if it has to be the one of all results."""
+    def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
         with one_at_a_time:
-            if defined not in self._made:
+            if defined not in self:  # else another thread was faster
                 behind = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
                 wanted = frozenset().union(*behind)
                 graph = self._graph if all(defined) else partial_backward(self._graph, defined, wanted)
-                self._made[defined] = None if graph is None else self._wrapped(self._compile(graph))
-            return self._made[defined]
-
-    def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        return _C.RuntimeCall(compiled, no_autocast=True) if self._no_autocast else compiled
+                self[defined] = None if graph is None else without_autocast(self._compile(graph), self._autocast)
+            return self[defined]
 
 
 def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: frozenset[int]) -> GraphModule | None:

@@ -46,8 +46,10 @@ def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
         place: value for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
     }
     starts = [value.grad_fn for value in results.values()]
+    if len(starts) < 2 or None in starts:
+        return None
     places = _places_of_inputs(gm)
-    if len(starts) < 2 or None in starts or places is None:
+    if places is None:
         return None
     masks: dict[Any, int] = {}  # of each of autograd's nodes: the results that lead to it, as bits
     for number, start in enumerate(starts):

@@ -24,9 +24,11 @@ def wrap_inference(
     return eager_on_overlap(inputs, mutated, eager, without_autocast(compiled))
 
 
-def without_autocast(compiled: Compiled) -> Compiled:
-    """Autocast's casts are in the graph already; operators called from compiled code must not cast again."""
-    return _C.RuntimeCall(compiled, no_autocast=True) if torch_compat.any_autocast_enabled() else compiled
+def without_autocast(compiled: Compiled, autocast: bool | None = None) -> Compiled:
+    """Autocast's casts are in the graph already; operators called from compiled code must not cast again. `autocast`:
+    whether it was on where the graph was traced, if that is not now."""
+    on = torch_compat.any_autocast_enabled() if autocast is None else autocast
+    return _C.RuntimeCall(compiled, no_autocast=True) if on else compiled
 
 
 def eager_on_overlap(inputs: Sequence[Any], mutated: Sequence[int], eager: Compiled, compiled: Compiled) -> Compiled:

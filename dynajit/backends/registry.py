@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from dynajit.exc import ConfigError
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 
 Backend = Callable[..., Callable[..., Any]]
 _B = TypeVar("_B", bound=Backend)
@@ -33,7 +33,7 @@ _BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _registered: dict[str, Backend] = {}
 _tags: dict[str, tuple[str, ...]] = {name: tags for name, (_, tags) in _BUILTIN.items()}
-_lock = ProcessLock()
+_lock = process_lock()
 
 
 @overload

@@ -9,61 +9,59 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
-from dynajit.locks import ProcessLock, on_fork
+from dynajit.locks import on_fork, process_lock
 
 _YOUNG, _MIDDLE, _OLD = 20_000, 50, 1_000_000
-_lock = ProcessLock()
-_depth = 0
-_mine = threading.local()  # `depth`: how many of them are this thread's
+_lock = process_lock()
 _former: tuple[int, int, int] = (0, 0, 0)
+
+
+class _Capture:
+    """One that goes on, of the thread that made this."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+# Held weakly: a capture that an interrupt ended before it could leave is gone with its frame.
+_running: weakref.WeakSet[_Capture] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
 def relaxed() -> Iterator[None]:
     """Thresholds are high inside, in all threads, and the program's own after the last one leaves."""
-    _enter()
+    capture = _Capture()
     try:
+        with _lock:
+            _set_high()
+            _running.add(capture)
         yield
     finally:
-        _leave()
-
-
-def _enter() -> None:
-    global _depth, _former
-    with _lock:
-        _depth += 1
-        _mine.depth = _own_depth() + 1
-        if _depth == 1:
-            _former = gc.get_threshold()
-            if _former[0]:  # zero: the program wants no automatic collection
-                gc.set_threshold(max(_former[0], _YOUNG), max(_former[1], _MIDDLE), _OLD)
-
-
-def _leave() -> None:
-    global _depth
-    with _lock:
-        _depth -= 1
-        _mine.depth = _own_depth() - 1
-        if _depth == 0:
+        with _lock:
+            _running.discard(capture)
             _set_back()
 
 
+def _set_high() -> None:
+    global _former
+    now = gc.get_threshold()
+    if now[0] and now[2] != _OLD:  # zero: the program wants no automatic collection
+        _former = now
+        gc.set_threshold(max(now[0], _YOUNG), max(now[1], _MIDDLE), _OLD)
+
+
 def _set_back() -> None:
-    if gc.get_threshold()[2] == _OLD:  # else somebody set them meanwhile
+    if not _running and gc.get_threshold()[2] == _OLD:  # else somebody set them meanwhile
         gc.set_threshold(*_former)
-
-
-def _own_depth() -> int:
-    return getattr(_mine, "depth", 0)
 
 
 @on_fork
 def _forked() -> None:
     """Captures of other threads never end here."""
-    global _depth
-    ended = _depth > 0
-    _depth = _own_depth()
-    if ended and _depth == 0:
-        _set_back()
+    for capture in list(_running):
+        if capture.thread != threading.get_ident():
+            _running.discard(capture)
+    _set_back()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dynajit import _C
 from dynajit.exc import ConfigError, RecompileForbidden
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
@@ -86,7 +86,7 @@ class set_stance:
 # What was chosen and has not ended; the last holds. A block takes its own away at its end, whatever other threads chose
 # meanwhile: were the former stance put back, two blocks that overlap would leave the stance of one of them for ever.
 _chosen: list[set_stance] = []
-_lock = ProcessLock()
+_lock = process_lock()
 # Choices without a block have no end. The last ones are kept: one may still become a block's, in another thread.
 _MOST_WITHOUT_END = 16
 

@@ -33,7 +33,7 @@ from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import Extern, NameRef, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
@@ -49,7 +49,7 @@ _CPU = torch.device("cpu")
 # Which of several ways to launch a kernel is taken.
 Choose = Callable[[list[Launches]], int]
 # The loop IR interns its nodes in tables of the process: one graph at a time.
-_lock = ProcessLock()
+_lock = process_lock()
 
 
 class CannotGenerate(Exception):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,11 +29,19 @@ from dynajit.graph.subgraph import Cut
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
 
-_FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+class _Quiet(threading.local):
+    """Whether the thread runs operations whose faults torch need not log. Its filter is there for good: one that comes
+    and goes would stay behind where an interrupt ends the call that takes it away."""
+
+    on = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self.on
 
 
-def _silent(record: logging.LogRecord) -> bool:
-    return False
+_quiet = _Quiet()
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_quiet.filter)
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -268,12 +277,13 @@ class GraphBuilder:
     @contextmanager
     def running_fake(self) -> Iterator[None]:
         """Operations in the body run on fake tensors; what they raise is the program's, and torch need not log it."""
-        _FAKE_LOG.addFilter(_silent)
+        before = _quiet.on
         try:
+            _quiet.on = True
             with self.mode, self._composites():
                 yield
         finally:
-            _FAKE_LOG.removeFilter(_silent)
+            _quiet.on = before
 
     # -- bodies of higher-order operators
 

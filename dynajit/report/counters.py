@@ -11,7 +11,7 @@ In: every published `CompileRecord` (nothing else has to be called). Out: a dict
 
 from collections import Counter
 
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 from dynajit.report import records
 
 
@@ -20,7 +20,7 @@ class Counters(dict[str, Counter[str]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = ProcessLock()
+        self._lock = process_lock()
 
     def __missing__(self, group: str) -> Counter[str]:
         return self.setdefault(group, Counter())

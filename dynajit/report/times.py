@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 from dynajit.report import debug, records
 from dynajit.report.phases import PHASES
 
@@ -28,7 +28,7 @@ class CompileTimes:
         self.frames = 0
         # compile id, function, and its spans as flat numbers and strings, which cost the garbage collector nothing
         self._compiles: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_KEPT)
-        self._lock = ProcessLock()
+        self._lock = process_lock()
 
     def add(self, record: records.CompileRecord) -> None:
         """Count one capture."""

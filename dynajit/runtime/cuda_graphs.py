@@ -22,7 +22,7 @@ import torch
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
 from dynajit.codegen.plan import BufferRef, ExternStep, KernelStep, Plan, ViewStep
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -32,7 +32,7 @@ MAX_STREAMS = 4
 # For each device and stream the memory that its graphs share, and the graphs: it is gone when they are.
 _pools: dict[tuple[int, int], tuple[Any, weakref.WeakSet[Any]]] = {}
 _told: set[str] = set()
-_lock = ProcessLock()
+_lock = process_lock()
 
 
 def record(plan: Plan, call: Callable[..., Any], backward: bool = False) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 from dynajit.report import phases, progress
 from dynajit.runtime import store, toolchain
 
@@ -51,7 +51,7 @@ class Library:
 
 
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
-_lock = ProcessLock()
+_lock = process_lock()
 
 
 def load_source(source: str, kernels: int = 1) -> Library:

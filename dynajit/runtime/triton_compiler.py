@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from dynajit.codegen.plan import GpuKernel
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 from dynajit.report import phases, progress
 from dynajit.runtime import store
 
@@ -45,7 +45,7 @@ _WAITS = "    gdc_wait()\n    gdc_launch_dependents()\n"
 _ALIGNED = "ALIGNED = tl.constexpr(True)"
 
 
-_parsing = ProcessLock()
+_parsing = process_lock()
 
 
 class TritonError(Exception):

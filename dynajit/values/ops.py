@@ -35,6 +35,7 @@ from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
 from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
+from dynajit.values.operators import INPLACE
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent
 from dynajit.values.tensor import TensorVal, is_constant_result
@@ -212,14 +213,13 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
     tx.graph.bind_data(node, result)
 
 
-_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
-_AUGMENTED = frozenset(getattr(operator, name) for name in _IN_PLACE.split())
+_WRITES_FIRST = frozenset({*INPLACE.values(), operator.setitem})
 
 
 @functools.lru_cache(maxsize=4096)
 def _written(target: Any, kind: str) -> tuple[tuple[int, str], ...]:
     """Position and name of each tensor, or list of them, that an operation writes in place."""
-    if target in _AUGMENTED:
+    if target in _WRITES_FIRST:
         return ((0, "self"),) if kind == "TensorType" else ()
     packet = target if isinstance(target, torch._ops.OpOverload) else getattr(torch.ops.aten, _name_of(target), None)
     if isinstance(packet, torch._ops.OpOverloadPacket):

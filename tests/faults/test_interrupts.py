@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit import locks
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread only"
@@ -58,8 +59,9 @@ def state() -> tuple[Any, ...]:
         gc.get_threshold(),
         gc.isenabled(),
         torch.get_rng_state().sum().item(),
-        len(logging.getLogger("torch._subclasses.fake_tensor").filters),
+        logging.getLogger("torch._subclasses.fake_tensor").filter(logging.makeLogRecord({})) is not False,
         sys.exc_info(),
+        [lock for lock in locks._all if lock._is_owned()],
     )
 
 
@@ -87,8 +89,8 @@ def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
                 assert seen in ([], [1])
             else:
                 assert torch.allclose(result, wanted)
-            assert state() == before
             assert torch.allclose(compiled(x, []), wanted)
+            assert state() == before
     assert hit > 0
     assert not dynajit.counters["internal_errors"]
 
@@ -106,3 +108,13 @@ def test_an_interrupt_while_the_c_compiler_runs(tmp_path: Any) -> None:
         waited = time.perf_counter() - started
     assert waited < 3, "the compiler was waited for"
     assert torch.allclose(compiled(x), (x * 3).cos() + 1)
+
+
+def test_an_interrupt_leaves_no_lock_shut() -> None:
+    lock = locks.process_lock()
+    for turn in range(100):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(1e-4 + turn * 1e-6):
+            while True:
+                with lock:
+                    pass
+        assert not lock._is_owned()

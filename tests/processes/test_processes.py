@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import dynajit
-from dynajit.locks import ProcessLock
+from dynajit.locks import process_lock
 
 LONGEST = 120  # seconds; a child that hangs is ended
 
@@ -118,7 +118,7 @@ def test_fork_in_the_middle_of_a_compile() -> None:
 
 
 def test_a_lock_held_elsewhere_is_open_in_the_child() -> None:
-    lock = ProcessLock()
+    lock = process_lock()
     held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
