@@ -464,6 +464,7 @@ class FrameCapture:
             # last, since writing a value into the code may depend on it
             guards = tx.guards
             tx.guard_shapes()
+            tx.guard_aliases()
             if self.session.guard_filter is not None:
                 guards = guards.filtered(self.session.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)

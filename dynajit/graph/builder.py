@@ -69,9 +69,14 @@ class GraphInput:
     def mutated(self) -> bool:
         """Whether the graph writes into the tensor or gives it another layout, which inference mode doesn't count."""
         return self.symbol is None and (
-            version_of(self.fake) != self.version
-            or self.fake.is_inference()
-            or _text(_layout(self.fake)) != _text(self.layout)
+            version_of(self.fake) != self.version or self.fake.is_inference() or self.changes_metadata
+        )
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the graph gives the tensor another layout, or makes it require gradients."""
+        return self.symbol is None and (
+            _text(_layout(self.fake)) != _text(self.layout) or self.fake.requires_grad != self.real.requires_grad
         )
 
 

@@ -23,6 +23,7 @@ from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSou
 from dynajit.interp import opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.dispatch import HANDLERS, SIMPLE
+from dynajit.interp.distinct import distinct_objects
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
@@ -300,6 +301,11 @@ class Interpreter(Calls):
         for tree, sources, location, note in self.graph.shapes.relations():
             first, *others = sources.values()
             self.guards.add(Guard(first, "RELATION", tree, tuple(sources), tuple(others), note, user_loc=location))
+
+    def guard_aliases(self) -> None:
+        """Guard that objects which the program changed are none of the others; called once, at the end."""
+        for guard in distinct_objects(self._objects.values(), self.journal.dirty.values(), self.graph.inputs):
+            self.guards.add(guard)
 
     def guard_distinct(self, left: Value, right: Value) -> None:
         if left.source is not None and right.source is not None and left.source != right.source:

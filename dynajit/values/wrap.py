@@ -152,6 +152,9 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
     if not _has_history(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
+    if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
+        # only a write of what requires gradients makes one of these; it has no fake
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor of dtype {obj.dtype} with gradients")
     entry = tx.graph.add_input(source, obj, tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
