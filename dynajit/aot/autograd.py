@@ -16,11 +16,12 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.contexts import memory_of, one_at_a_time, turns_gradients_on
+from dynajit.aot.contexts import has_out, memory_of, one_at_a_time, turns_gradients_on, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
+from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def _compile(
         context.fw_metadata.bw_donated_idxs = []
     if "forward" in parts:
         _refuse_written_saves(context.fw_metadata, parts["forward"].graph)
+    for phase in parts.keys() - {"backward"}:
+        _refuse_other_strides(context.fw_metadata, gm, parts[phase].graph)
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
@@ -137,6 +140,22 @@ def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
     saved = _outputs(forward)[metadata.num_forward_returns :]
     if any(isinstance(node, torch.fx.Node) and memory_of(node.meta.get("val")) in written for node in saved):
         raise RuntimeError("backward needs an input as it was before the graph wrote it")
+
+
+def _refuse_other_strides(metadata: Any, gm: torch.fx.GraphModule, forward: torch.fx.GraphModule) -> None:
+    """Raise RuntimeError where a result of a program that writes tensors has other strides in the functional graph: a
+    tensor keeps its own when it is written, what the graph makes instead has those of a new one."""
+    results = _outputs(forward)
+    if metadata is None or not (written_memory(gm) or has_out(gm)) or len(results) < metadata.num_forward_returns:
+        return
+    first = metadata.num_mutated_inp_runtime_indices
+    for wanted, result in zip(_outputs(gm), results[first:], strict=False):
+        value = wanted.meta.get("example_value") if isinstance(wanted, torch.fx.Node) else None
+        made = result.meta.get("val") if isinstance(result, torch.fx.Node) else None
+        if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor) or made.dim() != value.dim():
+            continue
+        if not same_strides(value, made):
+            raise RuntimeError("tensors keep their strides when they are written, a functional graph makes others")
 
 
 def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:

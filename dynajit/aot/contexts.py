@@ -180,6 +180,33 @@ def _first(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [part for part in members if isinstance(part, torch.fx.Node)]
 
 
+_RELAYS = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
+
+
+def _relays_inputs(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input is given another layout."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return any(
+        (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) in _RELAYS
+        and any(part in inputs for part in _first(node))
+        for node in _calls(gm)
+    )
+
+
+def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
+    """Whether `as_strided` takes elements by their place in memory that an operation wrote."""
+    strided = [
+        part
+        for node in _calls(gm)
+        if (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) == "as_strided"
+        for part in _first(node)
+    ]
+    if not strided:
+        return False
+    written = written_memory(gm) | {memory_of(o.meta.get("example_value")) for n in _calls(gm) for o in _outs(n)}
+    return any(memory_of(part.meta.get("example_value")) in written for part in strided)
+
+
 _MAKE_LEAVES = {("call_method", "requires_grad_"), ("call_function", torch.nn.Parameter)}
 
 
@@ -191,6 +218,10 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes weights inside of autocast, which goes on with its casts of them"
     if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
+    if _looks_at_memory_it_wrote(gm):
+        return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
+    if _relays_inputs(gm):
+        return "it gives an input another layout"
     if _writes_out_over(gm):
         return "it writes its result, by out=, to a view of an input or over an operand"
     for node in _calls(gm):

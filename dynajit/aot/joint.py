@@ -25,7 +25,7 @@ from dynajit.aot.contexts import (
 )
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.runtime_wrappers import wrap_inference
-from dynajit.aot.trace import FunctionalGraph, NotSimple, trace_functional
+from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
 
@@ -67,7 +67,11 @@ def compile_joint(
             return gm.forward
         short = not differentiated and not has_levels(gm)
         decompositions = {**ALWAYS, **(decompositions or {})}
-        graph = _try_short_road(gm, example_inputs, decompositions) if short else None
+        try:
+            graph = _try_short_road(gm, example_inputs, decompositions) if short else None
+        except NotFunctional as reason:
+            logs.emit("aot_graphs", f"runs as it stands: {reason}")
+            return gm.forward
         if graph is None:
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd

@@ -39,6 +39,10 @@ class NotSimple(Exception):
     """The short road does not take this graph; the text says why."""
 
 
+class NotFunctional(Exception):
+    """No functional graph gives what this one does; the text says why."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FunctionalGraph:
     """`mutated` are the positions of the inputs that the graph writes to."""
@@ -76,7 +80,7 @@ def trace_functional(
         if torch.is_grad_enabled() != grad_mode:
             raise NotSimple("the graph leaves another grad mode behind")
         mutated = _write_mutations_back(recorder, inputs, wrapped, outputs)
-        recorder.set_outputs([_output(recorder, value, wrapped, inputs) for value in outputs], mutated)
+        recorder.set_outputs(_outputs(gm, recorder, outputs, wrapped, inputs), mutated)
     return FunctionalGraph(recorder.graph_module(), list(inputs), tuple(mutated))
 
 
@@ -132,8 +136,8 @@ def _write_mutations_back(
         after = _unwrap(wrapper)
         if after is before:
             continue
-        if _layout(after) != _layout(before):
-            raise NotSimple("the metadata of an input is mutated")
+        if _sizes(after) != _sizes(before):
+            raise NotSimple("an input is given another size")
         mutated[position] = recorder.node_of(after)
     written = {_storage(wrapped[position]) for position in mutated}
     known = {id(wrapper) for wrapper in wrapped}
@@ -144,10 +148,10 @@ def _write_mutations_back(
     return mutated
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Sizes and strides as text where they are symbolic: comparing symbols would decide something of them."""
-    numbers = [number if type(number) is int else str(number) for number in (*tensor.shape, *tensor.stride())]
-    return (*numbers, tensor.dtype)
+def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """As text where they are symbolic: comparing symbols would decide something of them. Strides may differ: what a
+    write makes in a functional graph is a new tensor, which is copied into the input."""
+    return (*(size if type(size) is int else str(size) for size in tensor.shape), tensor.dtype)
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -157,6 +161,54 @@ def _storage(tensor: torch.Tensor) -> int:
 def _unwrap(wrapper: torch.Tensor) -> torch.Tensor:
     torch._functionalize_sync(wrapper)
     return torch._from_functional_tensor(wrapper)
+
+
+def _outputs(
+    gm: torch.fx.GraphModule,
+    recorder: _Recorder,
+    outputs: Sequence[Any],
+    wrapped: Sequence[Any],
+    inputs: Sequence[Any],
+) -> list[Any]:
+    """The outputs' nodes. A tensor keeps its strides when it is written; the one that a functional graph makes instead
+    may have others, and is laid out again."""
+    nodes: Any = gm.graph.output_node().args[0]
+    known = {id(wrapper) for wrapper in wrapped}
+    memories = [_storage(value) for value in outputs if isinstance(value, torch.Tensor)]
+    made = []
+    for node, value in zip(nodes, outputs, strict=True):
+        wanted = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        if isinstance(wanted, torch.Tensor) and isinstance(value, torch.Tensor) and id(value) not in known:
+            inner = _unwrap(value) if torch._is_functional_tensor(value) else value
+            if not same_strides(wanted, inner):
+                if memories.count(_storage(value)) > 1:
+                    raise NotFunctional("results share memory whose layout a functional graph would change")
+                value = _laid_out(inner, wanted)
+        made.append(_output(recorder, value, wrapped, inputs))
+    return made
+
+
+def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the strides are the same, where they mean something: as text, as comparing symbols would decide."""
+    if one.dim() != other.dim():
+        return False
+    if any(type(size) is int and size == 0 for size in one.shape):
+        return True
+    pairs = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all((type(size) is int and size == 1) or str(left) == str(right) for size, left, right in pairs)
+
+
+def _laid_out(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """The same elements with the strides wanted, if they fill the memory."""
+    if not all(type(number) is int for number in (*wanted.shape, *wanted.stride())):
+        raise NotFunctional("a tensor of symbolic size is written, and a functional graph would change its layout")
+    order = sorted(range(wanted.dim()), key=lambda at: (wanted.stride()[at], wanted.shape[at] != 1), reverse=True)
+    inverse = sorted(range(wanted.dim()), key=order.__getitem__)
+    contiguous = aten.clone.default(aten.permute.default(value, order), memory_format=torch.contiguous_format)
+    result: torch.Tensor = aten.permute.default(contiguous, inverse)
+    if not same_strides(result, wanted):
+        raise NotFunctional("a tensor with gaps in its memory is written, and a functional graph would close them")
+    return result
 
 
 def _output(

@@ -63,6 +63,7 @@ class GraphInput:
         self.strides: list[int | None] | None = None
         self.version = version_of(fake) if symbol is None else 0
         self.layout = _layout(fake) if symbol is None else None
+        self.requires_grad = symbol is None and fake.requires_grad
         self.foreign = False  # its memory belongs to no storage of torch's: another input may share it
 
     @property
@@ -76,7 +77,7 @@ class GraphInput:
     def changes_metadata(self) -> bool:
         """Whether the graph gives the tensor another layout, or makes it require gradients."""
         return self.symbol is None and (
-            _text(_layout(self.fake)) != _text(self.layout) or self.fake.requires_grad != self.real.requires_grad
+            _text(_layout(self.fake)) != _text(self.layout) or self.fake.requires_grad != self.requires_grad
         )
 
 

@@ -1,0 +1,113 @@
+"""Tensors keep their strides when they are written; functional graphs make other tensors instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+
+def out_of_another_order(x: Any, y: Any) -> Any:
+    x = x * 2
+    torch.add(y, 1, out=x)
+    return x
+
+
+def masked(x: Any, y: Any) -> Any:
+    x = x.t() + 1
+    x.masked_fill_(y > 0, 2.0)
+    return x
+
+
+def masked_and_computed_with(x: Any, y: Any) -> Any:
+    x = x.t() + 1
+    x.masked_fill_(y > 0, 2.0)
+    return x + 1
+
+
+def with_gaps(x: Any, y: Any) -> Any:
+    z = torch.empty_strided((3, 3), (8, 2))
+    z.fill_(1.0)
+    return z
+
+
+def input_and_result(x: Any, y: Any) -> Any:
+    torch.add(y * 2, 1, out=x)
+    return x + 1
+
+
+def relaid(x: Any, y: Any) -> Any:
+    x.add_(1)
+    x.swapaxes_(0, -1)
+
+
+def relaid_and_returned(x: Any, y: Any) -> Any:
+    y = x.t_()
+    y.mul_(2)
+    return y, x[0]
+
+
+def by_strides(x: Any, y: Any) -> Any:
+    x = x.t() + 1
+    x.masked_fill_(y > 0, 2.0)
+    return x.as_strided((9,), (1,)) * 1
+
+
+def views_of_one(x: Any, y: Any) -> Any:
+    x = x.t() + 1
+    x.masked_fill_(y > 0, 2.0)
+    return x, x[0]
+
+
+CASES: list[Callable[..., Any]] = [
+    out_of_another_order,
+    masked,
+    masked_and_computed_with,
+    with_gaps,
+    input_and_result,
+    relaid,
+    relaid_and_returned,
+    by_strides,
+    views_of_one,
+]
+
+
+def described(value: Any) -> list[Any]:
+    values = value if isinstance(value, tuple) else (value,)
+    return [
+        (each.stride(), each.storage_offset(), each.requires_grad, each.tolist()) if each is not None else None
+        for each in values
+    ]
+
+
+@pytest.mark.parametrize("function", CASES)
+@pytest.mark.parametrize("gradients", ["none", "off", "on"])
+def test_strides(function: Callable[..., Any], gradients: str) -> None:
+    outcomes = []
+    for call in (function, dynajit.compile(function, backend="codegen")):
+        generator = torch.Generator().manual_seed(1)
+        x, y = (torch.randn(3, 3, generator=generator) for _ in range(2))
+        if gradients != "none":
+            x.requires_grad_(), y.requires_grad_()
+        if gradients == "on":
+            x, y = x * 1, y * 1
+        x = x.t() if function is input_and_result else x
+        with torch.set_grad_enabled(gradients != "off"):
+            try:
+                outcome: Any = described(call(x, y.t()))
+            except RuntimeError as error:
+                outcome = str(error)
+        outcomes.append((outcome, described((x, y))))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_memory_that_results_share_is_shared() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return views_of_one(x, y)
+
+    whole, row = dynajit.compile(function, backend="codegen")(torch.randn(3, 3), torch.randn(3, 3))
+    assert row.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
