@@ -463,14 +463,18 @@ PyObject *leave_pool(PyObject *, PyObject *)
 PyObject *pool_stats(PyObject *, PyObject *)
 {
     Pool &owner = pool();
-    std::lock_guard<std::mutex> lock(owner.mutex);
+    std::unique_lock<std::mutex> lock(owner.mutex);
     size_t mapped = 0;
     for (const Segment &segment : owner.segments) {
         mapped += segment.size;
     }
-    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "in_use", owner.in_use, "kept", owner.kept, "bound",
-                         owner.bound.load(), "mapped", mapped, "outside", owner.outside, "peak", owner.peak, "hits",
-                         owner.hits, "misses", owner.misses);
+    const size_t in_use = owner.in_use, kept = owner.kept, outside = owner.outside, peak = owner.peak,
+                 hits = owner.hits, misses = owner.misses;
+    /* Making the dictionary may run Python's collector, which may free tensors of the pool. */
+    lock.unlock();
+    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "in_use", in_use, "kept", kept, "bound",
+                         owner.bound.load(), "mapped", mapped, "outside", outside, "peak", peak, "hits", hits,
+                         "misses", misses);
 }
 
 PyMethodDef methods[] = {

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dynajit.config import config
 from dynajit.report import phases
 
-_DELAY_S, _PERIOD_S = 2.0, 0.25
+_DELAY_S, _PERIOD_S, _PATIENCE_S = 2.0, 0.25, 1.0
 _local = threading.local()
 
 
@@ -43,20 +43,24 @@ class _Watch:
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        # A terminal that is stopped, or a pipe that nobody reads, takes no more: the program goes on all the same.
+        self._thread.join(_PATIENCE_S)
 
     def _run(self) -> None:
-        width = 0
-        delay = _DELAY_S
+        with contextlib.suppress(OSError, ValueError):  # stderr was closed meanwhile
+            self._draw()
+
+    def _draw(self) -> None:
+        stream, width, delay = sys.stderr, 0, _DELAY_S
         while not self._ended.wait(delay):
             delay = _PERIOD_S
             line = self.text()
-            sys.stderr.write("\r" + line.ljust(width))
-            sys.stderr.flush()
+            stream.write("\r" + line.ljust(width))
+            stream.flush()
             width = len(line)
         if width:
-            sys.stderr.write("\r" + " " * width + "\r")
-            sys.stderr.flush()
+            stream.write("\r" + " " * width + "\r")
+            stream.flush()
 
 
 @contextlib.contextmanager
