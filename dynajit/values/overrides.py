@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
@@ -264,7 +265,7 @@ def _spied(
     named = {name: known.of(arg) for name, arg in kwargs.items()}
     try:
         with torch._C._EnableTorchFunction(), SpyMode() if modes else contextlib.nullcontext():
-            run_target(op, target, given, named)
+            _run_as_torch(op, target, given, named)
     except _Caught as caught:
         rest = caught.kwargs_given
         func, positional = tx.from_real(caught.func), known.value(caught.args_given)
@@ -272,6 +273,19 @@ def _spied(
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError):
         return None  # it raises before it asks, and so does the operation itself
     return None
+
+
+def _run_as_torch(op: str, target: Any, given: list[Any], named: dict[str, Any]) -> None:
+    """The call on plain tensors. What a fake tensor's class defines anew asks later, or for something else."""
+    name = given[1] if target is getattr and len(given) > 1 else target if op == "call_method" else None
+    if isinstance(name, str) and isinstance(given[0], FakeTensor) and name in vars(FakeTensor):
+        found = getattr(torch.Tensor, name)
+        if op == "call_method":
+            found(*given, **named)
+        else:
+            found.__get__(given[0])
+    else:
+        run_target(op, target, given, named)
 
 
 def is_of_tensor(owner: type | None) -> bool:

@@ -113,3 +113,16 @@ def test_a_default_device_under_a_mode() -> None:
     with Noting(seen):
         assert compiled(torch.ones(3)) == torch.device("meta")
     assert "ones" in seen
+
+
+@pytest.mark.parametrize("ask", [torch.Tensor.tolist, lambda x: x.device, lambda x: x.is_sparse], ids=["0", "1", "2"])
+def test_a_mode_sees_the_question_itself(ask: Any) -> None:
+    """Not what a class that stands for the tensor while tracing asks in turn."""
+    compiled = dynajit.compile(lambda x: ask(x), backend="eager")
+    results = []
+    for run in (compiled, ask, compiled):
+        seen: list[str] = []
+        with Noting(seen):
+            results.append((run(torch.arange(3)), seen))
+    compare(results[0], results[1])
+    compare(results[2], results[1])
