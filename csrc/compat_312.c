@@ -1,5 +1,6 @@
 /* CPython 3.12. */
 #define Py_BUILD_CORE 1
+#include "attribute_filler.h"
 #include "compat.h"
 #include "recursion.h"
 
@@ -214,6 +215,37 @@ PyObject **dj_instance_dict_place(PyObject *object)
     }
     PyObject **place = _PyObject_GetDictPtr(object);
     return place != NULL && *place != NULL ? place : NULL;
+}
+
+Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *const *given, Py_ssize_t n,
+                           uint8_t *places)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if ((type->tp_flags & Py_TPFLAGS_MANAGED_DICT) == 0) {
+        return 0;
+    }
+    PyDictOrValues place = *_PyObject_DictOrValuesPointer(object);
+    PyDictValues *values = _PyDictOrValues_IsValues(place) ? _PyDictOrValues_GetValues(place) : NULL;
+    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
+    if (values == NULL || keys == NULL || !DK_IS_UNICODE(keys)) {
+        return 0;
+    }
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
+    Py_ssize_t size = keys->dk_nentries, i = 0;
+    for (; i < n; i++) {
+        Py_ssize_t at = places[i];
+        if (at >= size || entries[at].me_key != names[i]) {
+            for (at = 0; at < size && entries[at].me_key != names[i]; at++) {
+            }
+        }
+        if (at == size || values->values[at] != NULL) {
+            break;
+        }
+        places[i] = (uint8_t)at;
+        values->values[at] = Py_NewRef(given[i]);
+        _PyDictValues_AddToInsertionOrder(values, at);
+    }
+    return i;
 }
 
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)

@@ -3,6 +3,7 @@
  * Against 3.12: a frame's code is `f_executable`, `instr_ptr` is the instruction about to begin rather than the one
  * before it, and attributes without a dict lie inside the object. */
 #define Py_BUILD_CORE 1
+#include "attribute_filler.h"
 #include "compat.h"
 #include "recursion.h"
 
@@ -216,6 +217,37 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
         PyErr_Clear();
     }
     return value;
+}
+
+Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *const *given, Py_ssize_t n,
+                           uint8_t *places)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    bool beside = (type->tp_flags & Py_TPFLAGS_INLINE_VALUES) != 0 && _PyObject_GetManagedDict(object) == NULL;
+    PyDictValues *values = beside ? _PyObject_InlineValues(object) : NULL;
+    if (values != NULL && !values->valid) {
+        return 0;
+    }
+    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
+    if (values == NULL || keys == NULL || !DK_IS_UNICODE(keys)) {
+        return 0;
+    }
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
+    Py_ssize_t size = Py_MIN(keys->dk_nentries, values->capacity), i = 0;
+    for (; i < n; i++) {
+        Py_ssize_t at = places[i];
+        if (at >= size || entries[at].me_key != names[i]) {
+            for (at = 0; at < size && entries[at].me_key != names[i]; at++) {
+            }
+        }
+        if (at == size || values->values[at] != NULL) {
+            break;
+        }
+        places[i] = (uint8_t)at;
+        values->values[at] = Py_NewRef(given[i]);
+        _PyDictValues_AddToInsertionOrder(values, at);
+    }
+    return i;
 }
 
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)

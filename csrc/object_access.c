@@ -243,46 +243,6 @@ static PyObject *own_exception(PyObject *module, PyObject *unused)
     return Py_NewRef(handled != NULL ? handled : Py_None);
 }
 
-/* Gives an object that nobody else knows yet its attributes, as `object.__dict__.update(...)` would: what its class says
- * about setting attributes is not asked. */
-static PyObject *fill_attributes(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)module;
-    if (nargs % 2 != 1) {
-        PyErr_SetString(PyExc_TypeError, "fill_attributes() takes an object, and names and values");
-        return NULL;
-    }
-    PyObject *object = args[0];
-    for (Py_ssize_t i = 1; i < nargs; i += 2) {
-        PyObject *found = PyUnicode_CheckExact(args[i]) ? dj_type_lookup(Py_TYPE(object), args[i]) : Py_None;
-        int status;
-        if (found == NULL || (found != Py_None && Py_TYPE(found)->tp_descr_set == NULL)) {
-            status = PyObject_GenericSetAttr(object, args[i], args[i + 1]); /* makes no dictionary */
-        }
-        else {
-            PyObject *dict = PyObject_GenericGetDict(object, NULL);
-            status = dict != NULL ? PyDict_SetItem(dict, args[i], args[i + 1]) : -1;
-            Py_XDECREF(dict);
-        }
-        if (status < 0) {
-            return NULL;
-        }
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *bare_object(PyObject *module, PyObject *cls)
-{
-    (void)module;
-    if (!PyType_Check(cls)) {
-        return PyErr_Format(PyExc_TypeError, "a class is needed, not %.200s", Py_TYPE(cls)->tp_name);
-    }
-    PyObject *nothing = PyTuple_New(0);
-    PyObject *made = nothing != NULL ? PyBaseObject_Type.tp_new((PyTypeObject *)cls, nothing, NULL) : NULL;
-    Py_XDECREF(nothing);
-    return made;
-}
-
 static PyMethodDef methods[] = {
     {"type_lookup", type_lookup, METH_VARARGS,
      "type_lookup(type, name)\n--\n\nThe attribute in the type's MRO, no descriptor run. KeyError if there is none."},
@@ -300,10 +260,6 @@ static PyMethodDef methods[] = {
     {"dict_with_hashes", (PyCFunction)(void (*)(void))dict_with_hashes, METH_FASTCALL,
      "dict_with_hashes(hashes, *keys_and_values)\n--\n\n"
      "A dict whose keys are taken to have these hashes; None: ask the key."},
-    {"fill_attributes", (PyCFunction)(void (*)(void))fill_attributes, METH_FASTCALL,
-     "fill_attributes(object, *names_and_values)\n--\n\nAttributes of an object made just now, past its class's setters."},
-    {"bare_object", bare_object, METH_O,
-     "bare_object(cls)\n--\n\nobject.__new__(cls), for a class whose instances are known to be made by it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dynajit import _C
 from dynajit.bytecode import Emitter
 from dynajit.exc import InternalError
 from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
@@ -123,6 +124,7 @@ class Rebuilder:
         self._fills: list[tuple[Value, Callable[[Rebuilder], None]]] = []
         self._keep: list[Value] = []
         self.cyclic: set[int] = set()
+        self._fillers: dict[tuple[type, tuple[str, ...]], _C.AttributeFiller] = {}
         self._count = 0
         # variables that hold an object, in the order of making
         self.stored: list[str] = []
@@ -298,6 +300,10 @@ class Rebuilder:
     def consts(self, *objects: object) -> None:
         for obj in objects:
             self.const(obj)
+
+    def filler(self, cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
+        """What gives instances of a class the attributes of these names: one for all of them, as it remembers places."""
+        return self._fillers.setdefault((cls, names), _C.AttributeFiller(names))
 
     def call_const(
         self, fn: Callable[..., Any], push_args: Callable[[], Any], argc: int, names: tuple[str, ...] = ()

@@ -142,11 +142,10 @@ class AttributeDict(DictVal):
 
             def push_all() -> None:
                 out.push(self.owner)
-                for name, (_, value) in zip(names, self.entries.values(), strict=True):
-                    out.const(name)
+                for _, value in self.entries.values():
                     out.push(value)
 
-            out.call_const(_C.fill_attributes, push_all, 1 + 2 * len(names))
+            out.call_const(out.filler(self.owner.py_type(), tuple(names)), push_all, 1 + len(names))
             out.emit.pop_top()
             return
 

@@ -8,6 +8,7 @@ when the key looked otherwise; so its result goes into the code.
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -99,13 +100,38 @@ def replace_members(real: set[Any], members: set[Any]) -> None:
     set.update(real, members)
 
 
-def fill_mapping(made: Any, entries: dict[Any, Any]) -> None:
-    """Put entries into an instance of a dict subclass without running the subclass's code."""
-    store: Callable[..., None] = dict.__setitem__
-    for base in type(made).__mro__:
-        if "__setitem__" in base.__dict__ and not isinstance(base.__dict__["__setitem__"], types.FunctionType):
-            store = base.__dict__["__setitem__"]
-            break
+def push_filled(out: Any, cls: type, push_made: Callable[[], None], entries: dict[Any, tuple[Value, Any]]) -> None:
+    """Call what puts entries into an instance of a dict subclass without running the subclass's code."""
+    store = _own_store(cls)
+    if all(map(is_literal, entries)) and store in (dict.__setitem__, collections.OrderedDict.__setitem__):
+
+        def push() -> None:
+            push_made()
+            for key, value in entries.values():
+                out.push(key)
+                out.push_value(value)
+
+        out.call_const(_C.fill_entries, push, 1 + 2 * len(entries))
+        return
+
+    def push_both() -> None:
+        push_made()
+        push_dict(out, entries)
+
+    out.call_const(functools.partial(_fill_mapping, store), push_both, 2)
+
+
+def _own_store(cls: type) -> Callable[..., None]:
+    """How the class's part that is written in C takes entries."""
+    for base in cls.__mro__:
+        found = base.__dict__.get("__setitem__")
+        if found is not None and not isinstance(found, types.FunctionType):
+            store: Callable[..., None] = found
+            return store
+    return dict.__setitem__
+
+
+def _fill_mapping(store: Callable[..., None], made: Any, entries: dict[Any, Any]) -> None:
     if store is dict.__setitem__:
         dict.update(made, entries)
         return
@@ -114,9 +140,9 @@ def fill_mapping(made: Any, entries: dict[Any, Any]) -> None:
 
 
 __all__ = [
-    "fill_mapping",
     "known_hashes",
     "push_dict",
+    "push_filled",
     "push_members",
     "replace_entries",
     "replace_members",

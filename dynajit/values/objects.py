@@ -26,7 +26,7 @@ from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.class_writes import ClassNamespace, write_class, written
 from dynajit.values.constant import ConstVal, identical
-from dynajit.values.filling import fill_mapping, push_members
+from dynajit.values.filling import push_filled, push_members
 from dynajit.values.functions import SuperVal
 from dynajit.values.keys import user_key
 from dynajit.values.lookup import (
@@ -442,13 +442,9 @@ class ObjVal(Value):
     def _fill(self, out: Any) -> None:
         """Contents come after the bare object, since they may refer to it."""
         if self.payload is not None and isinstance(self.payload, DictVal):
-
-            def push_payload() -> None:
-                out.push(self)
-                self.payload.push_entries(out)  # type: ignore[union-attr]
-
-            out.call_const(fill_mapping, push_payload, 2)
-            out.emit.pop_top()
+            if self.payload.entries:
+                push_filled(out, self.cls, lambda: out.push(self), self.payload.entries)
+                out.emit.pop_top()
         elif isinstance(self.payload, SetVal) and self.payload.kind is set:
 
             def push_payload() -> None:

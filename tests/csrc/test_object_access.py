@@ -129,29 +129,6 @@ def test_dict_key():
             _C.dict_key({"x": 1, "y": 2}, index)
 
 
-def test_fill_attributes_asks_no_setter():
-    class Plain:
-        pass
-
-    class Strict:
-        @property
-        def total(self):
-            raise AssertionError("the property ran")
-
-        def __setattr__(self, name, value):
-            raise AssertionError("__setattr__ ran")
-
-    for cls in (Plain, Strict):
-        made = _C.bare_object(cls)
-        _C.fill_attributes(made, "b", 1, "total", 2, "a", made)
-        assert type(made) is cls
-        assert list(vars(made).items()) == [("b", 1), ("total", 2), ("a", made)]
-    with pytest.raises(TypeError):
-        _C.fill_attributes(Plain(), "a")
-    with pytest.raises(TypeError):
-        _C.bare_object(3)
-
-
 def test_runtime_call_sees_overlap():
     seen = []
     call = _C.RuntimeCall(lambda *args: seen.append("compiled"), lambda *args: seen.append("eager"), [1])
