@@ -302,7 +302,7 @@ class Rebuilder:
             self.const(obj)
 
     def filler(self, cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
-        """What gives instances of a class the attributes of these names: one for all of them, as it remembers places."""
+        """What gives instances of a class attributes of these names: one for all, as it remembers places."""
         return self._fillers.setdefault((cls, names), _C.AttributeFiller(names))
 
     def call_const(
