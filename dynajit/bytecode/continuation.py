@@ -82,6 +82,10 @@ def build_continuation(
         emitter.set_handler(tail.handler(calling))
         _call_inner(emitter, calling, inner, inputs)
         emitter.set_handler(None)
+        if inner.landing.result == "decide" and calling.target is not None:
+            goal = tail.labels.setdefault(calling.target, Label())
+            emitter.jump_op("POP_" + calling.op.removesuffix("_OR_POP"), goal)
+            emitter.pop_top()
     if throw:
         tail.throw_to(index, len(stack) - 1)
     tail.emit(index)
@@ -93,6 +97,12 @@ def handlers_of(code: Code, index: int) -> tuple[int, ...]:
     """The handler that exceptions of the instruction go to, if there is one."""
     handler = code.instrs[index].handler
     return () if handler is None else (handler,)
+
+
+def ways_on(code: Code, index: int, landing: Landing) -> tuple[int, ...]:
+    """Where control may go on besides behind an instruction whose callee returns, or raises."""
+    target_index = code.instrs[index].target if landing.result == "decide" else None
+    return (*handlers_of(code, index), *(() if target_index is None else (target_index,)))
 
 
 def build_copy(code: Code) -> CodeType:
@@ -109,7 +119,7 @@ def build_copy(code: Code) -> CodeType:
 def check_cells(code: Code, index: int, cells: Sequence[str], inner: InnerCall | None) -> list[int]:
     """Where the rest from `index` on may begin: in the handler too of the instruction that called, if a callee goes on
     there first (`inner`). ValueError if that needs other cells."""
-    starts = [index, *(handlers_of(code, inner.place(index)) if inner is not None else ())]
+    starts = [index, *(ways_on(code, inner.place(index), inner.landing) if inner is not None else ())]
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]
     if unknown:

@@ -2,13 +2,18 @@
 
 In: nothing. Out: `Landing`s, one for each way; a break inside of a called function can be gone on from in both frames
 where one of them fits the caller's instruction. `x.a = y` calls a setter and drops what it returns; `if x:` calls
-`__bool__` and looks at what that returns; `Class()` calls `__init__`, and gives the object.
+`__bool__` and looks at what that returns; `Class()` calls `__init__`, and gives the object; `len(x)` gives what
+`__len__` returns, if it is a length.
 
-Add a way: a `Landing` here, and who calls passes it along (`direct=` of `Tracer.call`).
+Add a way: a `Landing` here, and who calls passes it along (`direct=` of `Tracer.call`; a model of a builtin is a
+`tail_call`, and asks `after` whether it is the call at hand).
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+import sys
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,6 +23,9 @@ _OPERATORS: Final = frozenset(
 )
 _WRITES: Final = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"})
 _TESTS: Final = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT", "TO_BOOL"})
+_CHOICES: Final = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
+_SUBSCRIPTS: Final = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"})
+_FORMATS: Final = frozenset({"FORMAT_VALUE", "CONVERT_VALUE"})
 
 
 class Landing(NamedTuple):
@@ -25,18 +33,21 @@ class Landing(NamedTuple):
 
     Attributes:
         ops: the caller's instructions that it fits.
-        result: "push" what the function returns, push it as a "callable" with the NULL beside it, "drop" it, or run the
-            instruction "again" on it.
+        result: "push" what the function returns, push it as a "callable" with the NULL beside it, "drop" it, run the
+            instruction "again" with it in the place of its topmost operand, or "decide" with it whether to jump and
+            keep the operand.
         finish: what is returned goes through this function first.
         under: what the instruction pushes below it.
         inverted: the way of the same instruction with `not`.
+        others: the ways of other instructions.
     """
 
     ops: frozenset[str]
-    result: Literal["push", "callable", "drop", "again"] = "push"
+    result: Literal["push", "callable", "drop", "again", "decide"] = "push"
     finish: Callable[[Any], Any] | None = None
     under: Any = None
     inverted: Landing | None = None
+    others: tuple[Landing, ...] = ()
 
     def at(self, op: str, arg: Any) -> Landing | None:
         """What the caller's instruction makes of what the callee returns; None if it does not fit."""
@@ -46,7 +57,7 @@ class Landing(NamedTuple):
             return self.inverted
         if self is READ and (op == "LOAD_METHOD" or (op == "LOAD_SUPER_ATTR" and arg[1])):
             return _CALLABLE
-        return self if op in self.ops else None
+        return next((way for way in (self, *self.others) if op in way.ops), None)
 
     def over(self, value: Any) -> Landing:
         """With `value` below."""
@@ -74,6 +85,75 @@ def _truth_value(found: Any) -> Any:
     return found
 
 
+def _length(found: Any) -> int:
+    length = operator.index(found)
+    if length < 0:
+        raise ValueError("__len__() should return >= 0")
+    if length > sys.maxsize:
+        raise OverflowError("cannot fit 'int' into an index-sized integer")
+    return length
+
+
+def _is_long(found: Any) -> bool:
+    return _length(found) > 0
+
+
+def _integer(found: Any) -> int:
+    if type(found) is int:
+        return found
+    return int(_Integer(found))
+
+
+def _keep(self: Any, found: Any) -> None:
+    self.found = found
+
+
+def _kept(self: Any) -> Any:
+    return self.found
+
+
+# whatever CPython makes of what a method returned that it should not have
+_Integer: Any = type("_Integer", (), {"__init__": _keep, "__int__": _kept})
+_Complex: Any = type("_Complex", (), {"__init__": _keep, "__complex__": _kept})
+
+
+_Index: Any = type("_Index", (), {"__init__": _keep, "__index__": _kept})
+
+
+def _number(found: Any) -> int:
+    return found if type(found) is int else operator.index(_Index(found))
+
+
+def _complex(found: Any) -> complex:
+    return found if type(found) is complex else complex(_Complex(found))
+
+
+def _hash(found: Any) -> int:
+    if not isinstance(found, int):
+        raise TypeError("__hash__ method should return an integer")
+    if not -sys.maxsize - 1 <= found <= sys.maxsize:
+        return hash(found)
+    return -2 if found == -1 else int(found)
+
+
+def _strung(found: Any) -> Any:
+    if not isinstance(found, str):
+        raise TypeError(f"__str__ returned non-string (type {type(found).__name__})")
+    return found
+
+
+def _represented(found: Any) -> Any:
+    if not isinstance(found, str):
+        raise TypeError(f"__repr__ returned non-string (type {type(found).__name__})")
+    return found
+
+
+def _formatted(found: Any) -> Any:
+    if not isinstance(found, str):
+        raise TypeError(f"__format__ must return a str, not {type(found).__name__}")
+    return found
+
+
 def _is_in(found: Any) -> Any:
     return bool(found)
 
@@ -95,8 +175,42 @@ OPERATED: Final = Landing(_OPERATORS)
 _CALLABLE: Final = Landing(frozenset({"LOAD_METHOD", "LOAD_SUPER_ATTR"}), "callable")
 DROPPED: Final = Landing(_WRITES, "drop")
 INITIALISED: Final = Landing(_CALLS, "drop", _nothing)
-TESTED: Final = Landing(_TESTS, "again", _truth_value)
+TESTED: Final = Landing(_TESTS, "again", _truth_value, others=(Landing(_CHOICES, "decide", _truth_value),))
+TESTED_LENGTH: Final = Landing(_TESTS, "again", _length, others=(Landing(_CHOICES, "decide", _length),))
 _NOT_CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_not_in)
 CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_in, inverted=_NOT_CONTAINED)
 ITERATED: Final = Landing(frozenset({"GET_ITER"}), "push", _iterator)
 ENTERED: Final = Landing(frozenset({"BEFORE_WITH"}))
+INDEX: Final = Landing(_SUBSCRIPTS, "again", _number)
+
+# What builtin functions make of it that ask an object's class for a special method, where such a function is what the
+# instruction calls, or does what it does.
+MEASURED: Final = Landing(_CALLS, "push", _length)
+MEASURED_TRUTH: Final = Landing(_CALLS, "push", _is_long)
+TRUTH: Final = Landing(_CALLS, "push", _truth_value)
+HASHED: Final = Landing(_CALLS, "push", _hash)
+ITERATOR: Final = Landing(_CALLS, "push", _iterator)
+NUMBER: Final = Landing(_CALLS, "push", _number)
+COMPLEX: Final = Landing(_CALLS, "push", _complex)
+INTEGER: Final = Landing(_CALLS, "push", _integer)
+STRUNG: Final = Landing(_CALLS | _FORMATS, "push", _strung)
+REPRESENTED: Final = Landing(_CALLS | _FORMATS, "push", _represented)
+FORMATTED: Final = Landing(_CALLS | _FORMATS, "push", _formatted)
+
+
+@functools.cache
+def floating(name: str) -> Landing:
+    """What `float` makes of what the `__float__` of a class of this name returns."""
+
+    def check(found: Any) -> Any:
+        return found if type(found) is float else float(wrong(found))
+
+    # which raises, or warns, as CPython does, and says the class's name
+    wrong = type(name, (), {"__init__": _keep, "__float__": _kept})
+    return Landing(_CALLS, "push", check)
+
+
+def after(direct: Landing | None, landing: Landing) -> Landing | None:
+    """`landing` where the model of a builtin function is the call at hand itself, or does what the instruction at hand
+    does (it took `direct`); else None."""
+    return landing if direct is CALLED or direct is FORMATTED else None

@@ -70,11 +70,15 @@ class Calls(Tracer):
         return fn.call(self, args, kwargs, direct)
 
     def run_python(
-        self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
+        self,
+        fn: Callable[..., object],
+        args: Sequence[Value],
+        kwargs: dict[str, Value] | None = None,
+        direct: Landing | None = None,
     ) -> Value:
         """Trace one of our own Python functions (a polyfill)."""
         assert isinstance(fn, types.FunctionType)
-        return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {})
+        return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {}, direct)
 
     def inline(
         self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
@@ -228,6 +232,7 @@ class Calls(Tracer):
     ) -> Value:
         handler = CONSTRUCTORS.get(cls.obj)
         if handler is not None:
+            self.direct_call = direct
             return call_handler(self, handler, args, kwargs)
         return construct(self, cls, args, kwargs, direct)
 

@@ -61,7 +61,11 @@ def pop_jump_if_not_none(tx: Any, frame: SymFrame, instr: Instr) -> None:
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 def jump_or_pop(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if frame.stack[-1].truth(tx) == (instr.op == "JUMP_IF_TRUE_OR_POP"):
+    _jump_or_pop(tx, frame, instr, frame.stack[-1])
+
+
+def _jump_or_pop(tx: Any, frame: SymFrame, instr: Instr, condition: Value) -> None:
+    if condition.truth(tx) == (instr.op == "JUMP_IF_TRUE_OR_POP"):
         frame.ip = instr.target  # type: ignore[assignment]
     else:
         frame.pop()
@@ -120,6 +124,8 @@ def call_inner(tx: Any, frame: SymFrame, instr: Instr) -> None:
             found = tx.run_python(landing.finish, [found])
     if landing.result == "callable":
         frame.push_callable(found)
+    elif landing.result == "decide":
+        _jump_or_pop(tx, frame, again, found)
     elif landing.result != "drop":
         frame.push(found)
     if landing.result == "again":

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr
+from dynajit.bytecode.landing import FORMATTED, Landing
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
@@ -177,25 +178,28 @@ def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(tx.fold(lambda *pieces: "".join(pieces), parts))
 
 
-def _convert(tx: Any, value: Value, conversion: str | None) -> Value:
+def _convert(tx: Any, value: Value, conversion: str | None, direct: Landing | None = None) -> Value:
     """f"{value!r}" and its kin."""
     if conversion is None:
         return value
-    converted: Value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
+    converted: Value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {}, direct)
     return converted
 
 
 @opcode("CONVERT_VALUE")
 def convert_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(_convert(tx, frame.pop(), instr.arg))
+    frame.push(_convert(tx, frame.pop(), instr.arg, FORMATTED))
 
 
 @opcode("FORMAT_VALUE")
 def format_value(tx: Any, frame: SymFrame, instr: Instr) -> None:
     conversion, has_spec = instr.arg
     spec = frame.pop() if has_spec else ConstVal("")
-    value = _convert(tx, frame.pop(), conversion)
-    frame.push(tx.call(tx.from_real(format), [value, spec], {}))
+    value = _convert(tx, frame.pop(), conversion, None if has_spec else FORMATTED)
+    if not has_spec and value.py_type() is str:
+        frame.push(value)
+    else:
+        frame.push(tx.call(tx.from_real(format), [value, spec], {}, FORMATTED))
 
 
 @opcode("LIST_EXTEND")

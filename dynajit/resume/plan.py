@@ -25,7 +25,7 @@ from dynajit.bytecode import (
     target,
 )
 from dynajit.bytecode.cfg import super_sites
-from dynajit.bytecode.continuation import handlers_of
+from dynajit.bytecode.continuation import ways_on
 from dynajit.bytecode.landing import Landing
 from dynajit.interp.frame import Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
@@ -154,14 +154,15 @@ def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = No
     instr = frame.current
     assert frame.checkpoint is not None
     pops, _ = stack_shape(instr.op, instr.arg, jump)
-    stack = frame.checkpoint.stack
-    stack = stack[: len(stack) - pops]
+    operands = frame.checkpoint.stack
+    stack = operands[: len(operands) - pops]
     index = instr.target if jump else instr.index + 1
     assert index is not None
     if calls is not None:
         index = instr.index if calls.result == "again" else index
+        stack = {"again": operands[:-1], "decide": operands}.get(calls.result, stack)
         stack = stack if calls.under is None else [*stack, calls.under]
-    starts = [index, *(handlers_of(frame.code, instr.index) if calls is not None else ())]
+    starts = [index, *(ways_on(frame.code, instr.index, calls) if calls is not None else ())]
     pushes = pushed_kinds(instr, jump)
     if calls is None and not jump and pushes == ("value",) and frame.code.instrs[index].op == "POP_TOP":
         # a statement: nobody takes what it gives

@@ -106,7 +106,11 @@ class Tracer(Protocol):
         self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
     ) -> Value: ...
     def run_python(
-        self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
+        self,
+        fn: Callable[..., object],
+        args: Sequence[Value],
+        kwargs: dict[str, Value] | None = None,
+        direct: Landing | None = None,
     ) -> Value: ...
     def inline(
         self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None

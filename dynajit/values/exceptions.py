@@ -194,12 +194,19 @@ def raised_again(tx: Tracer, error: Exception) -> Raised:
 
 def with_context(tx: Tracer, error: Value, owner: Value, name: str) -> None:
     """What CPython adds to an AttributeError that leaves the reading of `owner.name`."""
-    if isinstance(error, ExceptionVal) and issubclass(error.cls, AttributeError):
-        if any(_is_set(error.slots.get(slot)) for slot in ("name", "obj")):
-            return
-        for slot, value in (("name", ConstVal(name)), ("obj", owner)):
-            tx.journal.set_item(error.slots, slot, value)
+    if give_context(tx, error, owner, ConstVal(name)):
         tx.journal.set_attr(error, "raised_at", None)  # it gets them where the attribute is read, for real too
+
+
+def give_context(tx: Tracer, error: Value, owner: Value, name: Value) -> bool:
+    """Whether the error took the object and the name: it has none."""
+    if not (isinstance(error, ExceptionVal) and issubclass(error.cls, AttributeError)):
+        return False
+    if any(_is_set(error.slots.get(slot)) for slot in ("name", "obj")):
+        return False
+    for slot, value in (("name", name), ("obj", owner)):
+        tx.journal.set_item(error.slots, slot, value)
+    return True
 
 
 def _is_set(value: Value | None) -> bool:

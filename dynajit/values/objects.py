@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.bytecode.landing import CONTAINED, DROPPED, INDEXED, ITERATED, TESTED, Landing
+from dynajit.bytecode.landing import CONTAINED, DROPPED, INDEXED, ITERATED, READ, TESTED, TESTED_LENGTH, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
@@ -43,6 +43,7 @@ from dynajit.values.lookup import (
 )
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.polyfills import by_position
+from dynajit.values.polyfills.attributes import from_fallback, from_property
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.subclasses import behaves_as_plain, is_immutable
 from dynajit.values.wording import names_what_is_written, no_place_for_attribute
@@ -197,8 +198,14 @@ class ObjVal(Value):
         assert where is not None
         if found is torch.nn.Module.__getattr__:
             return self._module_getattr(tx, name)
-        # A break in there is one where the attribute is read: what leaves it is given its name and object there.
-        return tx.call(class_value(tx, self.cls, where, "__getattr__", found), [self, ConstVal(name)], {})
+        method = class_value(tx, self.cls, where, "__getattr__", found)
+        if isinstance(found, types.FunctionType):
+            return tx.run_python(from_fallback, [method, self, ConstVal(name)], direct=READ)
+        return tx.call(method, [self, ConstVal(name)], {})
+
+    def ask_fallback(self, tx: Tracer, name: str) -> Value:
+        """What the class's `__getattr__` gives, after a property raised AttributeError."""
+        return self._fallback(tx, name, tx.raised(AttributeError, name))
 
     def _module_getattr(self, tx: Tracer, name: str) -> Value:
         """nn.Module.__getattr__: parameters, then buffers, then submodules."""
@@ -222,6 +229,9 @@ class ObjVal(Value):
         if isinstance(found, property):
             if not fallback or lookup_type(self.cls, "__getattr__")[0] is MISSING:
                 return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            if isinstance(found.fget, types.FunctionType) and type(found) is property:
+                get = tx.getattr(class_value(tx, self.cls, where, name, found), "fget")
+                return tx.run_python(from_property, [get, self, ConstVal(name)], direct=READ)
             try:
                 with tx.indirect():
                     return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
@@ -366,7 +376,7 @@ class ObjVal(Value):
         for name in ("__bool__", "__len__"):
             method = self.special(tx, name)
             if method is not None:
-                found = tx.call(method, (), {}, TESTED if name == "__bool__" else None)
+                found = tx.call(method, (), {}, TESTED if name == "__bool__" else TESTED_LENGTH)
                 if name == "__bool__" and found.py_type() is not bool and found.is_const():
                     raise tx.raised(TypeError, f"__bool__ should return bool, returned {found.py_type().__name__}")
                 return (found if name == "__bool__" else _length(found)).truth(tx)

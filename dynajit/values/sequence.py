@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
@@ -115,7 +116,7 @@ class SequenceVal(Value):
                 TypeError, f"{self.kind.__name__} indices must be integers or slices, not {key.py_type().__name__}"
             )
         if isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
-            key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {})
+            key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {}, INDEX)
         index = constant_of(key, "an index")
         if not isinstance(index, int):
             raise tx.raised(TypeError, f"__index__ returned non-int (type {type(index).__name__})")

@@ -17,13 +17,27 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import (
+    CALLED,
+    COMPLEX,
+    HASHED,
+    INTEGER,
+    ITERATOR,
+    MEASURED,
+    MEASURED_TRUTH,
+    NUMBER,
+    TRUTH,
+    floating,
+)
 from dynajit.config import config
 from dynajit.guards.source import AttrSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values import graph_arrays, operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins.asking import asks, format_asked, text_asked
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.exceptions import ExceptionVal, give_context
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
@@ -31,6 +45,7 @@ from dynajit.values.local_classes import make_class
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.partials import PartialVal
+from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
 from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
@@ -151,6 +166,8 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
     text = constant_of(name, "an attribute's name")
     if default is None:
         return tx.getattr(obj, text)
+    if _runs_code(obj, text):
+        return tx.run_python(attribute_or, [obj, name, default], direct=tx.take_direct())
     try:
         with tx.indirect():
             return obj.getattr(tx, text)
@@ -161,8 +178,38 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
 
 
 @builtin(hasattr)
+@tail_call
 def hasattr_(tx: Tracer, obj: Value, name: Value) -> Value:
-    return ConstVal(tx.has_attribute(obj, constant_of(name, "an attribute's name")))
+    text = constant_of(name, "an attribute's name")
+    if _runs_code(obj, text):
+        return tx.run_python(has_attribute, [obj, name], direct=tx.take_direct())
+    return ConstVal(tx.has_attribute(obj, text))
+
+
+def _runs_code(obj: Value, name: str) -> bool:
+    """Whether reading the attribute may run code of the class's."""
+    if not isinstance(obj, ObjVal) or type(name) is not str:
+        return False
+    found = lookup_type(obj.cls, name)[0]
+    asked = (lookup_type(obj.cls, special)[0] for special in ("__getattribute__", "__getattr__"))
+    return type(found) is property or any(
+        isinstance(method, types.FunctionType) and method is not torch.nn.Module.__getattr__ for method in asked
+    )
+
+
+@builtin(name_error)
+def name_error_(tx: Tracer, error: Value, obj: Value, name: Value) -> Value:
+    if not isinstance(error, ExceptionVal):
+        return tx.run_python(name_real_error, [error, obj, name])
+    give_context(tx, error, obj, name)
+    return ConstVal(None)
+
+
+@builtin(ask_fallback)
+@tail_call
+def ask_fallback_(tx: Tracer, obj: Value, name: Value) -> Value:
+    assert isinstance(obj, ObjVal)
+    return obj.ask_fallback(tx, name.const())
 
 
 @builtin(setattr)
@@ -240,6 +287,7 @@ def id_(tx: Tracer, obj: Value) -> Value:
 
 
 @builtin(hash)
+@asks(("__hash__", HASHED))
 def hash_(tx: Tracer, obj: Value) -> Value:
     return hash_of(tx, obj)
 
@@ -341,6 +389,7 @@ def range_(tx: Tracer, *parts: Value) -> Value:
 
 
 @builtin(len)
+@asks(("__len__", MEASURED))
 def len_(tx: Tracer, obj: Value) -> Value:
     return obj.length(tx)
 
@@ -349,6 +398,7 @@ def len_(tx: Tracer, obj: Value) -> Value:
 
 
 @builtin(iter)
+@asks(("__iter__", ITERATOR))
 def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
         return tx.run_python(polyfills.iter_until, [obj, sentinel])
@@ -356,7 +406,21 @@ def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
 
 
 @builtin(next)
+@tail_call
+def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    own = isinstance(iterator, ObjVal) and isinstance(lookup_type(iterator.cls, "__next__")[0], types.FunctionType)
+    direct = tx.take_direct()
+    if not own or direct is not CALLED:
+        with tx.indirect():
+            return next_(tx, iterator, default)
+    if default is None:
+        assert isinstance(iterator, ObjVal)
+        return iterator.call_special(tx, "__next__", direct=CALLED)
+    return tx.run_python(polyfills.next_or, [iterator, default], direct=CALLED)
+
+
 def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    """Of an iterator that is not a user's own."""
     try:
         return tx.next(iterator)
     except Exhausted as end:
@@ -386,6 +450,7 @@ def zip_(tx: Tracer, *iterables: Value, strict: Value | None = None) -> Value:
 
 
 @constructor(reversed)
+@asks(("__reversed__", CALLED))
 def reversed_(tx: Tracer, sequence: Value) -> Value:
     if isinstance(sequence, (DictVal, DictViewVal)):
         mapping = sequence if isinstance(sequence, DictVal) else sequence.mapping
@@ -460,8 +525,9 @@ def min_(tx: Tracer, *args: Value, key: Value | None = None, default: Value | No
 # ----------------------------------------------------------------------------------------------- numbers and strings
 
 
-def _number(kind: type, method: str) -> None:
+def _number(kind: type, method: str, landing: Any) -> None:
     @constructor(kind)
+    @asks((method, landing))
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if args and isinstance(args[0], TensorVal):
             if config.capture_scalar_outputs and kind is not complex:
@@ -475,23 +541,35 @@ def _number(kind: type, method: str) -> None:
         return tx.fold(kind, args, kwargs)
 
 
-for _kind, _method in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
-    _number(_kind, _method)
+_number(int, "__int__", INTEGER)
+_number(float, "__float__", floating)
+_number(complex, "__complex__", COMPLEX)
 
 
 @constructor(bool)
+@asks(("__bool__", TRUTH), ("__len__", MEASURED_TRUTH))
 def bool_(tx: Tracer, value: Value | None = None) -> Value:
     return ConstVal(value.truth(tx) if value is not None else False)
 
 
 @constructor(str)
+@tail_call
 def str_(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return _text(tx, str, "__str__", args, kwargs)
+    found = text_asked(tx, args[0], "__str__", tx.take_direct()) if len(args) == 1 and not kwargs else None
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _text(tx, str, "__str__", args, kwargs)
 
 
 @builtin(repr)
+@tail_call
 def repr_(tx: Tracer, value: Value) -> Value:
-    return _text(tx, repr, "__repr__", (value,), {})
+    found = text_asked(tx, value, "__repr__", tx.take_direct())
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _text(tx, repr, "__repr__", (value,), {})
 
 
 def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
@@ -545,7 +623,16 @@ def _containers_inside(tx: Tracer, value: Value) -> list[Value]:
 
 
 @builtin(format)
+@tail_call
 def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
+    found = format_asked(tx, value, spec, tx.take_direct())
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _format(tx, value, spec)
+
+
+def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
     if isinstance(value, ObjVal):
         found, _ = lookup_type(value.cls, "__format__")
         if isinstance(found, types.FunctionType):
@@ -558,6 +645,7 @@ def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
 
 
 @builtin(abs)
+@asks(("__abs__", CALLED))
 def abs_(tx: Tracer, value: Value) -> Value:
     if isinstance(value, TensorVal):
         return tx.torch_op("call_function", abs, [value], {})
@@ -570,6 +658,7 @@ def abs_(tx: Tracer, value: Value) -> Value:
 
 def _rounding(function: Any, method: str) -> None:
     @builtin(function)
+    @asks((method, CALLED))
     def model(tx: Tracer, value: Value) -> Value:
         if isinstance(value, ObjVal) and value.special(tx, method) is not None:
             return value.call_special(tx, method)
@@ -582,6 +671,7 @@ for _function, _method in ((math.trunc, "__trunc__"), (math.floor, "__floor__"),
 
 def _of_index(function: Any) -> None:
     @builtin(function)
+    @asks(*(() if function is not operator.index else (("__index__", NUMBER),)))
     def model(tx: Tracer, value: Value) -> Value:
         return tx.fold(function, [as_index(tx, value)])
 
@@ -609,6 +699,7 @@ def pow_(tx: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value
 
 
 @builtin(round)
+@asks(("__round__", CALLED), most=2)
 def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
     rest = [] if digits is None else [digits]
     if isinstance(value, TensorVal):

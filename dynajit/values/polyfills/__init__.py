@@ -38,6 +38,14 @@ def iter_until(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
         yield value
 
 
+def next_or(iterator: Any, default: Any) -> Any:
+    """`next(iterator, default)`"""
+    try:
+        return next(iterator)
+    except StopIteration:
+        return default
+
+
 def map_(fn: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
     for items in zip(*iterables):
         yield fn(*items)
