@@ -2,9 +2,10 @@
 
 In:  a function and a call's arguments. Out: a `BisectReport`: whether the front end or the backend is at fault, which
      graph, which operations in it, which kernel, and a script on disk that shows it.
-How: eager against `backend="eager"` judges the front end; each graph alone against eager and float64 judges the
-backend; then the graph is cut: first behind the earliest operation whose result is wrong, then in front of as much as
-can be taken away.
+How: eager against `backend="eager"` judges the front end; is it wrong, ever fewer instructions are traced and the rest
+run eagerly, until one more makes the difference. Each graph alone against eager and float64 judges the backend; then
+the graph is cut: first behind the earliest operation whose result is wrong, then in front of as much as can be taken
+away.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from dynajit.api import compile
 from dynajit.backends.registry import lookup_backend
 from dynajit.exc import ConfigError
+from dynajit.interp import fuel
 from dynajit.report import records, runnable
 from dynajit.report.places import user_place
 from dynajit.verify import Difference, check_graph, difference
@@ -27,9 +29,13 @@ from dynajit.verify import Difference, check_graph, difference
 
 @dataclasses.dataclass
 class BisectReport:
-    """What was found. `stage`: "none" (nothing is wrong), "frontend" or "backend". For the backend: `graph` (its number
-    in order of compiling), `operations` left in the smallest failing graph, `lines` of the user's they come from,
-    `kernels` that compute them, and `script`, the program that shows it."""
+    """What was found. `stage`: "none" (nothing is wrong), "frontend" or "backend".
+
+    For the front end: `operations` has the instruction that is traced wrong, `lines` the user's line it is of, and
+    behind it those of the calls that led there. For the backend: `graph` (its number in order of compiling),
+    `operations` left in the smallest failing graph, `lines` of the user's they come from, `kernels` that compute them,
+    and `script`, the program that shows it.
+    """
 
     stage: str
     difference: str = ""
@@ -43,7 +49,10 @@ class BisectReport:
         if self.stage == "none":
             return "nothing is wrong: the compiled call gives what eager gives"
         if self.stage == "frontend":
-            return f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
+            told = f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
+            if self.operations:
+                told += f"\ninstruction: {self.operations[0]}\nlines: {', '.join(self.lines)}"
+            return told
         parts = [
             f"the backend is at fault, in graph {self.graph}: {self.difference}",
             f"operations: {', '.join(self.operations)}",
@@ -75,7 +84,8 @@ def bisect(
     def run(*args: Any, **kwargs: Any) -> BisectReport:
         wrong = _front_end(original, args, kwargs)
         if wrong is not None:
-            return BisectReport("frontend", str(wrong))
+            instruction, lines = _traced_wrong(original, args, kwargs)
+            return BisectReport("frontend", str(wrong), operations=instruction, lines=lines)
         for number, (gm, inputs) in enumerate(_graphs(original, args, kwargs)):
             found = _fails(gm, inputs, judged)
             if found is not None:
@@ -91,6 +101,30 @@ def _front_end(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Differ
     own_fn, own_args, own_kwargs = copy.deepcopy((fn, args, kwargs))
     actual = _outcome(compile(own_fn, backend="eager"), own_args, own_kwargs)
     return difference(actual, expected)
+
+
+def _traced_wrong(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The first instruction that makes the call wrong when it is traced, and its lines, innermost first; nothing if the
+    call is right whenever its tracing is cut short."""
+
+    def wrong(limit: int | None) -> tuple[bool, fuel.Fuel]:
+        with fuel.limited(limit) as used:
+            return _front_end(fn, args, kwargs) is not None, used
+
+    right, high = -1, wrong(None)[1].used
+    while high - right > 1:
+        middle = (right + high) // 2
+        if wrong(middle)[0]:
+            high = middle
+        else:
+            right = middle
+    stopped = wrong(max(right, 0))[1].stopped_at
+    if stopped is None:
+        return (), ()
+    instruction, stack = stopped
+    return (instruction,), tuple(dict.fromkeys(location.short() for location in reversed(stack)))
 
 
 def _outcome(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -32,6 +32,7 @@ from dynajit.graph.fake import modes_left
 from dynajit.guards.program import GuardSet
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
+from dynajit.interp.fuel import current as current_fuel
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
 from dynajit.report import breaks, debug, logs, progress, records, runnable, times
@@ -99,7 +100,8 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
 def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
-    if rules.builtins_replaced():
+    fuel = current_fuel()
+    if rules.builtins_replaced() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return _detached(session, code, function)

@@ -20,9 +20,9 @@ from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, Source
-from dynajit.interp import opcodes_control, opcodes_data, opcodes_stack
+from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
-from dynajit.interp.dispatch import HANDLERS, SIMPLE
+from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import distinct_objects
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
@@ -83,6 +83,7 @@ class Interpreter(Calls):
         self.dropped: type | None = None
         #: classes made while tracing, and their methods, by id, with the state before; nothing of them leaves the trace
         self.made_classes: dict[int, tuple[object, Snapshot]] = {}
+        self._handlers = fuel.handlers()
         self._steps = 0
         self._idle_end = idle_budget
         self._work_seen = 0
@@ -123,7 +124,7 @@ class Interpreter(Calls):
             self.frames.pop()
 
     def _loop(self, frame: SymFrame) -> Value | Yielded:
-        instrs, loop_starts = frame.instrs, frame.loop_starts
+        instrs, loop_starts, handlers = frame.instrs, frame.loop_starts, self._handlers
         while True:
             instr = instrs[frame.ip]
             if frame.ip in loop_starts and (
@@ -140,7 +141,7 @@ class Interpreter(Calls):
                 if self.dropped is not None and instr.op not in _BLIND:
                     raise dropped(self.dropped)
             try:
-                result = HANDLERS[instr.op](self, frame, instr)
+                result = handlers[instr.op](self, frame, instr)
             except Raised as error:
                 self._remember_raise(frame, error.value)
                 if instr.handler is None and self._nobody_catches():

@@ -120,6 +120,7 @@ TOO_LONG = _kind(
     "so many instructions were traced without meeting a tensor that running them is quicker",
     "move tensor code that follows the long Python loop into a function of its own",
 )
+STOPPED = _kind("stopped", "dynajit.bisect stops tracing here, to see what comes of it", "nothing: it is a trial")
 IMPORT = _kind(
     "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"
 )

@@ -220,7 +220,7 @@ def test_reached(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_kind_has_a_program() -> None:
-    elsewhere = {"break-in-region", "internal-error"}
+    elsewhere = {"break-in-region", "internal-error", "stopped"}
     assert set(PROGRAMS) | elsewhere == set(breaks.KINDS)
 
 
@@ -259,13 +259,13 @@ class Manager:
 
 def test_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the compiler's leaves the frame eager."""
-    from dynajit.interp import machine
+    from dynajit.interp import dispatch
 
     def fail(*args: Any) -> Any:
         raise AssertionError("a fault")
 
     seen: list[records.CompileRecord] = []
-    monkeypatch.setitem(machine.HANDLERS, "BINARY_OP", fail)
+    monkeypatch.setitem(dispatch.HANDLERS, "BINARY_OP", fail)
     with records.listen(seen.append), pytest.warns(UserWarning, match="dynajit failed"):
         dynajit.reset()
         assert torch.equal(dynajit.compile(lambda t: t + 1, backend="eager")(x), x + 1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import dynajit
 from dynajit.config import config
 from dynajit.exc import AccuracyError, ConfigError
-from dynajit.interp import machine
+from dynajit.interp import dispatch
 from dynajit.verify import difference
 
 
@@ -216,13 +216,40 @@ def test_a_bug_in_training_is_found_and_narrowed(bug: str, tmp_path: Path) -> No
 
 
 def test_bisect_blames_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def negated(x: Tensor) -> Tensor:
-        return -(x + 1)
+    def inner(x: Tensor) -> Tensor:
+        y = x * 2
+        return -y
 
-    monkeypatch.setitem(machine.HANDLERS, "UNARY_NEGATIVE", lambda tx, frame, instr: None)
+    def negated(x: Tensor) -> Tensor:
+        seen = [x.sum()]
+        for _ in range(3):
+            x = x + 1
+        dynajit.graph_break()
+        seen.append(x)
+        z = inner(x + 1)
+        return z + len(seen)
+
+    monkeypatch.setitem(dispatch.HANDLERS, "UNARY_NEGATIVE", lambda tx, frame, instr: None)
     report = dynajit.bisect(negated, folder=tmp_path)(torch.ones(3))
     assert report.stage == "frontend" and "3 of 3 elements differ" in str(report)
+    first = inner.__code__.co_firstlineno
+    assert report.operations == ("UNARY_NEGATIVE",)
+    assert report.lines == (f"{__file__}:{first + 2}", f"{__file__}:{negated.__code__.co_firstlineno + 6}")
     assert report.script is None and not [*tmp_path.iterdir()]
+
+
+def test_bisect_finds_a_wrong_instruction_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def summed(x: Tensor, items: list[int]) -> Tensor:
+        for item in items:
+            x = x + item
+            items[0] = ~item
+        return x * 2
+
+    monkeypatch.setitem(dispatch.HANDLERS, "UNARY_INVERT", lambda tx, frame, instr: None)
+    report = dynajit.bisect(summed)(torch.ones(3), [1, 2, 3])
+    first = summed.__code__.co_firstlineno
+    assert report.stage == "frontend"
+    assert report.lines[0] in {f"{__file__}:{first + number}" for number in (1, 2, 3)}
 
 
 def test_gradients_are_compared_in_float64() -> None:

@@ -1,0 +1,71 @@
+"""How far a call is traced: `dynajit.bisect` lets the front end go on for ever fewer instructions.
+
+In:  `with limited(instructions) as fuel:` around a call of a compiled function. Out: the first so many instructions
+that this thread traces are traced as always; the next one breaks the graph, and what comes after it runs eagerly.
+`fuel.used` counts, `fuel.stopped_at` tells the instruction that was not traced any more and the user's lines that led
+to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from dynajit.bytecode import Instr
+from dynajit.interp.dispatch import HANDLERS, SIMPLE, Handler
+from dynajit.interp.frame import SymFrame
+from dynajit.report import breaks
+from dynajit.report.records import FrameLoc
+from dynajit.values.base import GraphBreak
+
+_local = threading.local()
+
+
+class Fuel:
+    """What is left of the instructions that may be traced; `limit` None: as many as there are."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.used = 0
+        self.stopped_at: tuple[str, list[FrameLoc]] | None = None
+        self._limit = limit
+        self.handlers = {op: handler if op in SIMPLE else self._counted(handler) for op, handler in HANDLERS.items()}
+
+    @property
+    def empty(self) -> bool:
+        """Whether an instruction was met for which there was none: nothing is captured any more."""
+        return self.stopped_at is not None
+
+    def _counted(self, handler: Handler) -> Handler:
+        @functools.wraps(handler)
+        def counted(tx: Any, frame: SymFrame, instr: Instr) -> Any:
+            if self.used == self._limit:
+                self.stopped_at = instr.op, tx.user_stack()
+                raise GraphBreak(breaks.STOPPED, f"after {self.used} instructions")
+            self.used += 1
+            return handler(tx, frame, instr)
+
+        return counted
+
+
+@contextlib.contextmanager
+def limited(limit: int | None) -> Iterator[Fuel]:
+    """Calls of this thread in the block capture so many instructions."""
+    _local.fuel = fuel = Fuel(limit)
+    try:
+        yield fuel
+    finally:
+        _local.fuel = None
+
+
+def current() -> Fuel | None:
+    """What this thread's captures are limited by."""
+    return getattr(_local, "fuel", None)
+
+
+def handlers() -> dict[str, Handler]:
+    """What each opcode means to a capture that begins now."""
+    fuel = current()
+    return HANDLERS if fuel is None else fuel.handlers
