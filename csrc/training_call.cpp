@@ -228,12 +228,45 @@ private:
         if (call_->partial == nullptr) {
             return call_->backward;
         }
-        const std::string bytes(started_from_.begin(), started_from_.end());
-        PyObject *key = PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+        PyObject *key = started_from_as_bytes();
         PyObject *found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
         Py_XDECREF(key);
         Py_XDECREF(found); /* the mapping holds it */
         return found == Py_None ? call_->backward : found;
+    }
+
+    PyObject *started_from_as_bytes() const
+    {
+        const std::string bytes(started_from_.begin(), started_from_.end());
+        return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    }
+
+    /* What was saved as argument `place` of the backward graph; it may have been written since if the graph of these
+     * gradients makes no use of it. */
+    at::Tensor unpacked(const SavedVariable &saved, Py_ssize_t place, bool is_partial)
+    {
+        try {
+            return saved.unpack(another_to(this));
+        }
+        catch (const std::exception &) {
+            if (!is_partial || is_needed(place)) {
+                throw;
+            }
+            return at::empty({0});
+        }
+    }
+
+    bool is_needed(Py_ssize_t place) const
+    {
+        PyObject *key = started_from_as_bytes();
+        PyObject *answer = key != nullptr ? PyObject_CallMethod(call_->partial, "needs", "On", key, place) : nullptr;
+        Py_XDECREF(key);
+        const int needed = answer != nullptr ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (needed < 0) {
+            throw_python();
+        }
+        return needed == 1;
     }
 
     void release_objects()
@@ -306,7 +339,8 @@ private:
         auto saved = saved_.begin();
         auto kept = kept_.begin();
         for (bool is_packed : order_) {
-            tensors.push_back(is_packed ? (saved++)->unpack(another_to(this)) : *kept++);
+            const Py_ssize_t place = static_cast<Py_ssize_t>(numbers_.size() + tensors.size());
+            tensors.push_back(is_packed ? unpacked(*saved++, place, only_defined) : *kept++);
         }
         for (size_t i = 0; i < gradients.size(); i++) {
             if (!only_defined || gradients[i].defined()) {

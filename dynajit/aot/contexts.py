@@ -128,6 +128,49 @@ def _writes_out_over(gm: torch.fx.GraphModule) -> bool:
     return False
 
 
+def _writes_over_operands(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operation writes memory in place of which it reads another view: what it reads may be what it has
+    written already, as it goes along."""
+    for node in _calls(gm):
+        if not _writes(node) or len(node.all_input_nodes) < 2:
+            continue
+        written = [part.meta.get("example_value") for part in _first(node)]
+        read = [part.meta.get("example_value") for part in node.all_input_nodes if part not in _first(node)]
+        pairs = [(one, other) for one in written for other in read if memory_of(one) is not None]
+        if any(memory_of(one) == memory_of(other) and _overlap(one, other) for one, other in pairs):
+            return True
+    return False
+
+
+_MOST_PLACES = 1 << 16
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether views of the same memory have elements in common, and not just the same ones in the same places."""
+    layouts = [(*each.shape, *each.stride(), each.storage_offset()) for each in (one, other)]
+    if not all(type(number) is int for layout in layouts for number in layout):
+        return True
+    if layouts[0] == layouts[1] or 0 in (*one.shape, *other.shape):
+        return False
+    ranges = []
+    for each in (one, other):
+        start = each.storage_offset() * each.element_size()
+        last = sum((size - 1) * stride for size, stride in zip(each.shape, each.stride(), strict=True))
+        ranges.append((start, start + (last + 1) * each.element_size()))
+    if ranges[0][1] <= ranges[1][0] or ranges[1][1] <= ranges[0][0]:
+        return False
+    if one.dtype != other.dtype or max(one.numel(), other.numel()) > _MOST_PLACES:
+        return True
+    return not _places(one).isdisjoint(_places(other))
+
+
+def _places(view: torch.Tensor) -> set[int]:
+    places = {int(view.storage_offset())}
+    for size, stride in zip(view.shape, view.stride(), strict=True):
+        places = {place + at * stride for place in places for at in range(size)}
+    return places
+
+
 def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
     """Whether a result that may have gradients is computed from another one."""
     returned = {
@@ -220,6 +263,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
+    if _writes_over_operands(gm):
+        return "an operation writes memory of which it reads another view"
     if _relays_inputs(gm):
         return "it gives an input another layout"
     if _writes_out_over(gm):

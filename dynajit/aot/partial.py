@@ -37,6 +37,7 @@ class Backwards(dict[bytes, "Callable[..., Any] | None"]):
         self._graph = graph
         self._compile = compile
         self._autocast = torch_compat.any_autocast_enabled()
+        self._unneeded: dict[bytes, frozenset[int]] = {}
         if self[bytes(number in reach.ends for number in range(len(reach.inputs)))] is None:
             self[self._all]
 
@@ -50,12 +51,18 @@ class Backwards(dict[bytes, "Callable[..., Any] | None"]):
         assert backward is not None
         return backward(*arguments)
 
+    def needs(self, defined: bytes, place: int) -> bool:
+        """Whether the backward of these gradients makes use of its parameter number `place`."""
+        return place not in self._unneeded[defined]
+
     def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
         with one_at_a_time:
             if defined not in self:  # else another thread was faster
                 behind = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
                 wanted = frozenset().union(*behind)
                 graph = self._graph if all(defined) else partial_backward(self._graph, defined, wanted)
+                parameters = graph.graph.find_nodes(op="placeholder") if graph is not None else []
+                self._unneeded[defined] = frozenset(at for at, node in enumerate(parameters) if not node.users)
                 self[defined] = None if graph is None else without_autocast(self._compile(graph), self._autocast)
             return self[defined]
 
@@ -118,8 +125,13 @@ def _other_summand(node: Node, absent: set[Node]) -> Node | None:
     whole, part = node.meta.get("val"), others[0].meta.get("val")
     if not isinstance(whole, torch.Tensor) or not isinstance(part, torch.Tensor):
         return None
-    same = part.dtype == whole.dtype and part.device == whole.device and _static(part) and _static(whole)
-    return others[0] if same and part.shape == whole.shape else None
+    same = part.dtype == whole.dtype and part.device == whole.device
+    return others[0] if same and _sizes(part) == _sizes(whole) else None
+
+
+def _sizes(value: torch.Tensor) -> list[str]:
+    """As text: to compare symbols would be to decide something of them."""
+    return [str(size) for size in value.shape]
 
 
 def _static(value: torch.Tensor) -> bool:

@@ -55,7 +55,7 @@ def without_wrapper(
     )
     if not fits:
         return None
-    wanted = [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)]
+    wanted = _wanted(metadata, inputs, gradients)
     reaches: list[list[bool]] = []
     uses_up: list[list[bool]] = []
     if partial is not None:
@@ -77,6 +77,14 @@ def without_wrapper(
         reaches,
         uses_up,
     )
+
+
+def _wanted(metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[Any]) -> list[int]:
+    """The places of the inputs that autograd's node of the graph leads to. Not those without a gradient: eager's graph
+    doesn't lead there, and would not know what shape such an input had here."""
+    tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)]
+    reached = [place for place in tensors if gradients[place] is not None]
+    return reached if any(metadata.input_info[place].requires_grad for place in reached) else tensors
 
 
 def _results(module: torch.fx.GraphModule) -> Sequence[Any]:

@@ -329,7 +329,7 @@ class GraphBuilder:
         """Close the graph with these outputs; drop unused placeholders and unused parts of results."""
         self.graph.output(tuple(outputs))
         for node in reversed(self._nodes):
-            if "part" in node.meta and not node.users:
+            if not node.users and ("part" in node.meta or _is_view(node)):
                 self.graph.erase_node(node)
         used = []
         needed = self._symbols_of_inputs()
@@ -355,6 +355,20 @@ class GraphBuilder:
             if isinstance(size, torch.SymInt)
             for name in symbols.names_in(symbols.tree_of(size.node.expr))
         }
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node only looks at the memory of its first argument: without users nothing is left of it."""
+    first = node.args[0] if node.args else None
+    if "changes" in node.meta or not isinstance(first, fx.Node):
+        return False
+    made, whole = node.meta.get("example_value"), first.meta.get("example_value")
+    if not isinstance(made, torch.Tensor) or not isinstance(whole, torch.Tensor) or made is whole:
+        return False
+    try:
+        return made.untyped_storage()._cdata == whole.untyped_storage()._cdata
+    except NotImplementedError:  # inside of torch.func's transforms, and sparse
+        return False
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -171,6 +171,10 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
             return tx.from_real(result)
     if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
         return tx.from_real(result)
+    if isinstance(result, torch.Tensor) and out is None and None not in versions and _versions(fakes) == versions:
+        known = tx.tensors.get(id(result))
+        if known is not None and not (name.endswith("_") or target in _WRITES_FIRST or target in OPAQUE):
+            return known  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
     node = tx.graph.create(
         op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
     )

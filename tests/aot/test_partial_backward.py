@@ -159,3 +159,35 @@ def test_one_backward_graph_for_a_model_that_returns_its_loss_and_more() -> None
         compiled(torch.ones(4, requires_grad=True))[0].backward()
     assert counter.frame_count == 1
     assert len(graphs) == 1 and not any("add" in str(node.target) for node in graphs[0].graph.nodes)
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_another_result_needs_was_written(backend: str, dynamic: bool) -> None:
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = abs(x)
+        return h, h.sin()
+
+    x = torch.tensor([-1.0, 2.0], requires_grad=True)
+    first, second = dynajit.compile(two, backend=backend, dynamic=dynamic)(x)
+    first %= 2
+    first.sum().backward()
+    assert_equal(x.grad, torch.tensor([-1.0, 1.0]))
+    with pytest.raises(RuntimeError):
+        second.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+def test_an_input_without_gradient_gets_another_size(backend: str) -> None:
+    def function(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        half = x * 0.5
+        z.float().view(-1)
+        torch.set_grad_enabled(False)
+        torch.mul(half, x, out=z)
+        return half
+
+    x, z = torch.ones(3, 3, requires_grad=True), torch.zeros(0, requires_grad=True)
+    with torch.enable_grad():
+        result = dynajit.compile(function, backend=backend)(x, z)
+    torch.autograd.backward([result.sum(), z.sum()])
+    assert_equal(z.grad, torch.ones(3, 3))

@@ -52,3 +52,29 @@ def _seen(f: Callable[[torch.Tensor], torch.Tensor], requires_grad: bool) -> tup
 def test_write(f: Callable[[torch.Tensor], torch.Tensor], backend: str, requires_grad: bool) -> None:
     dynajit.reset()
     assert _seen(dynajit.compile(f, backend=backend), requires_grad) == _seen(f, requires_grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_an_operation_reads_what_it_has_written(backend: str) -> None:
+    def adds(z: torch.Tensor) -> torch.Tensor:
+        z[::2].add_(z[..., :1])
+        return z * 2
+
+    def shifts(z: torch.Tensor) -> torch.Tensor:
+        z[1:] += z[:-1]
+        return z * 2
+
+    def columns(z: torch.Tensor) -> torch.Tensor:
+        z[:, 0] += z[:, 1]
+        return z * 2
+
+    for function, shape in ((adds, (3,)), (shifts, (40,)), (columns, (4, 4))):
+        outcomes = []
+        for call in (function, dynajit.compile(function, backend=backend)):
+            z = torch.arange(1.0, 41.0)[: torch.Size(shape).numel()].reshape(shape)
+            try:
+                outcomes.append(call(z).tolist())
+            except RuntimeError as error:
+                outcomes.append(str(error))
+            outcomes.append(z.tolist())
+        assert outcomes[:2] == outcomes[2:]
