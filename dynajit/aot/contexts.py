@@ -134,8 +134,9 @@ def _writes_over_operands(gm: torch.fx.GraphModule) -> bool:
     for node in _calls(gm):
         if not _writes(node) or len(node.all_input_nodes) < 2:
             continue
-        written = [part.meta.get("example_value") for part in _first(node)]
-        read = [part.meta.get("example_value") for part in node.all_input_nodes if part not in _first(node)]
+        written: list[Any] = [part.meta.get("example_value") for part in _first(node)]
+        others = [part for part in node.all_input_nodes if part not in _first(node)]
+        read: list[Any] = [part.meta.get("example_value") for part in others]
         pairs = [(one, other) for one in written for other in read if memory_of(one) is not None]
         if any(memory_of(one) == memory_of(other) and _overlap(one, other) for one, other in pairs):
             return True

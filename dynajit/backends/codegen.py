@@ -23,7 +23,7 @@ from dynajit.aot import by_size, compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
-from dynajit.codegen.plan import BufferRef, Plan, ViewStep
+from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 
@@ -190,6 +190,12 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
 
     To a plan `x.detach()` or `x.view_as(x)` is x; to the user it is another tensor with the same memory.
     """
+    if (
+        plan.device.type == "cpu"
+        and plan.returns is None
+        and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default)
+    ):
+        plan = _detach_first(plan, _detached_inputs(gm))
     owners: dict[str, Any] = dict(zip(plan.inputs, gm.graph.find_nodes(op="placeholder"), strict=True))
     owners |= {str(node.target): node.target for node in gm.graph.find_nodes(op="get_attr")}
     outputs, steps = list(plan.outputs), list(plan.steps)
@@ -204,6 +210,57 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
             buffers[alias] = dataclasses.replace(buffers[output.name], name=alias)
             steps.append(ViewStep(alias, output.name, 0))
             outputs[at] = BufferRef(alias)
+    return dataclasses.replace(plan, outputs=tuple(outputs), steps=tuple(steps), buffers=buffers)
+
+
+def _detached_inputs(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]:
+    """Places of the outputs that are views of an input behind a `detach`, the last `detach` on the way, and whether the
+    output is a view of that."""
+    found: dict[int, tuple[torch.fx.Node, bool]] = {}
+    nodes: Any = gm.graph.output_node().args[0]
+    for place, node in enumerate(nodes):
+        last, detach = node, None
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and _is_view(node):
+            if detach is None and node.target is torch.ops.aten.detach.default:
+                detach = node
+            node = node.args[0]
+        if detach is not None and isinstance(node, torch.fx.Node) and node.op == "placeholder":
+            found[place] = detach, last is not detach
+    return found
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    values = [part.meta.get("val") if isinstance(part, torch.fx.Node) else None for part in (node, *node.args[:1])]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    made, whole = (value.untyped_storage()._cdata for value in values)  # type: ignore[union-attr]
+    return bool(made == whole)
+
+
+def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -> Plan:
+    """`plan` with the outputs at these places seen through a real `detach` of the input that they are views of: to a
+    plan a detached tensor is the input, to autograd it is no view of it."""
+    outputs, steps, buffers = list(plan.outputs), list(plan.steps), dict(plan.buffers)
+    views = {step.output: step for step in plan.steps if isinstance(step, ViewStep)}
+    names: dict[torch.fx.Node, str] = {}
+    for place, (node, is_view) in detached.items():
+        output = outputs[place]
+        if not isinstance(output, BufferRef):
+            continue
+        view = views.get(output.name)
+        base = output.name if view is None else view.base
+        if base not in plan.inputs:
+            continue
+        if node not in names:
+            name = names[node] = f"{base}_detached{len(names)}"
+            buffers[name] = dataclasses.replace(buffers[base], name=name)
+            steps.insert(0, ExternStep(torch.detach, (BufferRef(base),), {}, (name,), check=False, aliases=True))
+        outputs[place] = BufferRef(names[node])
+        if view is not None or is_view:
+            name = f"{output.name}_detached{place}"
+            buffers[name] = dataclasses.replace(buffers[output.name], name=name)
+            steps.append(ViewStep(name, names[node], 0 if view is None else view.offset))
+            outputs[place] = BufferRef(name)
     return dataclasses.replace(plan, outputs=tuple(outputs), steps=tuple(steps), buffers=buffers)
 
 
