@@ -251,6 +251,16 @@ def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(part.meta.get("example_value")) in written for part in strided)
 
 
+def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
+    """Whether an inference tensor is written from outside of inference mode, as is allowed through `detach`."""
+    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    made = [value for value in inputs if isinstance(value, torch.Tensor) and value.is_inference()]
+    if not made or torch.is_inference_mode_enabled():
+        return False
+    written = written_memory(gm)
+    return any(memory_of(value) in written for value in made)
+
+
 _MAKE_LEAVES = {("call_method", "requires_grad_"), ("call_function", torch.nn.Parameter)}
 
 
@@ -264,6 +274,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
+    if _writes_inference_tensors(gm):
+        return "it writes inference tensors outside of inference mode"
     if _writes_over_operands(gm):
         return "an operation writes memory of which it reads another view"
     if _relays_inputs(gm):

@@ -156,6 +156,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
         if out.source is not None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
+        if tuple(given) != (0,):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which torch warns of")
         if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
             # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
