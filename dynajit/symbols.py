@@ -81,6 +81,8 @@ _SYMPY: dict[str, str] = {
     "Pow": "pow",
     "PowByNatural": "pow",
     "FloatPow": "pow",
+    "FloatAdd": "add",
+    "FloatMul": "mul",
     "FloorDiv": "floordiv",
     "CleanDiv": "floordiv",
     "PythonMod": "mod",

@@ -149,6 +149,13 @@ def _forget_text(filename: str) -> None:
 
 
 @functools.cache
+def register_expression(kind: Any, meaning: str) -> None:
+    """Have torch's analysis of symbolic expressions read a class of ours as the operation `meaning`."""
+    from torch.utils._sympy.interp import handlers
+
+    handlers()[kind] = meaning
+
+
 def foreach_returns_what_it_writes() -> bool:
     """Whether `torch._foreach_add_(tensors, 1)` and its like return the list; else None."""
     return torch._foreach_zero_([torch.zeros(1)]) is not None  # type: ignore[func-returns-value]

@@ -153,6 +153,7 @@ class Emission:
             found.extend(frame.cells[name] for name in cut.cells)
         if self.tx.handled is not None:
             found.append(self.tx.handled)
+        found.extend(self.tx.needed)
         for value in self.tx.journal.dirty.values():
             found.extend(value.effect_children())
         found.extend(value for _, value in self.tx.globals_written.values() if value is not DELETED)
@@ -181,6 +182,7 @@ class Emission:
         """The state to go back to, where the real program makes what the trace can only know of; and why."""
         if obstacle is None:
             return None, None
+        self.tx.needed.clear()  # made for real from there on
         made = made_at(self.tx, obstacle)
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())

@@ -72,6 +72,7 @@ class Tracer(Protocol):
     static_numbers: bool
     class_writes: dict[tuple[type, str], Value | None]
     made_classes: dict[int, tuple[object, Any]]
+    needed: list[Value]
 
     def opening(self) -> None: ...
 

@@ -90,6 +90,10 @@ class ClassNamespace(DictVal):
             self.unsupported("reading all of a class's attributes after a change")
 
 
+# Py_TPFLAGS_HEAPTYPE, which classes written in C may have, too; Py_TPFLAGS_IMMUTABLETYPE
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+
+
 def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     """`cls.name = value`, or `del cls.name`."""
     meta = type(cls)
@@ -97,7 +101,8 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     if (
         name.startswith("__")
         or id(cls) in tx.made_classes
-        or not cls.__flags__ & (1 << 9)
+        or not cls.__flags__ & _HEAP
+        or cls.__flags__ & _IMMUTABLE
         or issubclass(cls, enum.Enum)
         or isinstance(meta.__setattr__, types.FunctionType)
         or isinstance(meta.__delattr__, types.FunctionType)

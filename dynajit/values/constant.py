@@ -79,6 +79,8 @@ class ConstVal(Value):
         return self.value
 
     def describe(self) -> str:
+        if isinstance(self.value, enum.Enum):  # whose own `__repr__` is the program's code
+            return f"the constant {type(self.value).__name__}.{self.value._name_}"
         return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:

@@ -22,6 +22,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.float_symbols import FLOAT_OPERATIONS, is_float_operation
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
@@ -226,8 +227,10 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         if fn in (builtins.max, builtins.min):
             return None  # the result may be the bool itself
         numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
+    if any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers):
+        return None  # sympy has one zero, and none of the laws of NaN
     try:
-        result = function(*numbers)
+        result = (FLOAT_OPERATIONS[fn] if is_float_operation(fn, numbers) else function)(*numbers)
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
     except RuntimeError as error:
         if not is_data_dependent(error):

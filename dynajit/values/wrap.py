@@ -33,6 +33,7 @@ from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_nu
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
+from dynajit.values.dropping import has_finaliser
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal
 from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.lookup import hides_dict
@@ -358,6 +359,9 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"an instance of {kind.__name__}, a subclass of a builtin"
             )
+    if payload is not None and has_finaliser(kind):
+        # iterators over it may be the last to hold it
+        return _opaque(tx, obj, source, breaks.UNKNOWN_CALL, f"a {kind.__name__}, which runs code when it dies")
     if (callable(obj) and kind.__module__ == "torch._C") or issubclass(kind, _KNOWN_CALLABLES):
         tx.guard(source, "ID", obj)
         return BuiltinVal(obj, source)

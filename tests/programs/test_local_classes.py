@@ -493,3 +493,24 @@ def test_no_subclass_stays_behind() -> None:
     dynajit.compile(inherit, backend="eager")(X)
     gc.collect()
     assert Base.__subclasses__() == []
+
+
+class Listed:
+    pass
+
+
+def lists_subclasses(x):
+    class A(Listed):
+        def f(self, y):
+            return y + 1
+
+    y = A().f(x)
+    return len(Listed.__subclasses__()), y
+
+
+def test_the_subclasses_of_a_class_are_those_that_the_program_made() -> None:
+    import gc
+
+    compiled = dynajit.compile(lists_subclasses, backend="eager")
+    gc.collect()
+    assert compiled(X)[0] == 1  # where the class is defined is a break then

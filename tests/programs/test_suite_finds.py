@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import itertools
 import sys
 import types
 import weakref
@@ -531,3 +533,51 @@ def test_a_builtin_that_is_written_and_then_called() -> None:
         return x + found[0], found
 
     assert_same(fn, torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [list, dict, set])
+def test_an_iterator_at_its_end_lets_its_container_die(kind: type) -> None:
+    def program(kind: type) -> bool:
+        done = False
+
+        class Container(kind):  # type: ignore[misc]
+            def __del__(self) -> None:
+                nonlocal done
+                done = True
+
+        iterator = iter(Container())
+        try:
+            next(iterator)
+        except StopIteration:
+            pass
+        return done
+
+    assert same(program, kind) is True
+
+
+def test_an_attribute_of_a_class_written_in_c() -> None:
+    def program() -> Any:
+        try:
+            itertools.count.dynajit_attribute = 1  # type: ignore[attr-defined]
+        except TypeError:
+            return "refused"
+        return "taken"
+
+    assert same(program) == "refused"
+
+
+class Odd(enum.Enum):
+    """Its text can't be made before it is finished."""
+
+    MEMBER = 1
+
+    def __repr__(self) -> str:
+        raise AssertionError("a member's text was asked for")
+
+
+def test_messages_do_not_run_the_code_of_members() -> None:
+    def program(member: Any) -> Any:
+        member.note = outside(3)
+        return member.note
+
+    assert same(program, Odd.MEMBER) == 3

@@ -139,6 +139,13 @@ def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
     return issubclass(obj.kind, cls)
 
 
+@builtin(type.__subclasses__)
+def subclasses(tx: Tracer, cls: Value) -> Value:
+    made = (obj for obj, _ in tx.made_classes.values() if isinstance(obj, type))
+    tx.needed.extend(tx.from_real(obj) for obj in made if issubclass(obj, cls.real()))
+    raise GraphBreak(breaks.UNKNOWN_CALL, "type.__subclasses__")
+
+
 @builtin(issubclass)
 def issubclass_(tx: Tracer, cls: Value, classes: Value) -> Value:
     return tx.fold(issubclass, [cls, classes])

@@ -1,0 +1,109 @@
+"""Sums and products of symbolic floats that keep the order and the rounding of the program's.
+
+In: torch's symbolic numbers and Python's. Out: a SymFloat whose expression no algebra takes apart: sympy's own sums and
+products are those of real numbers, where `x + y - x` is `y`, `x * 0.0` is 0 and `x * 0.1 * 3.0` is `x * 0.3`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.torch_compat import register_expression
+
+
+@functools.cache
+def _classes() -> tuple[Any, Any]:
+    """sympy is imported only with symbols."""
+    import sympy  # type: ignore[import-untyped]
+
+    class FloatAdd(sympy.Function):  # type: ignore[misc]
+        """`a + b`, rounded."""
+
+        is_real = True
+
+        @classmethod
+        def eval(cls, left: Any, right: Any) -> Any:
+            return _folded(operator.add, left, right)
+
+    class FloatMul(sympy.Function):  # type: ignore[misc]
+        """`a * b`, rounded."""
+
+        is_real = True
+
+        @classmethod
+        def eval(cls, left: Any, right: Any) -> Any:
+            return _folded(operator.mul, left, right)
+
+    def _folded(fn: Callable[[float, float], float], left: Any, right: Any) -> Any:
+        if isinstance(left, sympy.Number) and isinstance(right, sympy.Number):
+            return sympy.Float(fn(float(left), float(right)))
+        return None
+
+    register_expression(FloatAdd, "add")
+    register_expression(FloatMul, "mul")
+    return FloatAdd, FloatMul
+
+
+def float_sum(left: Any, right: Any) -> Any:
+    """`left + right`"""
+    return _combine(_classes()[0], operator.add, left, right)
+
+
+def float_difference(left: Any, right: Any) -> Any:
+    """`left - right`, which is `left + (-right)` to the last bit."""
+    return float_sum(left, -right)
+
+
+def float_product(left: Any, right: Any) -> Any:
+    """`left * right`"""
+    return _combine(_classes()[1], operator.mul, left, right)
+
+
+FLOAT_OPERATIONS: dict[Any, Callable[[Any, Any], Any]] = {
+    operator.add: float_sum,
+    operator.sub: float_difference,
+    operator.mul: float_product,
+}
+
+
+def _combine(kind: Any, fn: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    import sympy  # type: ignore[import-untyped]
+
+    exprs, hints, like = [], [], None
+    for number in (left, right):
+        if isinstance(number, (int, float)):
+            exprs.append(sympy.Float(_with_sign(float(number))))
+            hints.append(float(number))
+        else:
+            like = torch.sym_float(number).node  # type: ignore[no-untyped-call]
+            exprs.append(like.expr)
+            hints.append(like.hint)
+    assert like is not None
+    hint = None if None in hints else fn(*hints)
+    if hint is not None:
+        _with_sign(hint)
+    made = type(like)(kind(*exprs), like.shape_env, float, hint)
+    return torch.SymFloat(made)  # type: ignore[no-untyped-call]
+
+
+def _with_sign(number: float) -> float:
+    """A number that sympy can tell from others: it has one zero. Raises NotImplementedError."""
+    if number == 0 or not math.isfinite(number):
+        raise NotImplementedError(f"{number} in an expression")
+    return number
+
+
+def is_float_operation(fn: Any, numbers: list[Any]) -> bool:
+    """Whether it is one of those, of floats of which one is symbolic."""
+    return (
+        fn in FLOAT_OPERATIONS
+        and len(numbers) == 2
+        and any(isinstance(number, (float, torch.SymFloat)) for number in numbers)
+        and all(isinstance(number, (int, float, torch.SymInt, torch.SymFloat)) for number in numbers)
+    )

@@ -1,0 +1,70 @@
+"""Python floats that vary are added and multiplied as Python does: in the program's order, with signed zeros."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+NUMBERS = (0.5, 1.1, -2.3, 7.7, 1e300, -1e-300)
+OTHERS = (2.5, 3.3, -0.0, 0.0)
+PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
+    "one product after the other": lambda x, y: x * 0.1 * 3.0,
+    "times zero": lambda x, y: x * 0.0,
+    "times a zero that varies": lambda x, y: x * y * 3,
+    "minus itself": lambda x, y: x - x,
+    "there and back": lambda x, y: x + y - x,
+    "plus one, minus one": lambda x, y: (x + 1.0) - 1.0,
+    "two products": lambda x, y: 0.1 * x + 0.2 * x,
+    "a fraction": lambda x, y: x * 3.0 / 3.0,
+    "with an integer": lambda x, y: x * 3 + 1 - x,
+    "from zero": lambda x, y: 0.0 - x,
+    "the larger": lambda x, y: max(x * 0.1, y),
+    "a branch": lambda x, y: "more" if x + y - x > y else "not more",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_python_computes(name: str) -> None:
+    program = PROGRAMS[name]
+    compiled = dynajit.compile(program, backend="eager")
+    for x, y in itertools.product(NUMBERS, OTHERS):
+        assert repr(compiled(x, y)) == repr(program(x, y))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_expressions(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def expression(depth: int) -> str:
+        if depth == 0:
+            return chance.choice(["x", "y", "x", repr(round(chance.uniform(-3, 3), 1)), "2"])
+        return f"({expression(depth - 1)} {chance.choice('+-*')} {expression(chance.randrange(depth))})"
+
+    for _ in range(12):
+        text = expression(chance.choice([2, 3]))
+        program = eval(f"lambda x, y: {text}")
+        compiled = dynajit.compile(program, backend="eager")
+        for _ in range(4):
+            x, y = chance.uniform(-9, 9), chance.uniform(-9, 9)
+            assert repr(compiled(x, y)) == repr(program(x, y)), text
+
+
+def test_they_stay_symbolic_and_in_the_graph() -> None:
+    def program(x: torch.Tensor, rate: float) -> tuple[torch.Tensor, float]:
+        scaled = rate * 0.1 * 3.0 + 1.0 - rate
+        return x * scaled, scaled
+
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(program, backend=counter)
+    x = torch.ones(3)
+    for rate in (0.3, 0.7, 1.9, 2.3, 11.1):
+        found, wanted = compiled(x, rate), program(x, rate)
+        assert torch.equal(found[0], wanted[0]) and found[1] == wanted[1]
+    assert counter.frame_count == 2
