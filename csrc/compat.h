@@ -1,4 +1,5 @@
-/* What dynajit needs to know of one CPython release. compat_3NN.c implements it; nothing else looks into a frame.
+/* What dynajit needs to know of one CPython release. compat_3NN.c implements it, with what several releases have in
+ * common in since_3NN.c; nothing else looks into a frame.
  *
  * Support for one more release is one more compat_3NN.c, guarded as a whole by its version, an entry in setup.py and the
  * bound below. */
@@ -37,6 +38,11 @@ bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *func
                      PyObject *const *cells, Py_ssize_t n_cells);
 /* Lets go of the variables of a frame that has returned, where its caller would only do so later. */
 void dj_frame_drop_locals(Frame *frame);
+#if PY_VERSION_HEX >= 0x030C0000
+/* Code with one RETURN_VALUE, for frames that have nothing left to do. Without a RESUME a frame of it never counts as
+ * started, so that neither tracebacks, nor sys._getframe, nor monitoring see it. */
+extern PyCodeObject *dj_return_stub;
+#endif
 /* Ends a frame that will not be evaluated. Steals the result; NULL with an error set raises. Returns it. */
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result);
 

@@ -3,53 +3,18 @@
  * Against 3.13: what a frame holds are tagged references (pycore_stackref.h), of which those to immortal objects are
  * not counted; an empty slot is PyStackRef_NULL, which is not 0. */
 #define Py_BUILD_CORE 1
-#include "attribute_filler.h"
 #include "compat.h"
-#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
-
-#ifdef Py_GIL_DISABLED
-#error "dynajit needs CPython with its global interpreter lock; this one is built without (free-threaded)"
-#endif
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* CPython's headers' own */
 #include <internal/pycore_frame.h>
 
 #include <internal/pycore_code.h>
-#include <internal/pycore_dict.h>
-#include <internal/pycore_instruments.h>
-#include <internal/pycore_interp.h>
 #include <internal/pycore_interpframe.h>
-#include <internal/pycore_object.h>
-#include <internal/pycore_setobject.h>
 #include <internal/pycore_stackref.h>
-#include <opcode.h>
 #pragma GCC diagnostic pop
-
-/* A single RETURN_VALUE. Without a RESUME a frame of it never counts as started, so that neither tracebacks, nor
- * sys._getframe, nor monitoring see it. */
-static PyCodeObject *return_stub;
-
-int dj_compat_init(void)
-{
-    const char instructions[] = {RETURN_VALUE, 0};
-    PyObject *code = PyBytes_FromStringAndSize(instructions, sizeof instructions);
-    PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
-    PyObject *no_names = PyTuple_New(0);
-    PyObject *name = PyUnicode_FromString("dynajit");
-    if (code != NULL && nothing != NULL && no_names != NULL && name != NULL) {
-        return_stub = PyUnstable_Code_NewWithPosOnlyArgs(0, 0, 0, 0, 1, CO_OPTIMIZED | CO_NEWLOCALS, code, no_names,
-                                                         no_names, no_names, no_names, no_names, name, name, name, 1,
-                                                         nothing, nothing);
-    }
-    Py_XDECREF(code);
-    Py_XDECREF(nothing);
-    Py_XDECREF(no_names);
-    Py_XDECREF(name);
-    return return_stub != NULL ? 0 : -1;
-}
 
 bool dj_frame_is_fresh_call(Frame *frame)
 {
@@ -138,8 +103,8 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
         frame->localsplus[i] = PyStackRef_NULL;
         PyStackRef_XCLOSE(local);
     }
-    frame->f_executable = PyStackRef_FromPyObjectNew(return_stub);
-    frame->instr_ptr = _PyCode_CODE(return_stub);
+    frame->f_executable = PyStackRef_FromPyObjectNew(dj_return_stub);
+    frame->instr_ptr = _PyCode_CODE(dj_return_stub);
     frame->localsplus[0] = PyStackRef_FromPyObjectSteal(result != NULL ? result : Py_NewRef(Py_None));
     frame->stackpointer = frame->localsplus + 1;
     PyStackRef_CLOSE(old_executable);
@@ -150,133 +115,6 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
         PyErr_SetRaisedException(error);
     }
     return result;
-}
-
-void dj_frame_drop_locals(Frame *frame)
-{
-    (void)frame; /* the evaluator has cleared it */
-}
-
-RecursionRoom dj_recursion_room_enter(PyThreadState *tstate)
-{
-    int added = Py_MAX(0, DJ_DEEP_ROOM - tstate->py_recursion_remaining);
-    tstate->py_recursion_remaining += added;
-    tstate->py_recursion_limit += added;
-    return (RecursionRoom){.limit = tstate->py_recursion_limit, .added = added};
-}
-
-void dj_recursion_room_leave(PyThreadState *tstate, RecursionRoom room)
-{
-    if (tstate->py_recursion_limit == room.limit) {
-        tstate->py_recursion_remaining -= room.added;
-        tstate->py_recursion_limit -= room.added;
-    }
-}
-
-bool dj_thread_is_traced(PyThreadState *tstate)
-{
-    if (tstate->c_tracefunc != NULL || tstate->tracing > 0) {
-        return true;
-    }
-    /* sys.settrace and sys.setprofile have tools of their own, for all threads at once */
-    const int own_tools = (1 << PY_MONITORING_SYS_TRACE_ID) | (1 << PY_MONITORING_SYS_PROFILE_ID);
-    const int watchers = (1 << PY_MONITORING_DEBUGGER_ID) | (1 << PY_MONITORING_COVERAGE_ID);
-    const uint8_t *tools = tstate->interp->monitors.tools;
-    return ((tools[PY_MONITORING_EVENT_LINE] | tools[PY_MONITORING_EVENT_INSTRUCTION]) & ~own_tools) != 0
-        || (tools[PY_MONITORING_EVENT_PY_START] & watchers) != 0;
-}
-
-/* Attributes kept inside the object, not yet in a dict: at most 30, so a scan. */
-static PyObject *inline_value(PyTypeObject *type, PyDictValues *values, PyObject *name)
-{
-    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (!values->valid || !DK_IS_UNICODE(keys)) {
-        return NULL;
-    }
-    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    for (Py_ssize_t i = 0; i < keys->dk_nentries && i < values->capacity; i++) {
-        if (entries[i].me_key == name
-            || (entries[i].me_key != NULL && PyUnicode_GET_LENGTH(entries[i].me_key) == PyUnicode_GET_LENGTH(name)
-                && PyUnicode_Compare(entries[i].me_key, name) == 0)) {
-            return values->values[i];
-        }
-    }
-    return NULL;
-}
-
-PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject *dict;
-    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-        dict = (PyObject *)_PyObject_GetManagedDict(object);
-        if (dict == NULL && type->tp_flags & Py_TPFLAGS_INLINE_VALUES) {
-            return inline_value(type, _PyObject_InlineValues(object), name);
-        }
-    }
-    else {
-        PyObject **pointer = _PyObject_GetDictPtr(object);
-        dict = pointer != NULL ? *pointer : NULL;
-    }
-    if (dict == NULL) {
-        return NULL;
-    }
-    PyObject *value = PyDict_GetItemWithError(dict, name);
-    if (value == NULL) {
-        PyErr_Clear();
-    }
-    return value;
-}
-
-Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *const *given, Py_ssize_t n,
-                           uint8_t *places)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    bool beside = (type->tp_flags & Py_TPFLAGS_INLINE_VALUES) != 0 && _PyObject_GetManagedDict(object) == NULL;
-    PyDictValues *values = beside ? _PyObject_InlineValues(object) : NULL;
-    if (values != NULL && !values->valid) {
-        return 0;
-    }
-    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (values == NULL || keys == NULL || !DK_IS_UNICODE(keys)) {
-        return 0;
-    }
-    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    Py_ssize_t size = Py_MIN(keys->dk_nentries, values->capacity), i = 0;
-    for (; i < n; i++) {
-        Py_ssize_t at = places[i];
-        if (at >= size || entries[at].me_key != names[i]) {
-            for (at = 0; at < size && entries[at].me_key != names[i]; at++) {
-            }
-        }
-        if (at == size || values->values[at] != NULL) {
-            break;
-        }
-        places[i] = (uint8_t)at;
-        values->values[at] = Py_NewRef(given[i]);
-        _PyDictValues_AddToInsertionOrder(values, at);
-    }
-    return i;
-}
-
-int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
-{
-    return _PySet_NextEntry(set, position, item, hash);
-}
-
-Py_ssize_t dj_code_extra_index(freefunc free_state)
-{
-    return PyUnstable_Eval_RequestCodeExtraIndex(free_state);
-}
-
-int dj_code_extra_get(PyCodeObject *code, Py_ssize_t index, void **extra)
-{
-    return PyUnstable_Code_GetExtra((PyObject *)code, index, extra);
-}
-
-int dj_code_extra_set(PyCodeObject *code, Py_ssize_t index, void *extra)
-{
-    return PyUnstable_Code_SetExtra((PyObject *)code, index, extra);
 }
 
 #endif
