@@ -272,6 +272,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes weights inside of autocast, which goes on with its casts of them"
     if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
+    if gm.meta.get("versions_read") and any(map(_writes, _calls(gm))):
+        return "the program reads how often tensors were written, and functional graphs write other tensors"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
     if _writes_inference_tensors(gm):

@@ -452,6 +452,7 @@ class FrameCapture:
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
             module.meta["differentiated_inside"] = any(map(_differentiates, codes))
+            module.meta["versions_read"] = any("_version" in code.co_names for code in codes)
             module, graph = self._graph_call(tx, module, inputs)
             draws = tx.graph.checks and tx.graph.impure and not tx.graph.effects
             pure = not (_mutates(tx) or (tx.graph.impure and not draws))

@@ -8,17 +8,23 @@ and context; printed text, the module's globals, grad mode, random state, and gr
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import io
+import itertools
 import linecache
 import math
+import operator
 import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from fuzz_objects import Net, Pair, Point, answering, fresh_state, scope, traced
 from fuzz_world import (
     Call,
     Oops,
@@ -71,6 +77,14 @@ class Describer:
             return ("dict", number, [(self.describe(key), self.describe(item)) for key, item in value.items()])
         if isinstance(value, (list, tuple)):
             return (type(value).__name__, number, [self.describe(item) for item in value])
+        if isinstance(value, np.ndarray):
+            return ("array", number, str(value.dtype), value.shape, value.tolist())
+        if isinstance(value, np.generic):
+            return ("scalar", str(value.dtype), value.item())
+        if isinstance(value, torch.nn.Module):
+            return ("module", number, self._module(value))
+        if isinstance(value, Point):
+            return ("Point", number, [(name, self.describe(item)) for name, item in vars(value).items()])
         if isinstance(value, Vector):
             return ("Vector", number, self.describe(value.data), value.count)
         if isinstance(value, Thing):
@@ -78,6 +92,20 @@ class Describer:
         if callable(value) and hasattr(value, "__code__"):
             return ("function", number, value.__name__, self._called(value))
         return (type(value).__name__, number)
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        """What a module holds, its children apart, and the gradients of its parameters."""
+        skipped = ("_modules", "_parameters", "_buffers")
+        held = [
+            (name, self.describe(item))
+            for name, item in vars(module).items()
+            if name not in skipped and "hook" not in name
+        ]
+        parameters = [
+            (name, self.describe(p), self.describe(p.grad)) for name, p in module._parameters.items() if p is not None
+        ]
+        buffers = [(name, self.describe(buffer)) for name, buffer in module._buffers.items()]
+        return held, parameters, buffers, [(name, self.describe(child)) for name, child in module._modules.items()]
 
     def _called(self, function: Any) -> Any:
         """What a function that the program made gives for a one, or raises."""
@@ -92,7 +120,9 @@ class Describer:
         number = self.storages.setdefault(storage, len(self.storages))
         # The stride of a dimension of size one addresses nothing; AOTAutograd makes views without it.
         strides = [step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride())]
-        layout = (tuple(tensor.shape), strides, tensor.storage_offset(), tensor.dtype, number)
+        # Nor does where a tensor without elements begins.
+        offset = tensor.storage_offset() if tensor.numel() else 0
+        layout = (tuple(tensor.shape), strides, offset, tensor.dtype, number)
         # A copy: the numbers as they are now, whatever happens to the tensor later.
         values = tensor.detach().clone()
         try:
@@ -128,7 +158,8 @@ def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
     parts["random state"] = torch.get_rng_state()
     describer = Describer()
     with contextlib.redirect_stdout(text):
-        parts["result"] = describer.describe([result, list(arguments), namespace.get("SEEN"), namespace.get("COUNT")])
+        seen = [namespace.get(name) for name in ("SEEN", "COUNT", "NET", "POINT")]
+        parts["result"] = describer.describe([result, list(arguments), *seen])
     parts["printed"] = _ADDRESS.sub("at 0x?", text.getvalue())
     parts["gradients"] = _gradients(describer.tensors)
     return Observed(parts)
@@ -191,7 +222,10 @@ def load(source: str, name: str) -> dict[str, Any]:
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     world = (torch, dynajit, functools, contextlib, Thing, Scope, Oops, Vector, opaque, said, powers, joined, defaulted)
     namespace: dict[str, Any] = {thing.__name__: thing for thing in world}
-    namespace["__name__"] = "fuzzed"
+    namespace |= {
+        thing.__name__: thing for thing in (collections, dataclasses, itertools, operator, Point, Pair, Net)
+    } | {thing.__name__: thing for thing in (scope, traced, answering)}
+    namespace |= {"np": np, "__name__": "fuzzed", **fresh_state()}
     exec(compile(source, name, "exec"), namespace)
     return namespace
 

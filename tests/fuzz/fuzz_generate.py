@@ -13,6 +13,8 @@ import random
 import re
 from collections.abc import Callable
 
+import fuzz_broad
+
 # Not here: an `alpha` that is a bool, and `clamp` of integers to a float. Torch's fake tensors accept or type
 # them otherwise than its real ones, so that no tracer sees the error.
 TENSOR = """
@@ -253,6 +255,8 @@ def _table(text: str) -> list[str]:
 TABLES = {"tensor": _table(TENSOR), "int": _table(INT), "condition": _table(CONDITION)}
 STATEMENTS = _table(SIMPLE)
 BREAKING = _table(BREAKS)
+BROAD_TABLES = {"tensor": _table(fuzz_broad.TENSOR), "int": _table(fuzz_broad.INT), "condition": []}
+BROAD_STATEMENTS = _table(fuzz_broad.SIMPLE)
 #: Seeds from here on give programs about breaks in loops, with and try.
 REGIONS = 1_000_000
 PLACEHOLDER = re.compile(r"<(tensor!?|int|condition|list|dict|obj|float|key|helper|closure)>")
@@ -274,9 +278,12 @@ def compound(weight: int) -> Callable[[Compound], Compound]:
 class Generator:
     """Writes one function's lines; `names` holds the variables in scope by kind."""
 
-    def __init__(self, rng: random.Random, names: dict[str, list[str]], regions: bool = False) -> None:
+    def __init__(
+        self, rng: random.Random, names: dict[str, list[str]], regions: bool = False, broad: bool = False
+    ) -> None:
         self.rng = rng
         self.regions = regions
+        self.broad = broad
         self.names = names
         self.lines: list[str] = []
         self.depth = 1
@@ -300,7 +307,10 @@ class Generator:
         return rng.choice(names) if names else {"condition": "flag", "int": "2"}[kind]
 
     def expression(self, kind: str, depth: int = 0) -> str:
-        return self.fill(self.possible(TABLES[kind]), depth)
+        table = TABLES[kind]
+        if self.broad and BROAD_TABLES[kind] and self.rng.random() < 0.3:
+            table = BROAD_TABLES[kind]
+        return self.fill(self.possible(table), depth)
 
     def possible(self, templates: list[str] | tuple[str, ...]) -> str:
         """A random template whose kinds of variables all exist here."""
@@ -329,6 +339,9 @@ class Generator:
             self.assign("int")
         elif chance < 0.68 or budget <= 1 or self.depth > 4:
             self.simple()
+        elif self.broad and self.rng.random() < 0.4:
+            functions, weights = zip(*fuzz_broad.COMPOUNDS)
+            self.rng.choices(functions, weights)[0](self, budget)
         else:
             methods, weights = zip(*COMPOUNDS)
             if self.regions:
@@ -350,6 +363,8 @@ class Generator:
             self.emit(self.fill(self.possible(BREAKING)))
             return
         text = self.fill(self.possible(STATEMENTS))
+        if self.broad and self.rng.random() < 0.4:
+            text = self.fill(self.possible(BROAD_STATEMENTS))
         while self.regions and text.startswith("exec("):
             text = self.fill(self.possible(STATEMENTS))
         if self.rng.random() < 0.35 and not text.startswith("if "):
@@ -508,7 +523,8 @@ RESULTS = (
 def program(seed: int) -> str:
     """The source of a random module: some helpers, and `main(x, y, z, n, flag, items, table, obj)`."""
     rng = random.Random(f"program {seed}")
-    regions = seed >= REGIONS
+    regions = seed >= REGIONS and (seed < fuzz_broad.BROAD or seed % 2 == 1)
+    broad = seed >= fuzz_broad.BROAD
     parts = ["COUNT = 1\nSEEN = [2]\n"]
     helpers: list[str] = []
     for index in range(rng.randint(0, 2)):
@@ -531,7 +547,7 @@ def program(seed: int) -> str:
         "obj": ["obj"],
         "helper": helpers,
     }
-    main = Generator(rng, names, regions)
+    main = Generator(rng, names, regions, broad)
     main.emit(HEADER)
     for _ in range(rng.randint(3, 9)):
         main.statement(6)

@@ -259,19 +259,23 @@ class Call:
     keys: str = "ab"
 
 
-def random_calls(seed: int) -> list[Call]:
+ALIASES = ("none", "none", "none", "same", "transposed", "row", "items", "object", "table")
+MORE_ALIASES = ("lists", "all", "weights", "flat", "equal items")
+
+
+def random_calls(seed: int, broad: bool = False) -> list[Call]:
     """Calls of one program: a first one, the same again, then changes of it, then the first once more."""
     rng = random.Random(f"calls {seed}")
-    first = _random_call(rng)
+    first = _random_call(rng, broad)
     calls = [first, first]
-    for _ in range(2):
-        other = _random_call(rng)
+    for _ in range(3 if broad else 2):
+        other = _random_call(rng, broad)
         names = rng.sample(list(Call.__dataclass_fields__), rng.randint(1, 5))
         calls.append(Call(**{name: getattr(other if name in names else first, name) for name in vars(first)}))
     return [*calls, first]
 
 
-def _random_call(rng: random.Random) -> Call:
+def _random_call(rng: random.Random, broad: bool) -> Call:
     dtypes = (
         (rng.choice(FLOATS), rng.choice(DTYPES), rng.choice(DTYPES)) if rng.random() < 0.4 else (torch.float32,) * 3
     )
@@ -281,7 +285,7 @@ def _random_call(rng: random.Random) -> Call:
         size=rng.choice((3, 3, 3, 4, 1)),
         shapes=shapes if rng.random() < 0.4 else ("square", "square", "row"),  # type: ignore[arg-type]
         dtypes=dtypes,
-        alias=rng.choice(("none", "none", "none", "same", "transposed", "row", "items", "object", "table")),
+        alias=rng.choice(ALIASES + MORE_ALIASES if broad else ALIASES),
         grad=rng.random() < 0.3,
         grad_mode=rng.random() < 0.9,
         n=rng.choice((0, 1, 2, 3, 5, -1, True)),
@@ -321,4 +325,14 @@ def make_arguments(call: Call) -> tuple[Any, ...]:
             thing.child = thing
         case "table":
             table["a"] = items[-1]
+        case "lists":
+            thing.log = items
+        case "all":
+            y = z = x
+        case "weights":
+            thing.weight = items[0] = table["a"]
+        case "flat":
+            z = x.reshape(-1)
+        case "equal items":
+            items[:] = items[:1] * len(items)
     return x, y, z, call.n, call.flag, items, table, thing
