@@ -103,9 +103,7 @@ def _front_end(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Differ
     return difference(actual, expected)
 
 
-def _traced_wrong(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _traced_wrong(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The first instruction that makes the call wrong when it is traced, and its lines, innermost first; nothing if the
     call is right whenever its tracing is cut short."""
 

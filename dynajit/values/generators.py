@@ -77,12 +77,14 @@ class GeneratorVal(IteratorVal):
 
     def needs_closing(self) -> bool:
         """Whether CPython would still run code of the generator's when it is dropped: a `finally`, a `with`."""
-        frame = self.frame
-        handler = frame.current.handler
-        if self.state != "suspended" or handler is None:
-            return False
-        # the handler around a whole generator turns StopIteration into RuntimeError
-        return frame.instrs[handler].op != "CALL_INTRINSIC_1" and not _lets_generator_exit_pass(frame.instrs, handler)
+        handler = self.frame.current.handler if self.state == "suspended" else None
+        while handler is not None:
+            outer = _outer_of_passed(self.frame.instrs, handler)
+            if outer is None:
+                # the handler around a whole generator turns StopIteration into RuntimeError
+                return bool(self.frame.instrs[handler].op != "CALL_INTRINSIC_1")
+            handler = self.frame.instrs[outer].handler
+        return False
 
     def _step(self, tx: Tracer, run: Any) -> Value:
         tx.journal.set_attr(self, "state", "running")
@@ -227,12 +229,16 @@ def stop_iteration_error(tx: Tracer, error: Value) -> Value:
     return made
 
 
-def _lets_generator_exit_pass(instrs: Sequence[Any], handler: int) -> bool:
-    """Whether the handler is one `except` clause for an exception of Python's own that is no GeneratorExit."""
+def _outer_of_passed(instrs: Sequence[Any], handler: int) -> int | None:
+    """If the handler does nothing to a GeneratorExit but hand it on, the instruction that raises it again: the handler
+    is one `except` clause for an exception of Python's own, or only tidies up."""
     clause = instrs[handler : handler + 4]
-    if [instr.op for instr in clause] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE"]:
-        return False
+    ops = [instr.op for instr in clause]
+    if ops[:3] == ["COPY", "POP_EXCEPT", "RERAISE"]:
+        return handler + 2
+    if ops != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE"]:
+        return None
     _, name, _, jump = clause
     kind = getattr(builtins, name.arg[0], None)
     caught = isinstance(kind, type) and issubclass(kind, Exception)
-    return caught and jump.target is not None and instrs[jump.target].op == "RERAISE"
+    return jump.target if caught and jump.target is not None and instrs[jump.target].op == "RERAISE" else None

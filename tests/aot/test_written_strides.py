@@ -111,3 +111,17 @@ def test_memory_that_results_share_is_shared() -> None:
 
     whole, row = dynajit.compile(function, backend="codegen")(torch.randn(3, 3), torch.randn(3, 3))
     assert row.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_versions_that_the_program_reads(backend: str) -> None:
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        y = x * 2
+        view = y.view(-1)
+        view.mul_(2)
+        before = y._version
+        y.t_()
+        return before, y._version, view._version, y
+
+    wanted, got = function(torch.ones(2, 3)), dynajit.compile(function, backend=backend)(torch.ones(2, 3))
+    assert wanted[:3] == got[:3] and wanted[3]._version == got[3]._version
