@@ -487,9 +487,11 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
     PyObject *returns = PyTuple_New(n_returns);
     for (Py_ssize_t i = 0; returns != nullptr && i < n_returns; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(items, i);
-        if (any && (*self->differentiable)[static_cast<size_t>(i)] && THPVariable_Check(item)) {
-            item = without_view(item);
-            torch::autograd::set_history(THPVariable_Unpack(item), node);
+        if (any && THPVariable_Check(item)) {
+            item = without_view(item); /* of one with a history, too: it would be found to require gradients */
+            if ((*self->differentiable)[static_cast<size_t>(i)]) {
+                torch::autograd::set_history(THPVariable_Unpack(item), node);
+            }
         }
         else {
             Py_INCREF(item);

@@ -50,6 +50,8 @@ class Builder:
 
     def element(self, value: Value, axes: Sequence[Index]) -> Scalar:
         """The element of `value`, broadcast to the axes."""
+        if not isinstance(value, Value):
+            raise NotLowered("a number in the place of a tensor")
         return nodes.read(value.root, position_at(value, axes))
 
     def argument(self, x: Value | Number, axes: Sequence[Index], dtype: torch.dtype, exact: bool = False) -> Scalar:

@@ -429,9 +429,11 @@ def _clone(build: Builder, x: Value, memory_format: Any = None) -> Value:
 
 
 @lowering(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-def _to_copy(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
+def _to_copy(build: Builder, x: Value | Number, *args: Any, **kwargs: Any) -> Value:
     if kwargs.get("pin_memory"):
         raise NotLowered
+    if not isinstance(x, Value):  # numbers stand for tensors where vmap puts them beside batched ones
+        return build.result(lambda axes: build.argument(x, axes, build.out.dtype))
     return build.result(lambda axes: build.element(x, axes))
 
 

@@ -63,3 +63,28 @@ def test_out_that_changes_its_size(backend: str) -> None:
     with pytest.warns(UserWarning, match="resized"):
         result = dynajit.compile(function, backend=backend)(torch.ones(3, 3), torch.ones(()))
     assert result.shape == () and result.item() == 3
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_a_detached_part_beside_what_requires_gradients(backend: str) -> None:
+    weight = torch.ones(1, requires_grad=True)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        value = x * weight
+        return value.detach()[0], value
+
+    part, whole = dynajit.compile(function, backend=backend)(torch.ones(3, 3))
+    assert not part.requires_grad and whole.requires_grad
+    assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    part.mul_(3)
+    assert whole[0].tolist() == [3, 3, 3] and whole._version == 1
+
+
+@pytest.mark.parametrize("factor", [2, -0.75, True])
+def test_numbers_beside_batched_tensors_without_dimensions(factor: float) -> None:
+    def function(z: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: row.sum() * factor)(z)
+
+    for z in (torch.arange(6.0).reshape(3, 2), torch.arange(3)):
+        result = dynajit.compile(function, backend="codegen")(z)
+        assert result.tolist() == function(z).tolist() and result.dtype == function(z).dtype
