@@ -52,9 +52,22 @@ bool has_plain_sizes(const c10::TensorImpl *impl)
     return !impl->has_symbolic_sizes_strides();
 }
 
+/* The member that `TensorImpl::autograd_meta()`, a call into libc10 for each tensor, reads. An explicit instantiation may
+ * name what is private. */
+using MetaMember = std::unique_ptr<c10::AutogradMetaInterface> c10::TensorImpl::*;
+constexpr MetaMember meta_member();
+template <MetaMember member>
+struct Reveal {
+    friend constexpr MetaMember meta_member()
+    {
+        return member;
+    }
+};
+template struct Reveal<&c10::TensorImpl::autograd_meta_>;
+
 const torch::autograd::AutogradMeta *autograd_of(const c10::TensorImpl *impl)
 {
-    return static_cast<const torch::autograd::AutogradMeta *>(impl->autograd_meta());
+    return static_cast<const torch::autograd::AutogradMeta *>((impl->*meta_member()).get());
 }
 
 bool is_dual(const torch::autograd::AutogradMeta *meta)
