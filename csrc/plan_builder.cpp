@@ -114,17 +114,26 @@ KernelStep kernel_step(const NativePlan &plan, PyObject *given)
     return step;
 }
 
-/* (kind, library, address, slots, what to call where a value is refused or None, name) */
+std::vector<int> numbers_below(PyObject *sequence, size_t bound)
+{
+    std::vector<int> found = numbers<int>(sequence);
+    for (int number : found) {
+        need(number >= 0 && static_cast<size_t>(number) < bound);
+    }
+    return found;
+}
+
+/* (kind, library, address, slots, what to call where a value is refused or None, name, symbols) */
 CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
 {
     CpuKernelStep step{item(given, 1), nullptr, PyLong_AsVoidPtr(item(given, 2)), nullptr,
-                       slot_numbers(plan, item(given, 3), false), {}};
+                       slot_numbers(plan, item(given, 3), false), numbers_below(item(given, 6), plan.symbols.size()), {}};
     need(!PyErr_Occurred());
     const char *name = PyUnicode_AsUTF8(item(given, 5));
     need(name != nullptr);
     step.name = name;
     PyObject *refused = item(given, 4);
-    step.call = cpu_call(step.slots.size(), refused != Py_None);
+    step.call = cpu_call(step.slots.size() + step.symbols.size(), refused != Py_None);
     need(step.call != nullptr);
     step.refused = refused != Py_None ? Py_NewRef(refused) : nullptr;
     Py_INCREF(step.owner);
@@ -146,8 +155,9 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
                     PyObject_IsTrue(item(given, 8)) == 1};
     for (Py_ssize_t i = 0; i < length(patches); i++) {
         PyObject *patch = item(patches, i);
-        Patch made{static_cast<int>(as_long(item(patch, 0))), static_cast<int>(as_long(item(patch, 1))),
-                   slot_numbers(plan, item(patch, 2), true)};
+        int kind = static_cast<int>(as_long(item(patch, 1)));
+        Patch made{static_cast<int>(as_long(item(patch, 0))), kind,
+                   kind < 3 ? slot_numbers(plan, item(patch, 2), true) : numbers_below(item(patch, 2), plan.sizes.size())};
         need(made.argument >= 0 && made.argument < static_cast<int>(arguments.size()));
         is_patched[static_cast<size_t>(made.argument)] = true;
         step.patches.push_back(std::move(made));
@@ -181,7 +191,9 @@ void add_step(NativePlan &plan, PyObject *given)
         plan.steps.emplace_back(extern_step(plan, given));
         break;
     case kView:
-        plan.steps.emplace_back(ViewStep{slot_at(1), slot_at(2), as_long(item(given, 3)), flag_at(4)});
+        plan.steps.emplace_back(ViewStep{slot_at(1), slot_at(2), as_long(item(given, 3)), flag_at(4),
+                                         static_cast<int>(as_long(item(given, 5)))});
+        need(std::get<ViewStep>(plan.steps.back()).size < static_cast<int>(plan.sizes.size()));
         break;
     case kFree:
         plan.steps.emplace_back(FreeStep{slot_numbers(plan, item(given, 1), false)});
@@ -201,8 +213,45 @@ void add_step(NativePlan &plan, PyObject *given)
     }
 }
 
+/* (what, slot or -1, dimension, function or None, symbols) */
+SymbolSource symbol_source(const NativePlan &plan, PyObject *given)
+{
+    SymbolSource source{static_cast<int>(as_long(item(given, 0))), static_cast<int>(as_long(item(given, 1))),
+                        as_long(item(given, 2)), nullptr, numbers_below(item(given, 4), plan.symbols.size())};
+    need(source.what >= 0 && source.what <= 3 && source.slot < plan.inputs && source.at >= 0);
+    need((source.what == 3) == (source.slot < 0));
+    PyObject *function = item(given, 3);
+    need(source.what != 3 || PyCallable_Check(function));
+    source.function = source.what == 3 ? Py_NewRef(function) : nullptr;
+    return source;
+}
+
+/* (symbols, sizes: lists of (factor, symbols), patches: (slot, what, at, size)) */
+void add_sizes(NativePlan &plan, PyObject *given)
+{
+    PyObject *symbols = item(given, 0), *sizes = item(given, 1), *patches = item(given, 2);
+    for (Py_ssize_t i = 0; i < length(symbols); i++) {
+        plan.symbols.push_back(symbol_source(plan, item(symbols, i)));
+    }
+    for (Py_ssize_t i = 0; i < length(sizes); i++) {
+        Polynomial &size = plan.sizes.emplace_back();
+        for (Py_ssize_t j = 0; j < length(item(sizes, i)); j++) {
+            PyObject *term = item(item(sizes, i), j);
+            size.push_back(Term{as_long(item(term, 0)), numbers_below(item(term, 1), plan.symbols.size())});
+        }
+    }
+    for (Py_ssize_t i = 0; i < length(patches); i++) {
+        std::vector<int> patch = numbers<int>(item(patches, i));
+        need(patch.size() == 4 && patch[0] >= 0 && static_cast<size_t>(patch[0]) < plan.buffers.size());
+        const BufferSpec &spec = plan.buffers[static_cast<size_t>(patch[0])];
+        need(patch[1] == 2 || (patch[2] >= 0 && static_cast<size_t>(patch[2]) < spec.sizes.size()));
+        need(patch[3] >= 0 && static_cast<size_t>(patch[3]) < plan.sizes.size());
+        plan.patches.push_back(SpecPatch{patch[0], patch[1], patch[2], patch[3]});
+    }
+}
+
 void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyObject *constants, PyObject *steps,
-          PyObject *outputs)
+          PyObject *outputs, PyObject *sizes)
 {
     need(THPDevice_Check(device));
     plan.device = reinterpret_cast<THPDevice *>(device)->device;
@@ -213,6 +262,9 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
     }
     need(inputs >= 0 && inputs <= static_cast<int>(plan.buffers.size()));
     plan.inputs = inputs;
+    if (sizes != nullptr) {
+        add_sizes(plan, sizes);
+    }
     for (Py_ssize_t i = 0; i < length(constants); i++) {
         int slot = slot_number(plan, item(item(constants, i), 0));
         PyObject *value = item(item(constants, i), 1);
@@ -229,7 +281,8 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
     for (Py_ssize_t i = 0; i < length(outputs); i++) {
         PyObject *output = item(outputs, i);
         long slot = as_long(item(output, 0));
-        need(slot < static_cast<long>(plan.buffers.size()));
+        need(slot >= -2 && slot < static_cast<long>(plan.buffers.size()));
+        need(slot != -2 || PyLong_AsSize_t(item(output, 1)) < plan.sizes.size());
         plan.outputs.push_back(Output{static_cast<int>(slot), Py_NewRef(item(output, 1))});
     }
 }
@@ -269,11 +322,11 @@ PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, 
 
 PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"device", "inputs", "buffers", "constants", "steps", "outputs", nullptr};
-    PyObject *device, *buffers, *constants, *steps, *outputs;
+    static const char *names[] = {"device", "inputs", "buffers", "constants", "steps", "outputs", "sizes", nullptr};
+    PyObject *device, *buffers, *constants, *steps, *outputs, *sizes = nullptr;
     int inputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOOO:PlanExecutor", const_cast<char **>(names), &device, &inputs,
-                                     &buffers, &constants, &steps, &outputs)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOOO|O:PlanExecutor", const_cast<char **>(names), &device, &inputs,
+                                     &buffers, &constants, &steps, &outputs, &sizes)) {
         return nullptr;
     }
     ExecutorObject *self = reinterpret_cast<ExecutorObject *>(type->tp_alloc(type, 0));
@@ -283,7 +336,7 @@ PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = executor_call;
     self->plan = new NativePlan;
     try {
-        fill(*self->plan, device, inputs, buffers, constants, steps, outputs);
+        fill(*self->plan, device, inputs, buffers, constants, steps, outputs, sizes);
     }
     catch (...) {
         translate_exception();
@@ -302,6 +355,9 @@ int executor_traverse(PyObject *object, visitproc visit, void *arg)
     }
     for (const auto &[slot, value] : self->plan->objects) {
         Py_VISIT(value);
+    }
+    for (const SymbolSource &symbol : self->plan->symbols) {
+        Py_VISIT(symbol.function);
     }
     for (const Step &step : self->plan->steps) {
         if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
@@ -329,6 +385,9 @@ int executor_clear(PyObject *object)
     }
     for (const auto &[slot, value] : plan->objects) {
         Py_DECREF(value);
+    }
+    for (const SymbolSource &symbol : plan->symbols) {
+        Py_XDECREF(symbol.function);
     }
     for (const Step &step : plan->steps) {
         if (const KernelStep *kernel = std::get_if<KernelStep>(&step)) {
@@ -374,7 +433,7 @@ PyGetSetDef executor_getset[] = {
 };
 
 PyType_Slot executor_slots[] = {
-    {Py_tp_doc, const_cast<char *>("PlanExecutor(device, inputs, buffers, constants, steps, outputs)\n--\n\n"
+    {Py_tp_doc, const_cast<char *>("PlanExecutor(device, inputs, buffers, constants, steps, outputs, sizes=None)\n--\n\n"
                                    "Runs a call plan without Python between its steps.")},
     {Py_tp_new, reinterpret_cast<void *>(executor_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(executor_dealloc)},

@@ -85,7 +85,7 @@ struct Executor {
 
     const BufferSpec &spec(int slot)
     {
-        return plan.buffers[static_cast<size_t>(slot)];
+        return (*run.buffers)[static_cast<size_t>(slot)];
     }
 
     void operator()(const AllocStep &step)
@@ -180,8 +180,8 @@ struct Executor {
         std::array<char *, kFew> few;
         std::vector<char *> many;
         char **addresses = few.data();
-        if (step.slots.size() > kFew) {
-            many.resize(step.slots.size());
+        if (step.slots.size() + step.symbols.size() > kFew) {
+            many.resize(step.slots.size() + step.symbols.size());
             addresses = many.data();
         }
         for (size_t i = 0; i < step.slots.size(); i++) {
@@ -189,6 +189,11 @@ struct Executor {
             if (addresses[i] == nullptr && spec(step.slots[i]).bytes != 0) {
                 fail("a kernel was given a tensor without memory of its own");
             }
+        }
+        for (size_t i = 0; i < step.symbols.size(); i++) {
+            /* numbers and addresses are handed over alike */
+            int64_t value = run.sized->symbols[static_cast<size_t>(step.symbols[i])];
+            addresses[step.slots.size() + i] = reinterpret_cast<char *>(static_cast<intptr_t>(value));
         }
         std::optional<at::RecordFunction> mark;
         if (run.profiled) {
@@ -207,8 +212,23 @@ struct Executor {
         }
     }
 
+    int64_t size(int number)
+    {
+        return run.sized->sizes[static_cast<size_t>(number)];
+    }
+
     c10::IValue patched(const Patch &patch)
     {
+        if (patch.kind == 3) {
+            return size(patch.slots[0]);
+        }
+        if (patch.kind == 4) {
+            c10::List<int64_t> list;
+            for (int number : patch.slots) {
+                list.push_back(size(number));
+            }
+            return list;
+        }
         if (patch.kind == 0) {
             return at(patch.slots[0]).tensor;
         }
@@ -268,7 +288,7 @@ struct Executor {
     {
         const at::Tensor &base = at(step.base).tensor;
         const BufferSpec &wanted = spec(step.slot);
-        int64_t offset = base.storage_offset() + step.offset;
+        int64_t offset = base.storage_offset() + (step.size < 0 ? step.offset : size(step.size));
         set_tensor(at(step.slot), step.tracked ? at::as_strided(base, wanted.sizes, wanted.strides, offset)
                                                : view_of(base, wanted, offset));
     }
@@ -366,6 +386,7 @@ Run::~Run()
     for (Slot &slot : slots) {
         clear(slot, holds_gil);
     }
+    give_back_sizes(*this);
 }
 
 void set_tensor(Slot &slot, at::Tensor tensor)
@@ -440,6 +461,7 @@ void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
     for (const auto &[slot, object] : run.plan.objects) {
         run.slots[static_cast<size_t>(slot)].object = Py_NewRef(object);
     }
+    bind_sizes(run);
 }
 
 void execute(Run &run)
@@ -466,7 +488,10 @@ PyObject *wrap_outputs(Run &run)
     PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
     for (size_t i = 0; result != nullptr && i < outputs.size(); i++) {
         PyObject *item;
-        if (outputs[i].slot < 0) {
+        if (outputs[i].slot == -2) {
+            item = PyLong_FromLongLong(run.sized->sizes[PyLong_AsSize_t(outputs[i].object)]);
+        }
+        else if (outputs[i].slot < 0) {
             item = Py_NewRef(outputs[i].object);
         }
         else {

@@ -4,6 +4,8 @@
 
 #include "cuda_driver.h"
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <variant>
 #include <vector>
@@ -52,12 +54,13 @@ struct CpuKernelStep {
     void *function;
     CpuCall call;
     std::vector<int> slots;
+    std::vector<int> symbols; /* whose values are handed to the function after the addresses */
     std::string name; /* in the profiler's traces; a GPU's kernels are seen there by themselves */
 };
 struct Patch {
     int argument;
-    int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors */
-    std::vector<int> slots;
+    int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors, 3: size, 4: list of sizes */
+    std::vector<int> slots; /* of sizes: their numbers */
 };
 struct ExternStep {
     c10::OperatorHandle op;
@@ -72,6 +75,7 @@ struct ViewStep {
     int slot, base;
     int64_t offset;
     bool tracked; /* the user sees that it is a view */
+    int size;     /* the size that is the offset; -1: it is `offset` */
 };
 struct FreeStep {
     std::vector<int> slots;
@@ -87,8 +91,36 @@ using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep
                           TouchStep>;
 
 struct Output {
-    int slot;         /* -1: the object */
+    int slot;         /* -1: the object; -2: the size of this number */
     PyObject *object; /* owned */
+};
+
+/* Where the value of a symbol comes from: symbols and sizes of a plan are numbered. */
+struct SymbolSource {
+    int what;                 /* 0: size, 1: stride, both of a slot's tensor in dimension `at`; 2: an int; 3: a call */
+    int slot;
+    int64_t at;
+    PyObject *function;       /* owned; of ints, to an int */
+    std::vector<int> symbols; /* the function's arguments */
+};
+struct Term {
+    int64_t factor;
+    std::vector<int> symbols;
+};
+/* A size: a sum of products of symbols. */
+using Polynomial = std::vector<Term>;
+/* One number of a buffer that is a size. */
+struct SpecPatch {
+    int slot;
+    int what; /* 0: of its sizes, 1: of its strides, 2: its bytes */
+    int at;
+    int size;
+};
+/* What is known of the buffers of one run. */
+struct SizedBuffers {
+    std::vector<int64_t> symbols, sizes;
+    std::vector<BufferSpec> buffers;
+    bool bound = false;
 };
 
 struct NativePlan {
@@ -101,6 +133,11 @@ struct NativePlan {
     std::vector<BufferSpec> buffers;                 /* by slot */
     std::vector<Step> steps;
     std::vector<Output> outputs;
+    std::vector<SymbolSource> symbols; /* empty: all sizes are known */
+    std::vector<Polynomial> sizes;
+    std::vector<SpecPatch> patches;
+    mutable std::mutex spare_lock;
+    mutable std::vector<std::unique_ptr<SizedBuffers>> spare; /* for the next runs */
 };
 
 struct Slot {
@@ -120,7 +157,7 @@ struct Listener {
 };
 
 struct Run {
-    explicit Run(const NativePlan &plan) : plan(plan), slots(plan.buffers.size())
+    explicit Run(const NativePlan &plan) : plan(plan), buffers(&plan.buffers), slots(plan.buffers.size())
     {
     }
     ~Run();
@@ -128,6 +165,8 @@ struct Run {
     Run &operator=(const Run &) = delete;
 
     const NativePlan &plan;
+    const std::vector<BufferSpec> *buffers;
+    std::unique_ptr<SizedBuffers> sized; /* null where all sizes are known */
     std::vector<Slot> slots;
     CuStream stream = nullptr;
     bool profiled = false; /* somebody records */
@@ -137,6 +176,10 @@ struct Run {
 
 /* With the GIL. Throws PythonError. */
 void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count);
+/* Finds the sizes of this run from its inputs. With the GIL. Throws PythonError. */
+void bind_sizes(Run &run);
+/* The run's buffers can serve another one. */
+void give_back_sizes(Run &run);
 /* Without the GIL; takes it for steps in Python. Throws PythonError (then holding no more than before) and others. */
 void execute(Run &run);
 /* With the GIL. */

@@ -1,8 +1,8 @@
 """A plan whose kernels run on CPUs, made callable.
 
 In:  a `codegen.plan.Plan` for CPUs.
-Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs. It runs natively; a plan of symbolic
-     sizes, or with kernels of very many arguments, runs as a Python function (`executor.py`).
+Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs. It runs natively; a plan with sizes
+     or floats that only values tell, or with kernels of very many arguments, runs as a Python function (`executor.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dynajit.codegen.plan import KernelInfo, KernelStep, Plan, SizeStep
-from dynajit.loopir.size import is_symbolic
-from dynajit.runtime import executor, load, memory, native
+from dynajit.codegen.plan import KernelInfo, KernelStep, Plan
+from dynajit.runtime import executor, load, memory, native, plan_sizes
 
 # As many arguments as csrc/plan_executor.cpp can call a function with.
 MOST_ARGUMENTS = 96
@@ -25,19 +24,20 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     The executor has attributes `source` and `plan`.
     """
     memory.configure()
-    if not _runs_natively(plan):
+    if not _has_short_calls(plan):
         return executor.build(plan)
-    call: Any = native.build(plan, _load_kernels(plan))
+    try:
+        call: Any = native.build(plan, _load_kernels(plan))
+    except plan_sizes.NotNative:
+        return executor.build(plan)
     call.source, call.plan = plan.source, plan
     return call
 
 
-def _runs_natively(plan: Plan) -> bool:
-    if any(isinstance(step, SizeStep) for step in plan.steps):
-        return False
-    if any(is_symbolic((*buffer.shape, *buffer.stride)) for buffer in plan.buffers.values()):
-        return False
-    return all(len(step.args) <= MOST_ARGUMENTS for step in plan.steps if isinstance(step, KernelStep))
+def _has_short_calls(plan: Plan) -> bool:
+    sizes = {kernel.name: len(kernel.sizes) for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
+    calls = (step for step in plan.steps if isinstance(step, KernelStep))
+    return all(len(step.args) + sizes.get(step.kernel, 0) <= MOST_ARGUMENTS for step in calls)
 
 
 def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
@@ -45,8 +45,10 @@ def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
         return {}
     library = load.load_source(plan.source, len(plan.kernels))
     refused = functools.partial(executor.refused, plan.eager)
+    kernels = [kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)]
     return {
-        kernel.name: native.CpuKernel(library.address(kernel.name), library, refused if kernel.checked else None)
-        for kernel in plan.kernels
-        if isinstance(kernel, KernelInfo)
+        kernel.name: native.CpuKernel(
+            library.address(kernel.name), library, refused if kernel.checked else None, kernel.sizes
+        )
+        for kernel in kernels
     }

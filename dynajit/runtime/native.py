@@ -25,9 +25,12 @@ from dynajit.codegen.plan import (
     FreeStep,
     KernelStep,
     Plan,
+    SizeStep,
     TouchStep,
     ViewStep,
 )
+from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
+from dynajit.runtime.plan_sizes import NotNative, PlanSizes
 
 _ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH = range(9)
 
@@ -40,15 +43,18 @@ class CpuKernel:
     address: int
     owner: object
     refused: Callable[..., Any] | None = None
+    sizes: tuple[str, ...] = ()  # the symbols whose values it takes after the addresses
 
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
-    """The plan's executor; `kernels` are the loaded kernels by name."""
+    """The plan's executor; `kernels` are the loaded kernels by name. Raises NotNative."""
     writer = _Writer(plan, kernels)
-    steps = [writer.step(step) for step in plan.steps]
+    steps = [writer.step(step) for step in plan.steps if not isinstance(step, SizeStep)]
     outputs = [writer.output(place, value) for place, value in enumerate(plan.outputs)]
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
-    return _C.PlanExecutor(plan.device, len(plan.inputs), writer.buffers(), constants, steps, outputs)
+    buffers = writer.buffers()
+    sizes = writer.sizes.data()
+    return _C.PlanExecutor(plan.device, len(plan.inputs), buffers, constants, steps, outputs, sizes)
 
 
 def launch(kernel: Any, slots: Sequence[int], programs: int) -> tuple[Any, ...]:
@@ -63,6 +69,7 @@ class _Writer:
         self.plan = plan
         self.kernels = kernels
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
+        self.sizes = PlanSizes(plan)
         self.tensors = tensors_used(plan)
         self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
         self.referred = _referred(plan)
@@ -76,6 +83,8 @@ class _Writer:
 
     def output(self, place: int, value: Any) -> tuple[int, Any]:
         """Where an output comes from: its slot, or the value itself."""
+        if isinstance(value, Size):
+            return -2, self.sizes.number(value)
         if not isinstance(value, BufferRef):
             return -1, value
         own = f"{value.name}.own"  # no name of a buffer has a dot
@@ -89,7 +98,8 @@ class _Writer:
         for name, number in self.slots.items():
             buffer = self.plan.buffers.get(name)
             if buffer is not None:
-                found[number] = (buffer.shape, buffer.stride, buffer.dtype, buffer.nbytes)
+                shape, stride = self.sizes.row(number, 0, buffer.shape), self.sizes.row(number, 1, buffer.stride)
+                found[number] = (shape, stride, buffer.dtype, self.sizes.row(number, 2, (buffer.nbytes,))[0])
         return found
 
     def step(self, step: Any) -> tuple[Any, ...]:
@@ -103,11 +113,15 @@ class _Writer:
                 loaded = self.kernels[kernel]
                 if isinstance(loaded, CpuKernel):
                     slots = tuple(map(self.slot, args))
-                    return _CPU_KERNEL, loaded.owner, loaded.address, slots, loaded.refused, f"dynajit {kernel}"
+                    name = f"dynajit {kernel}"
+                    symbols = self.sizes.symbols_of(loaded.sizes)
+                    return _CPU_KERNEL, loaded.owner, loaded.address, slots, loaded.refused, name, symbols
                 checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
                 return _KERNEL, loaded, tuple(map(self.slot, args)), checked, programs
             case ViewStep(output, base, offset):
-                return _VIEW, self.slot(output), self.slot(base), offset, output in self.visible
+                size = self.sizes.number(offset) if isinstance(offset, Size) else -1
+                known = 0 if isinstance(offset, Size) else offset
+                return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size
             case FreeStep(buffers):
                 return _FREE, tuple(map(self.slot, buffers))
             case TouchStep(buffer):
@@ -161,10 +175,12 @@ class _Writer:
                 value = step.kwargs[argument.name]
             else:
                 value = argument.default_value
-            patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type))
+            patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type)) or self._sized(number, value)
             if patch is not None:
                 patches.append(patch)
                 value = None
+            elif _holds_sizes(value):
+                raise NotNative
             elif any(refs_in(value)) or isinstance(value, torch.Tensor) or _number_for_tensor(argument.type, value):
                 return None
             values.append(_plain(value))
@@ -180,11 +196,31 @@ class _Writer:
             return number, 2 if optional else 1, tuple(-1 if item is None else self.slot(item.name) for item in value)
         return None
 
+    def _sized(self, number: int, value: Any) -> tuple[int, int, tuple[int, ...]] | None:
+        if isinstance(value, Size):
+            return number, 3, (self.sizes.number(value),)
+        sizes = isinstance(value, (tuple, list)) and all(isinstance(item, (int, Size)) for item in value)
+        return (number, 4, tuple(map(self.sizes.number, value))) if sizes and is_symbolic(value) else None
+
     def _python(self, step: ExternStep, outputs: tuple[int, ...]) -> tuple[Any, ...]:
         names = tuple(dict.fromkeys(ref.name for ref in refs_in((step.args, step.kwargs))))
         known = {str(name): self.plan.buffers[str(name)] for name in step.outputs if self._relied_on(name)}
+        if _holds_sizes((step.args, dict(step.kwargs))):
+            raise NotNative
+        if any(is_symbolic((*buffer.shape, *buffer.stride)) for buffer in known.values()):
+            raise NotNative
         function = functools.partial(_call, step, names, known)
         return _PYTHON, function, tuple(map(self.slot, names)), outputs
+
+
+def _holds_sizes(tree: Any) -> bool:
+    if isinstance(tree, (tuple, list)):
+        return any(map(_holds_sizes, tree))
+    if isinstance(tree, dict):
+        return any(map(_holds_sizes, tree.values()))
+    if isinstance(tree, slice):
+        return _holds_sizes((tree.start, tree.stop, tree.step))
+    return isinstance(tree, (Size, RuntimeFloat))
 
 
 def _plain(value: Any) -> Any:
