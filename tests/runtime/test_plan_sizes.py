@@ -169,5 +169,5 @@ def test_what_is_not_native() -> None:
 )
 def test_malformed(sizes: Any) -> None:
     buffers = [((0,), (1,), torch.float32, 0)]
-    with pytest.raises(ValueError, match="malformed|index"):
+    with pytest.raises(ValueError, match="malformed"):
         _C.PlanExecutor(CPU, 1, buffers, [], [], [], sizes)
