@@ -287,14 +287,6 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
     }
 }
 
-struct GilReleased {
-    PyThreadState *state = PyEval_SaveThread();
-    ~GilReleased()
-    {
-        PyEval_RestoreThread(state);
-    }
-};
-
 PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     if (kwnames != nullptr && PyTuple_GET_SIZE(kwnames) != 0) {
@@ -455,9 +447,14 @@ PyType_Spec executor_spec = {
 
 } // namespace
 
+bool is_plan_executor(PyObject *object)
+{
+    return Py_IS_TYPE(object, executor_type);
+}
+
 NativePlan *native_plan(PyObject *object)
 {
-    if (!Py_IS_TYPE(object, executor_type)) {
+    if (!is_plan_executor(object)) {
         PyErr_SetString(PyExc_TypeError, "a PlanExecutor is needed");
         return nullptr;
     }

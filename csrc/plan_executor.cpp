@@ -296,7 +296,9 @@ struct Executor {
     void operator()(const FreeStep &step)
     {
         for (int slot : step.slots) {
-            clear(at(slot), false);
+            if (run.listener == nullptr || slot >= plan.inputs) { /* the recorder looks at inputs when the run is over */
+                clear(at(slot), false);
+            }
         }
     }
 
@@ -440,12 +442,31 @@ CuStream current_stream(c10::Device device)
     return functions.handle(&stream);
 }
 
-void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
+namespace {
+
+void need_count(const Run &run, Py_ssize_t count)
 {
     if (count != run.plan.inputs) {
         PyErr_Format(PyExc_TypeError, "the plan takes %d inputs, not %zd", run.plan.inputs, count);
         throw PythonError();
     }
+}
+
+void set_constants(Run &run)
+{
+    for (const auto &[slot, tensor] : run.plan.constants) {
+        set_tensor(run.slots[static_cast<size_t>(slot)], tensor);
+    }
+    for (const auto &[slot, object] : run.plan.objects) {
+        run.slots[static_cast<size_t>(slot)].object = Py_NewRef(object);
+    }
+}
+
+} // namespace
+
+void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
+{
+    need_count(run, count);
     for (Py_ssize_t i = 0; i < count; i++) {
         Slot &slot = run.slots[static_cast<size_t>(i)];
         if (THPVariable_Check(inputs[i])) {
@@ -455,12 +476,23 @@ void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
             slot.object = Py_NewRef(inputs[i]);
         }
     }
-    for (const auto &[slot, tensor] : run.plan.constants) {
-        set_tensor(run.slots[static_cast<size_t>(slot)], tensor);
+    set_constants(run);
+    bind_sizes(run);
+}
+
+void take_inputs(Run &run, Values &inputs)
+{
+    need_count(run, static_cast<Py_ssize_t>(inputs.size()));
+    for (size_t i = 0; i < inputs.size(); i++) {
+        if (inputs[i].tensor.defined()) {
+            set_tensor(run.slots[i], std::move(inputs[i].tensor));
+        }
+        else {
+            run.slots[i].object = inputs[i].object != nullptr ? std::exchange(inputs[i].object, nullptr) : Py_NewRef(Py_None);
+        }
     }
-    for (const auto &[slot, object] : run.plan.objects) {
-        run.slots[static_cast<size_t>(slot)].object = Py_NewRef(object);
-    }
+    inputs.clear();
+    set_constants(run);
     bind_sizes(run);
 }
 

@@ -3,6 +3,7 @@
 #define DYNAJIT_PLAN_EXECUTOR_H
 
 #include "cuda_driver.h"
+#include "graph_values.h"
 
 #include <memory>
 #include <mutex>
@@ -174,8 +175,17 @@ struct Run {
     bool holds_gil = false;
 };
 
+struct GilReleased {
+    PyThreadState *state = PyEval_SaveThread();
+    ~GilReleased()
+    {
+        PyEval_RestoreThread(state);
+    }
+};
+
 /* With the GIL. Throws PythonError. */
 void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count);
+void take_inputs(Run &run, Values &inputs); /* which is empty then */
 /* Finds the sizes of this run from its inputs. With the GIL. Throws PythonError. */
 void bind_sizes(Run &run);
 /* The run's buffers can serve another one. */
@@ -189,6 +199,7 @@ CuStream current_stream(c10::Device device);
 void set_tensor(Slot &slot, at::Tensor tensor);
 /* Autograd is to know that the tensor was written to. */
 void touch(const at::Tensor &tensor);
+bool is_plan_executor(PyObject *object);
 /* The plan behind a PlanExecutor, or null with an error set. */
 NativePlan *native_plan(PyObject *object);
 /* Sets the Python error that a C++ exception stands for; inside of a catch block. */

@@ -220,12 +220,25 @@ PyType_Spec call_spec = {
     call_slots,
 };
 
+PyTypeObject *call_type;
+
 } // namespace
+
+PyObject *dj_plain_graph(PyObject *callable, bool *no_autocast)
+{
+    while (Py_IS_TYPE(callable, call_type)) {
+        const RuntimeCall *call = reinterpret_cast<RuntimeCall *>(callable);
+        if (call->eager != nullptr) {
+            break;
+        }
+        *no_autocast = *no_autocast || call->no_autocast;
+        callable = call->compiled;
+    }
+    return callable;
+}
 
 int dj_runtime_call_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &call_spec, nullptr);
-    int status = type != nullptr ? PyModule_AddType(module, reinterpret_cast<PyTypeObject *>(type)) : -1;
-    Py_XDECREF(type);
-    return status;
+    call_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &call_spec, nullptr));
+    return call_type != nullptr ? PyModule_AddType(module, call_type) : -1;
 }

@@ -7,9 +7,12 @@
 #include "training_call.h"
 
 #include "dynajit.h"
+#include "graph_values.h"
+#include "plan_executor.h"
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +23,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -28,6 +32,8 @@
 
 namespace {
 
+using dynajit::Value;
+using dynajit::Values;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
@@ -85,6 +91,23 @@ template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node
     throw std::move(error);
 }
 
+/* Calls a compiled graph, which is none of the user's code. */
+Values call_off(PyObject *graph, Values &&given, bool releases)
+{
+    struct Region {
+        HookRegion region;
+        Region()
+        {
+            dj_hook_enter_off(&region);
+        }
+        ~Region()
+        {
+            dj_hook_leave(&region);
+        }
+    } region;
+    return dynajit::call_graph(graph, std::move(given), releases);
+}
+
 class Backward : public torch::autograd::Node {
 public:
     Backward(TrainingCall *call, torch::autograd::edge_list &&edges) : Node(std::move(edges)), call_(call)
@@ -138,19 +161,20 @@ public:
     }
 
     /* What backward needs, from the forward's results behind those returned. */
-    void save(PyObject *const *items, Py_ssize_t count)
+    void save(Values &&items, size_t first)
     {
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
-        for (Py_ssize_t i = 0; i < call_->n_saved; i++) {
+        const size_t n_saved = static_cast<size_t>(call_->n_saved), n_checked = static_cast<size_t>(call_->n_checked);
+        for (size_t i = 0; i < n_saved; i++) {
             /* an operator may leave out a result that its backward does not need here */
-            at::Tensor tensor = THPVariable_Check(items[i]) ? THPVariable_Unpack(items[i]) : at::Tensor();
+            at::Tensor tensor = std::move(items[first + i].tensor);
             if (!tensor.defined()) {
                 order_.push_back(false);
                 kept_.emplace_back();
                 continue;
             }
             const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
-            if (i < call_->n_checked || packed || tensor.requires_grad()) {
+            if (i < n_checked || packed || tensor.requires_grad()) {
                 order_.push_back(true);
                 saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
             }
@@ -159,8 +183,8 @@ public:
                 kept_.push_back(std::move(tensor));
             }
         }
-        for (Py_ssize_t i = call_->n_saved; i < count; i++) {
-            numbers_.push_back(Py_NewRef(items[i]));
+        for (size_t i = first + n_saved; i < items.size(); i++) {
+            numbers_.push_back(items[i].wrap());
         }
     }
 
@@ -183,18 +207,12 @@ public:
         if (backward == nullptr) {
             throw_python();
         }
-        std::vector<PyObject *> arguments = push(gradients, backward != call_->backward);
-        dj_hook_enter_off(&region);
-        PyObject *result = PyObject_Vectorcall(backward, arguments.data(), arguments.size(), nullptr);
-        dj_hook_leave(&region);
-        for (PyObject *argument : arguments) {
-            Py_DECREF(argument);
+        Values arguments = push(gradients, backward != call_->backward);
+        gradients.clear();
+        if (!torch::autograd::get_current_graph_task_keep_graph()) {
+            release_variables(); /* the engine would do so when all is computed: now the plan drops them one by one */
         }
-        if (result == nullptr) {
-            throw_python();
-        }
-        variable_list found = take(result);
-        Py_DECREF(result);
+        variable_list found = take(call_off(backward, std::move(arguments), true));
         return create_graph ? undifferentiable(std::move(found)) : found;
     }
 
@@ -326,34 +344,39 @@ private:
             throw_python();
         }
         const bool differentiated = result != Py_None;
-        if (differentiated) {
-            found = take(result);
-        }
+        PyObject *items = differentiated ? PySequence_Fast(result, "gradients are a sequence") : nullptr;
         Py_DECREF(result);
+        if (differentiated) {
+            if (items == nullptr) {
+                throw_python();
+            }
+            Values values;
+            for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
+                values.emplace_back(PySequence_Fast_GET_ITEM(items, i));
+            }
+            Py_DECREF(items);
+            found = take(std::move(values));
+        }
         return differentiated;
     }
 
-    std::vector<PyObject *> push(variable_list &gradients, bool only_defined)
+    Values push(const variable_list &gradients, bool only_defined)
     {
-        variable_list tensors;
+        Values arguments;
+        arguments.reserve(numbers_.size() + order_.size() + gradients.size());
+        for (PyObject *number : numbers_) {
+            arguments.emplace_back(number);
+        }
         auto saved = saved_.begin();
         auto kept = kept_.begin();
         for (bool is_packed : order_) {
-            const Py_ssize_t place = static_cast<Py_ssize_t>(numbers_.size() + tensors.size());
-            tensors.push_back(is_packed ? unpacked(*saved++, place, only_defined) : *kept++);
+            const Py_ssize_t place = static_cast<Py_ssize_t>(arguments.size());
+            arguments.emplace_back(is_packed ? unpacked(*saved++, place, only_defined) : *kept++);
         }
         for (size_t i = 0; i < gradients.size(); i++) {
             if (!only_defined || gradients[i].defined()) {
-                tensors.push_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
+                arguments.emplace_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
             }
-        }
-        std::vector<PyObject *> arguments;
-        arguments.reserve(numbers_.size() + tensors.size());
-        for (PyObject *number : numbers_) {
-            arguments.push_back(Py_NewRef(number));
-        }
-        for (const at::Tensor &tensor : tensors) {
-            arguments.push_back(THPVariable_Wrap(tensor));
         }
         return arguments;
     }
@@ -383,19 +406,16 @@ private:
         return same ? gradient : at::empty_strided(gradient.sizes(), layout.strides, gradient.options()).copy_(gradient);
     }
 
-    variable_list take(PyObject *result)
+    variable_list take(Values &&results)
     {
-        PyObject *items = PySequence_Fast(result, "the backward graph returns a sequence");
-        if (items == nullptr) {
-            throw_python();
-        }
         variable_list found;
+        found.reserve(call_->wanted->size());
         for (size_t i = 0; i < call_->wanted->size(); i++) {
-            const Py_ssize_t place = (*call_->wanted)[i];
-            PyObject *item = place < PySequence_Fast_GET_SIZE(items) ? PySequence_Fast_GET_ITEM(items, place) : Py_None;
-            found.push_back(THPVariable_Check(item) && is_reached(i) ? THPVariable_Unpack(item) : at::Tensor());
+            const size_t place = static_cast<size_t>((*call_->wanted)[i]);
+            const bool has_one = place < results.size() && is_reached(i);
+            found.push_back(has_one ? std::move(results[place].tensor) : at::Tensor());
         }
-        Py_DECREF(items);
+        results.clear();
         return found;
     }
 
@@ -441,17 +461,16 @@ private:
 };
 
 /* An output that is no view to autograd: what it is a view of is nobody's but the graph's. */
-PyObject *without_view(PyObject *item)
+at::Tensor without_view(const at::Tensor &tensor)
 {
-    const at::Tensor &tensor = THPVariable_Unpack(item);
     if (!tensor.is_view()) {
-        return Py_NewRef(item);
+        return tensor;
     }
     at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor plain = at::alias(tensor);
     /* backward may have saved the memory under another name: writes through this one count there */
     torch::autograd::impl::set_version_counter(plain, torch::autograd::impl::version_counter(tensor));
-    return THPVariable_Wrap(plain);
+    return plain;
 }
 
 /* Whether results have a history: also where it ends in the graph itself, which detached what it was given. */
@@ -473,33 +492,29 @@ torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *a
 }
 
 /* The first of the results, with their place in autograd's graph. */
-PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, PyObject *items)
+PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, Values &&items)
 {
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
-    const Py_ssize_t n_returns = static_cast<Py_ssize_t>(self->differentiable->size());
-    if (count < n_returns + self->n_saved) {
+    const size_t n_returns = self->differentiable->size();
+    if (items.size() < n_returns + static_cast<size_t>(self->n_saved)) {
         PyErr_SetString(PyExc_RuntimeError, "the forward graph returns less than it was said to");
         return nullptr;
     }
     const bool any = at::GradMode::is_enabled() && any_requires_grad(args, n_args);
     Backward *backward = any ? new Backward(self, edges_to(self, args)) : nullptr;
     NodePointer node = any ? owned(backward) : NodePointer();
-    PyObject *returns = PyTuple_New(n_returns);
-    for (Py_ssize_t i = 0; returns != nullptr && i < n_returns; i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
-        if (any && THPVariable_Check(item)) {
-            item = without_view(item); /* of one with a history, too: it would be found to require gradients */
-            if ((*self->differentiable)[static_cast<size_t>(i)]) {
-                torch::autograd::set_history(THPVariable_Unpack(item), node);
+    PyObject *returns = PyTuple_New(static_cast<Py_ssize_t>(n_returns));
+    for (size_t i = 0; returns != nullptr && i < n_returns; i++) {
+        if (any && items[i].tensor.defined()) {
+            /* of one with a history, too: it would be found to require gradients */
+            items[i].tensor = without_view(items[i].tensor);
+            if ((*self->differentiable)[i]) {
+                torch::autograd::set_history(items[i].tensor, node);
             }
         }
-        else {
-            Py_INCREF(item);
-        }
-        PyTuple_SET_ITEM(returns, i, item);
+        PyTuple_SET_ITEM(returns, static_cast<Py_ssize_t>(i), items[i].wrap());
     }
     if (any && returns != nullptr) {
-        backward->save(PySequence_Fast_ITEMS(items) + n_returns, count - n_returns);
+        backward->save(std::move(items), n_returns);
         if (self->again != nullptr) {
             backward->keep_inputs(args, n_args);
         }
@@ -507,21 +522,19 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
     return returns;
 }
 
-PyObject *call(TrainingCall *self, PyObject *const *args, size_t nargsf)
+PyObject *call(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    PyObject *result;
+    Values given;
+    given.reserve(static_cast<size_t>(n_args));
+    for (Py_ssize_t i = 0; i < n_args; i++) {
+        given.emplace_back(args[i]);
+    }
+    std::optional<Values> items;
     {
         at::AutoGradMode no_grad(false);
-        HookRegion region;
-        dj_hook_enter_off(&region);
-        result = PyObject_Vectorcall(self->forward, args, nargsf, nullptr);
-        dj_hook_leave(&region);
+        items.emplace(call_off(self->forward, std::move(given), false));
     }
-    PyObject *items = result != nullptr ? PySequence_Fast(result, "the forward graph returns a sequence") : nullptr;
-    Py_XDECREF(result);
-    PyObject *returns = items != nullptr ? with_history(self, args, PyVectorcall_NARGS(nargsf), items) : nullptr;
-    Py_XDECREF(items);
-    return returns;
+    return with_history(self, args, n_args, std::move(*items));
 }
 
 PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -538,13 +551,10 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
         }
     }
     try {
-        return call(self, args, nargsf);
+        return call(self, args, n_args);
     }
-    catch (python_error &error) {
-        error.restore();
-    }
-    catch (const std::exception &error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
+    catch (...) {
+        dynajit::translate_exception();
     }
     return nullptr;
 }

@@ -4,12 +4,17 @@
 
 #include <Python.h>
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 int dj_training_call_init(PyObject *module);
 int dj_runtime_call_init(PyObject *module);
+int dj_graph_values_init(PyObject *module);
+/* What a RuntimeCall calls, if it does nothing else, and whether autocast is off inside; else the object itself. Borrowed. */
+PyObject *dj_plain_graph(PyObject *callable, bool *no_autocast);
 
 #ifdef __cplusplus
 }

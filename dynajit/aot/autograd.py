@@ -256,9 +256,7 @@ def _boxed(fn: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """AOTAutograd's calling convention: one list, emptied by the callee so that inputs can die early."""
 
     def call(args: list[Any]) -> Any:
-        inputs = tuple(args)
-        args.clear()
-        return fn(*inputs)
+        return _C.call_giving(fn, args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

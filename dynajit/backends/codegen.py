@@ -144,7 +144,8 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
             device = _kernel_device(gm)
             choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
             fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
-            made = generator.generate(fused, inputs, name, device, choose, settings.eager_rounding)
+            rounding, backward = settings.eager_rounding, phase == "backward"
+            made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
             plan = _with_separate_objects(made, fused)
             if plan.eager is not None and "original" in gm.meta:
                 plan = dataclasses.replace(plan, eager=gm.meta["original"])

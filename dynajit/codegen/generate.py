@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynajit.codegen import refusal
 from dynajit.codegen.c import mathlib
 from dynajit.codegen.c.printer import Printed, print_kernel
 from dynajit.codegen.memory import plan_memory
@@ -63,10 +64,11 @@ def generate(
     device: torch.device = _CPU,
     choose: Choose | None = None,
     eager_rounding: bool = False,
+    backward: bool = False,
 ) -> Plan:
     """Plan the graph; kernels run on `device`. `example_inputs` are the fake inputs, in the order of the placeholders.
     `choose` decides between ways to print a kernel for a GPU (without it the first is taken). `eager_rounding`: as for
-    `lower`."""
+    `lower`. `backward`: what the graph is given may die while it runs."""
     _fill_placeholders(gm, example_inputs)
     left: set[str] = set()
     with _lock:
@@ -81,7 +83,7 @@ def generate(
                     schedule = fuse(program, for_device(device))
                 with timer("codegen"):
                     if device.type == "cpu":
-                        return _Planner(program, schedule).plan(gm)
+                        return _Planner(program, schedule).plan(gm, backward)
                     return _TritonPlanner(program, schedule, choose).plan()
             except (SymbolicShapes, Undecided) as error:
                 raise CannotGenerate(f"symbolic shape: {error}") from error
@@ -126,7 +128,7 @@ class _Planner:
         self.read_by_kernels: set[str] = set()
         self.known: set[str] = set()
 
-    def plan(self, gm: torch.fx.GraphModule | None = None) -> Plan:
+    def plan(self, gm: torch.fx.GraphModule | None = None, backward: bool = False) -> Plan:
         """The plan; kernels that fail leave it to `gm` to raise the error."""
         program = self.program
         for source in program.sources.values():
@@ -140,6 +142,7 @@ class _Planner:
                 self._extern(unit)
         outputs = tuple(self._output(value) for value in program.outputs)
         self._finish()
+        checked = gm if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None
         plan = Plan(
             program.name,
             self._source(),
@@ -151,9 +154,9 @@ class _Planner:
             outputs,
             device=program.device,
             returns=program.returns,
-            eager=gm.forward if gm is not None and any(kernel.checked for kernel in self.kernels.values()) else None,
+            eager=refusal.rerun(checked, backward) if checked is not None else None,
         )
-        return plan_memory(plan)
+        return plan_memory(plan, refusal.needed(checked, backward) if checked is not None else frozenset())
 
     def _finish(self) -> None:
         """Last changes to the steps."""

@@ -1,13 +1,14 @@
 """When buffers die, and which memory is used again.
 
 In:  a plan whose steps only allocate. Out: the plan with `FreeStep`s after the last use of each buffer, and
-allocations that take over the memory of a buffer of the same size that is dead by then.
+allocations that take over the memory of a buffer of the same size that is dead by then. Inputs are let go of too: their
+memory is whose they were, but where nobody else holds one, as what forward saved for backward, it dies there.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from dynajit.codegen.plan import (
@@ -15,6 +16,7 @@ from dynajit.codegen.plan import (
     BufferRef,
     ExternStep,
     FreeStep,
+    KernelInfo,
     KernelStep,
     Plan,
     SizeStep,
@@ -24,13 +26,19 @@ from dynajit.codegen.plan import (
 )
 
 
-def plan_memory(plan: Plan) -> Plan:
-    """Add frees and reuse."""
+def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
+    """Add frees and reuse. `refusal_needs`: inputs that have to be there where a kernel refuses a value."""
     last_use, shared = _last_uses(plan)
-    kept = {ref.name for ref in refs_in(plan.outputs)} | set(plan.inputs) | set(plan.constants)
+    outputs = {ref.name for ref in refs_in(plan.outputs)} | set(plan.constants)
+    kept = outputs | set(plan.inputs)
+    last_check = _last_check(plan)
     dying: dict[int, list[str]] = {}
     for name, final in last_use.items():
         if name not in kept:
+            dying.setdefault(final, []).append(name)
+    for name in plan.inputs:
+        if name in plan.buffers and name not in outputs:
+            final = max(last_use.get(name, -1), last_check if name in refusal_needs else -1)
             dying.setdefault(final, []).append(name)
     held = _held(plan, kept)
     free: dict[int, list[str]] = {}
@@ -38,7 +46,7 @@ def plan_memory(plan: Plan) -> Plan:
     owned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)} - shared - held
     views_left = _views_of(plan)
     called = _called(plan) if plan.device.type != "cpu" else set()
-    dead: set[str] = set()
+    dead: set[str] = set(dying.get(-1, ()))
     for number, step in enumerate(plan.steps):
         if isinstance(step, AllocStep):
             pool = free.get(plan.buffers[step.buffer].nbytes, [])
@@ -103,8 +111,17 @@ def _last_uses(plan: Plan) -> tuple[dict[str, int], set[str]]:
     return last, shared
 
 
+def _last_check(plan: Plan) -> int:
+    """The last step that may refuse a value; -1: none."""
+    checked = {kernel.name for kernel in plan.kernels if isinstance(kernel, KernelInfo) and kernel.checked}
+    kernels = [(number, step) for number, step in enumerate(plan.steps) if isinstance(step, KernelStep)]
+    return max((number for number, step in kernels if step.kernel in checked), default=-1)
+
+
 def _with_frees(steps: list[Step], dying: dict[int, list[str]]) -> Iterator[Step]:
     taken = {step.reuse for step in steps if isinstance(step, AllocStep) and step.reuse}
+    if -1 in dying:
+        yield FreeStep(tuple(dying[-1]))
     for number, step in enumerate(steps):
         yield step
         # A buffer whose memory is taken over stays in the table until then.

@@ -247,7 +247,12 @@ class _Writer:
             self.lines.append(f"{step.symbol} = {read}({self._name(step.source)}, {step.at})")
 
     def _free(self, step: FreeStep) -> None:
-        self.lines.append("del " + ", ".join(self._name(buffer) for buffer in step.buffers))
+        # names of inputs stay: they are arguments of what is called where a kernel refuses a value
+        inputs = [name for name in step.buffers if name in self.plan.inputs]
+        self.lines += [f"{self._name(name)} = None" for name in inputs]
+        others = [self._name(name) for name in step.buffers if name not in inputs]
+        if others:
+            self.lines.append("del " + ", ".join(others))
 
     def _target(self, target: Callable[..., Any]) -> str:
         if isinstance(target, torch._ops.OpOverload):

@@ -1,0 +1,191 @@
+/* Compiled graphs called from C++.
+ *
+ * In: a graph's callable and its arguments, which are given away. Out: its results. A call plan takes the tensors over, so
+ * that one that nobody else holds dies after its last use in the plan, as in eager: what forward saved for backward, step by
+ * step. Python functions get the same by giving the references up as soon as the function's frame holds them. */
+#include "graph_values.h"
+
+#include "dynajit.h"
+#include "plan_executor.h"
+#include "training_call.h"
+
+#include <optional>
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace dynajit {
+namespace {
+
+/* An exception that Python has raised, thrown. */
+[[noreturn]] void throw_python()
+{
+    python_error error;
+    error.persist();
+    throw std::move(error);
+}
+
+/* Keeps an object alive. */
+struct Held {
+    PyObject *object;
+    explicit Held(PyObject *object) : object(Py_NewRef(object))
+    {
+    }
+    ~Held()
+    {
+        Py_DECREF(object);
+    }
+    Held(const Held &) = delete;
+    Held &operator=(const Held &) = delete;
+};
+
+Values run_plan(PyObject *executor, Values &&given)
+{
+    const Held held(executor);
+    Run run(*native_plan(executor));
+    run.holds_gil = true;
+    try {
+        take_inputs(run, given);
+        {
+            GilReleased released;
+            execute(run);
+        }
+    }
+    catch (const PythonError &) {
+        throw_python();
+    }
+    Values results;
+    results.reserve(run.plan.outputs.size());
+    for (const Output &output : run.plan.outputs) {
+        const Slot *slot = output.slot >= 0 ? &run.slots[static_cast<size_t>(output.slot)] : nullptr;
+        if (slot != nullptr && slot->tensor.defined()) {
+            results.emplace_back(slot->tensor);
+        }
+        else {
+            PyObject *object = slot != nullptr ? slot->object : output.object;
+            results.emplace_back(object != nullptr ? object : Py_None);
+        }
+    }
+    return results;
+}
+
+/* The function behind a bound method, which is put before the arguments. */
+PyObject *plain_function(PyObject *callable, std::vector<PyObject *> &arguments)
+{
+    if (PyMethod_Check(callable)) {
+        arguments.push_back(Py_NewRef(PyMethod_GET_SELF(callable)));
+        return PyMethod_GET_FUNCTION(callable);
+    }
+    return callable;
+}
+
+PyObject *call_python(PyObject *callable, Values &&given, bool releases)
+{
+    std::vector<PyObject *> owned;
+    const Held held(callable);
+    callable = plain_function(callable, owned);
+    for (const Value &value : given) {
+        owned.push_back(value.wrap());
+    }
+    given.clear();
+    const std::vector<PyObject *> arguments(owned);
+    const Py_ssize_t count = static_cast<Py_ssize_t>(owned.size());
+    PyObject *result = releases && PyFunction_Check(callable)
+                         ? dj_call_releasing(callable, arguments.data(), arguments.size(), nullptr, owned.data(), count)
+                         : PyObject_Vectorcall(callable, arguments.data(), arguments.size(), nullptr);
+    for (PyObject *object : owned) {
+        Py_XDECREF(object);
+    }
+    return result;
+}
+
+} // namespace
+
+Value::Value(PyObject *given)
+{
+    if (THPVariable_Check(given)) {
+        tensor = THPVariable_Unpack(given);
+    }
+    else if (given != Py_None) {
+        object = Py_NewRef(given);
+    }
+}
+
+PyObject *Value::wrap() const
+{
+    return object != nullptr ? Py_NewRef(object) : THPVariable_Wrap(tensor);
+}
+
+Values call_graph(PyObject *callable, Values &&given, bool releases)
+{
+    bool no_autocast = false;
+    callable = dj_plain_graph(callable, &no_autocast);
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
+    if (no_autocast) {
+        guard.emplace(c10::autocast_dispatch_keyset);
+    }
+    if (is_plan_executor(callable)) {
+        return run_plan(callable, std::move(given));
+    }
+    PyObject *result = call_python(callable, std::move(given), releases);
+    PyObject *items = result != nullptr ? PySequence_Fast(result, "a compiled graph returns a sequence") : nullptr;
+    Py_XDECREF(result);
+    if (items == nullptr) {
+        throw_python();
+    }
+    Values results;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
+        results.emplace_back(PySequence_Fast_GET_ITEM(items, i));
+    }
+    Py_DECREF(items);
+    return results;
+}
+
+} // namespace dynajit
+
+namespace {
+
+/* call_giving(callable, list): the list is empty from then on. */
+PyObject *call_giving(PyObject *, PyObject *args)
+{
+    using namespace dynajit;
+    PyObject *callable, *list;
+    if (!PyArg_ParseTuple(args, "OO!:call_giving", &callable, &PyList_Type, &list)) {
+        return nullptr;
+    }
+    try {
+        Values given;
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+            given.emplace_back(PyList_GET_ITEM(list, i));
+        }
+        if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) {
+            return nullptr;
+        }
+        const Values results = call_graph(callable, std::move(given), true);
+        PyObject *found = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
+        for (size_t i = 0; found != nullptr && i < results.size(); i++) {
+            PyTuple_SET_ITEM(found, static_cast<Py_ssize_t>(i), results[i].wrap());
+        }
+        return found;
+    }
+    catch (...) {
+        translate_exception();
+    }
+    return nullptr;
+}
+
+PyMethodDef methods[] = {
+    {"call_giving", call_giving, METH_VARARGS,
+     "call_giving(graph, arguments)\n--\n\n"
+     "Call a compiled graph with the items of a list, which is emptied: what nobody else holds dies after its last use."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+} // namespace
+
+int dj_graph_values_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

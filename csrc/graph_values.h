@@ -1,0 +1,47 @@
+/* Compiled graphs called from C++, with tensors in place of Python's objects. */
+#ifndef DYNAJIT_GRAPH_VALUES_H
+#define DYNAJIT_GRAPH_VALUES_H
+
+#include <Python.h>
+
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace dynajit {
+
+/* What a graph takes or gives: a tensor, or another object of Python's. Made and destroyed with the GIL. */
+class Value {
+public:
+    explicit Value(at::Tensor tensor) : tensor(std::move(tensor))
+    {
+    }
+    /* Of an object that stays the caller's. */
+    explicit Value(PyObject *object);
+    Value(Value &&other) noexcept : tensor(std::move(other.tensor)), object(std::exchange(other.object, nullptr))
+    {
+    }
+    ~Value()
+    {
+        Py_XDECREF(object);
+    }
+    Value(const Value &) = delete;
+    Value &operator=(const Value &) = delete;
+    Value &operator=(Value &&) = delete;
+
+    PyObject *wrap() const; /* new reference */
+
+    at::Tensor tensor;
+    PyObject *object = nullptr; /* owned; of what is no tensor. None is neither */
+};
+
+using Values = std::vector<Value>;
+
+/* Calls a compiled graph. `releases`: what is given dies when the graph has read it for the last time, unless somebody else
+ * holds it. Throws python_error and what operators throw. */
+Values call_graph(PyObject *callable, Values &&given, bool releases);
+
+} // namespace dynajit
+
+#endif

@@ -1,0 +1,59 @@
+"""What a graph keeps for the case that a kernel refuses a value, as an index outside of its tensor.
+
+In:  a graph of ATen operators, and whether it is a backward graph. Out: `needed(...)`: the inputs that have to be there
+until the last kernel that may refuse; `rerun(...)`: a function of the inputs, None for those that are gone, that raises
+eager's error by running the graph operator by operator.
+
+A backward graph lets go of what forward saved as it goes. What it refuses depends on indices and sizes alone: for other
+tensors that are gone zeros stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+
+def needed(gm: GraphModule, backward: bool) -> Set[str]:
+    """Names of the inputs that have to be kept."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    if not backward:
+        return {node.name for node in inputs}
+    deciding: set[Node] = set()
+    for node in reversed(gm.graph.nodes):
+        if node.op != "output" and (node in deciding or not _is_other(node)):
+            deciding.update((node, *node.all_input_nodes))
+    return {node.name for node in inputs if node in deciding}
+
+
+def rerun(gm: GraphModule, backward: bool) -> Callable[..., Any]:
+    """Runs the graph for its error."""
+    if not backward:
+        return gm.forward
+    likes = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+
+    def run(*inputs: Any) -> Any:
+        there = [_zeros(like) if given is None else given for given, like in zip(inputs, likes, strict=True)]
+        return gm.forward(*there)
+
+    return run
+
+
+def _is_other(node: Node) -> bool:
+    """Does it give only tensors that cannot be an index?"""
+    values = node.meta.get("val")
+    return all(
+        isinstance(value, torch.Tensor)
+        and (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
+        for value in (values if isinstance(values, (tuple, list)) else (values,))
+    )
+
+
+def _zeros(like: Any) -> Any:
+    if not isinstance(like, torch.Tensor):
+        return None
+    sizes = [size if type(size) is int else 1 for size in like.shape]
+    return torch.zeros(sizes, dtype=like.dtype, device=like.device)
