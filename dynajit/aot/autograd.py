@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 # Parts of the names of what draws random numbers.
 _RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu")
+# Functions that give their argument back where nothing is to be dropped -> whether they drop if nothing is said of it.
+_DROPOUTS = {
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"), True),
+    **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), False),
+}
 
 
 def compile_with_autograd(
@@ -229,7 +234,16 @@ def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 def _draws(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and any(part in name for part in _RANDOM)
+    if node.op not in ("call_function", "call_method") or not any(part in name for part in _RANDOM):
+        return False
+    return not (name in _DROPOUTS and _drops_nothing(node, _DROPOUTS[name]))
+
+
+def _drops_nothing(node: torch.fx.Node, in_training: bool) -> bool:
+    """Whether a dropout gives its argument back: the generator stays where it is."""
+    p = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+    said = [*node.args[2:3], *(node.kwargs[name] for name in ("training", "train") if name in node.kwargs), in_training]
+    return said[0] is False or (type(p) in (int, float) and p == 0)
 
 
 def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

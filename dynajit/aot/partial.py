@@ -49,7 +49,9 @@ class Backwards(dict[bytes, "Callable[..., Any] | None"]):
         """The backward of all results, for torch's own wrapper."""
         backward = self[self._all]
         assert backward is not None
-        return backward(*arguments)
+        given = list(arguments)
+        del arguments  # what was saved dies as the graph goes
+        return _C.call_giving(backward, given)
 
     def needs(self, defined: bytes, place: int) -> bool:
         """Whether the backward of these gradients makes use of its parameter number `place`."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import dynajit
 from dynajit import _C
@@ -183,3 +184,22 @@ def test_saved_tensor_hooks_see_the_same() -> None:
         counts.append(torch.autograd.grad(loss, weights)[0])
         assert unpacked
     torch.testing.assert_close(counts[1], counts[0])
+
+
+@pytest.mark.parametrize("p, training", [(0.0, True), (0.4, False), (0.4, True)])
+def test_dropout_that_drops_nothing(p: float, training: bool) -> None:
+    """It draws nothing, so the graph is of the common kind, whose saved tensors die early."""
+
+    def fn(x: Tensor) -> Tensor:
+        y = F.dropout(x.sin(), p, training)
+        return F.dropout(y, p=p, training=training).exp() + F.alpha_dropout(y, 0.5, training=False)
+
+    x = torch.randn(5, 6, requires_grad=True)
+    found = []
+    for call in (fn, dynajit.compile(fn)):
+        torch.manual_seed(1)
+        y = call(x)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        found.append([y, grad, torch.rand(2)])
+    torch.testing.assert_close(found[1], found[0])
+    assert y.grad_fn is not None and y.grad_fn.name() == "DynajitBackward"
