@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit import torch_compat
+from dynajit import _C, torch_compat
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.reach import Reach
 from dynajit.aot.runtime_wrappers import without_autocast
