@@ -27,23 +27,23 @@ namespace {
     throw std::move(error);
 }
 
-/* Keeps an object alive. */
-struct Held {
+/* A reference that is given up at the end of the block. */
+struct Owned {
     PyObject *object;
-    explicit Held(PyObject *object) : object(Py_NewRef(object))
+    explicit Owned(PyObject *object) : object(object)
     {
     }
-    ~Held()
+    ~Owned()
     {
         Py_DECREF(object);
     }
-    Held(const Held &) = delete;
-    Held &operator=(const Held &) = delete;
+    Owned(const Owned &) = delete;
+    Owned &operator=(const Owned &) = delete;
 };
 
 Values run_plan(PyObject *executor, Values &&given)
 {
-    const Held held(executor);
+    const Owned held(Py_NewRef(executor));
     Run run(*native_plan(executor));
     run.holds_gil = true;
     try {
@@ -59,6 +59,11 @@ Values run_plan(PyObject *executor, Values &&given)
     Values results;
     results.reserve(run.plan.outputs.size());
     for (const Output &output : run.plan.outputs) {
+        if (output.slot == -2) {
+            const Owned size(PyLong_FromLongLong(run.sized->sizes[PyLong_AsSize_t(output.object)]));
+            results.emplace_back(size.object);
+            continue;
+        }
         const Slot *slot = output.slot >= 0 ? &run.slots[static_cast<size_t>(output.slot)] : nullptr;
         if (slot != nullptr && slot->tensor.defined()) {
             results.emplace_back(slot->tensor);
@@ -84,7 +89,7 @@ PyObject *plain_function(PyObject *callable, std::vector<PyObject *> &arguments)
 PyObject *call_python(PyObject *callable, Values &&given, bool releases)
 {
     std::vector<PyObject *> owned;
-    const Held held(callable);
+    const Owned held(Py_NewRef(callable));
     callable = plain_function(callable, owned);
     for (const Value &value : given) {
         owned.push_back(value.wrap());

@@ -241,7 +241,7 @@ def _draws(node: torch.fx.Node) -> bool:
 
 def _drops_nothing(node: torch.fx.Node, in_training: bool) -> bool:
     """Whether a dropout gives its argument back: the generator stays where it is."""
-    p = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+    p: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
     said = [*node.args[2:3], *(node.kwargs[name] for name in ("training", "train") if name in node.kwargs), in_training]
     return said[0] is False or (type(p) in (int, float) and p == 0)
 

@@ -32,13 +32,14 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
     outputs = {ref.name for ref in refs_in(plan.outputs)} | set(plan.constants)
     kept = outputs | set(plan.inputs)
     last_check = _last_check(plan)
+    first = _leading_sizes(plan) - 1  # inputs tell sizes until then
     dying: dict[int, list[str]] = {}
     for name, final in last_use.items():
         if name not in kept:
             dying.setdefault(final, []).append(name)
     for name in plan.inputs:
         if name in plan.buffers and name not in outputs:
-            final = max(last_use.get(name, -1), last_check if name in refusal_needs else -1)
+            final = max(last_use.get(name, first), first, last_check if name in refusal_needs else first)
             dying.setdefault(final, []).append(name)
     held = _held(plan, kept)
     free: dict[int, list[str]] = {}
@@ -109,6 +110,11 @@ def _last_uses(plan: Plan) -> tuple[dict[str, int], set[str]]:
         if isinstance(step, ExternStep) and step.aliases:
             shared.update(views.base.get(ref.name, ref.name) for ref in refs_in((step.args, step.kwargs)))
     return last, shared
+
+
+def _leading_sizes(plan: Plan) -> int:
+    """How many steps at the plan's start only read sizes: nothing comes between them."""
+    return next((number for number, step in enumerate(plan.steps) if not isinstance(step, SizeStep)), len(plan.steps))
 
 
 def _last_check(plan: Plan) -> int:
