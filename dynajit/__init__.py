@@ -25,12 +25,18 @@ from dynajit.backends.registry import list_backends, lookup_backend, register_ba
 from dynajit.bisection import bisect  # noqa: E402
 from dynajit.capture.stance import run, set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
-from dynajit.interp.marks import allow_in_graph, assume_constant_result, disallow_in_graph  # noqa: E402
+from dynajit.interp.marks import (  # noqa: E402
+    allow_in_graph,
+    assume_constant_result,
+    disallow_in_graph,
+    substitute_in_graph,
+)
 from dynajit.interp.policy import module_policy  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
 from dynajit.runtime.memory import stats as memory_stats  # noqa: E402
+from dynajit.values.builtins.break_errors import error_on_graph_break  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,6 +49,7 @@ __all__ = [
     "counters",
     "disable",
     "disallow_in_graph",
+    "error_on_graph_break",
     "exc",
     "explain",
     "graph_break",
@@ -59,5 +66,6 @@ __all__ = [
     "run",
     "set_logs",
     "set_stance",
+    "substitute_in_graph",
     "testing",
 ]

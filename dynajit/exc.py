@@ -13,21 +13,28 @@ class DynajitError(RuntimeError):
 
 
 class Unsupported(DynajitError):
-    """Under `fullgraph=True` something was met that would break the graph.
+    """Under `fullgraph=True`, or in a block of `error_on_graph_break(True)`, something was met that would break the
+    graph.
 
     `kind` is the break's identifier (see `dynajit/report/breaks.py`), `reason` the sentence about this occurrence,
-    `user_line` the user's source with a caret under the expression, `hint` what to change. Without `fullgraph=True`
-    the same code runs, in several graphs.
+    `user_line` the user's source with a caret under the expression, `hint` what to change. Without them the same
+    code runs, in several graphs.
     """
 
-    def __init__(self, reason: str, *, kind: str = "unsupported", user_line: str = "", hint: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        kind: str = "unsupported",
+        user_line: str = "",
+        hint: str = "",
+        under: str = "fullgraph=True",
+    ) -> None:
         self.kind = kind
         self.reason = reason
         self.user_line = user_line
         self.hint = hint
-        super().__init__(
-            _paragraphs(f"graph break under fullgraph=True: {reason} [{kind}]", user_line, _what_to_do(hint))
-        )
+        super().__init__(_paragraphs(f"graph break under {under}: {reason} [{kind}]", user_line, _what_to_do(hint)))
 
 
 class RecompileForbidden(DynajitError):

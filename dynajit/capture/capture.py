@@ -47,6 +47,7 @@ from dynajit.resume.rerun import Rerun, drawing_again
 from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
+from dynajit.values.builtins.break_errors import are_errors
 from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -333,8 +334,8 @@ class FrameCapture:
         chain = tx.broken_frames or [frame]
         stack = [entry.location() for entry in chain]
         users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
-        if self.session.fullgraph:
-            raise _unsupported(stop.kind, stop, users)
+        if self.session.fullgraph or are_errors():
+            raise _unsupported(stop.kind, stop, users, self.session.fullgraph)
         emission = self._first_possible(tx, frame, chain, stop, users, stack)
         if emission is None and self.record.skipped is None:
             self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"
@@ -663,6 +664,7 @@ def _places(nodes: Sequence[fx.Node]) -> list[FrameLoc]:
     return list(dict.fromkeys(trace[-1] for trace in traces if trace))
 
 
-def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc]) -> Unsupported:
+def _unsupported(kind: BreakKind, stop: GraphBreak, stack: list[FrameLoc], fullgraph: bool = True) -> Unsupported:
     text = "\n".join(location.render() for location in stack)
-    return Unsupported(str(stop), kind=kind.id, user_line=text, hint=kind.hint)
+    under = "fullgraph=True" if fullgraph else "error_on_graph_break(True)"
+    return Unsupported(str(stop), kind=kind.id, user_line=text, hint=kind.hint, under=under)

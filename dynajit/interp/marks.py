@@ -7,6 +7,9 @@ function here, and where it is read in `dynajit/interp/calls.py`.
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +17,7 @@ from dynajit.exc import ConfigError
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import BUILTINS
+from dynajit.values.builtins.registry import BUILTINS, tail_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,6 +71,81 @@ def assume_constant_result(fn: F) -> F:
         raise ConfigError(f"assume_constant_result() needs a function written in Python, not {fn!r}")
     fn._dynajit_constant = True  # type: ignore[attr-defined]
     return fn
+
+
+def substitute_in_graph(original: Callable[..., Any], *, skip_signature_check: bool = False) -> Callable[[F], F]:
+    """Have captured code call another function in the place of `original`, as a decorator of that function.
+
+    For functions written in C, or that capturing can't follow, of which a version in plain Python can be given: it is
+    traced wherever captured code calls `original`. Code that runs eagerly calls `original` itself, so both have to do
+    the same.
+
+    Args:
+        original: the function that is substituted.
+        skip_signature_check: True for an original whose parameters Python can't tell, or names otherwise.
+
+    Returns:
+        A decorator, which returns the substitute as it is.
+
+    Raises:
+        ConfigError: `original` is not a function, the substitute none written in Python, or their parameters differ.
+
+    Example:
+        >>> @dynajit.substitute_in_graph(operator.indexOf)
+        ... def index_of(a, b, /):
+        ...     for position, item in enumerate(a):
+        ...         if item is b or item == b:
+        ...             return position
+        ...     raise ValueError("sequence.index(x): x not in sequence")
+    """
+    _check(original, "substitute_in_graph")
+
+    def register(substitute: F) -> F:
+        if not isinstance(substitute, types.FunctionType):
+            raise ConfigError(f"substitute_in_graph() needs a function written in Python, not {substitute!r}")
+        if not skip_signature_check:
+            _check_parameters(original, substitute)
+        OPAQUE.discard(original)
+        BUILTINS[original] = tail_call(_Substituted(substitute))
+        return substitute
+
+    return register
+
+
+def _check_parameters(original: Callable[..., Any], substitute: Callable[..., Any]) -> None:
+    """Whether both take their arguments alike."""
+    try:
+        wanted = inspect.signature(original)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the parameters of {original!r} are not known ({error}): pass skip_signature_check=True"
+        ) from None
+    given = inspect.signature(substitute)
+    for ours, theirs in itertools.zip_longest(given.parameters.values(), wanted.parameters.values()):
+        if (
+            ours is None
+            or theirs is None
+            or (ours.name, ours.kind, ours.default)
+            != (
+                theirs.name,
+                theirs.kind,
+                theirs.default,
+            )
+        ):
+            raise ConfigError(
+                f"the parameters of {getattr(substitute, '__name__', substitute)}{given} are not those of "
+                f"{getattr(original, '__name__', original)}{wanted}"
+            )
+
+
+class _Substituted:
+    """The model of a function that has a substitute."""
+
+    def __init__(self, substitute: types.FunctionType) -> None:
+        self.substitute = substitute
+
+    def __call__(self, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(self.substitute, args, kwargs, tx.take_direct())
 
 
 class _Disallowed:

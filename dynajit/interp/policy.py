@@ -113,6 +113,7 @@ TRACED_MODULES = (
     "torch.cuda.amp",
     "dynajit.values.polyfills",
     "dynajit.bytecode.landing",
+    "dynajit.values.builtins.break_errors",
     "torch.autograd.graph_disabled",
     # calling a GraphModule
     "torch.fx.graph_module",
