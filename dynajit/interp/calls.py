@@ -197,6 +197,8 @@ class Calls(Tracer):
         """A function behind lru_cache is traced; a second call with the same arguments gives the same object."""
         key = (fn, tuple(arg.hash_key(self) for arg in args), tuple((k, v.hash_key(self)) for k, v in kwargs.items()))
         known = self.cached_calls.get(key)
+        if any("cache_info" in frame.code_object.co_names for frame in self.frames):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a function behind lru_cache whose hits are counted")
         if known is None:
             changed, graph = len(self.journal.dirty), self.graph.mark()
             known = self.call(self.from_real(fn.__wrapped__), args, kwargs)

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import DictKeySource, ItemSource, Source
+from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, identical, is_literal
@@ -188,6 +188,8 @@ class DictVal(Value):
         return found
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if self.kind is not dict and self.source is not None and not hasattr(self.kind, name):
+            tx.guard(AttrSource(self.source, "__dict__"), "DICT_MISSING", name)  # it had no attributes then
         return tx.class_attribute(self, self.kind, name)
 
     # -- writing

@@ -6,6 +6,7 @@ containers have their own rules, user classes are asked for their special method
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import OPERATED, Landing
+from dynajit.bytecode.landing import CALLED, OPERATED
 from dynajit.report import breaks
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.builtins.registry import BUILTINS, tail_call
 from dynajit.values.constant import ConstVal, identical
 from dynajit.values.deque import DequeVal
 from dynajit.values.formatting import format_percent
@@ -27,6 +29,7 @@ from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
+from dynajit.values.polyfills.operators import Way, attempt, remaining
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
@@ -154,8 +157,9 @@ def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
     return isinstance(value, ObjVal) and hasattr(value.cls, f"__{side}{BINARY[symbol][1]}__")
 
 
-def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value) -> Value:
-    """The operator `symbol` by the special methods `name`, of which one operand's class is the user's."""
+def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value, tried: int = 0) -> Value:
+    """The operator `symbol` by the special methods `name`, of which one operand's class is the user's. The first
+    `tried` attempts were made already, and declined."""
     attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
     left_type, right_type = left.py_type(), right.py_type()
     if (
@@ -164,16 +168,21 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
         and getattr(right_type, f"__r{name}__", None) is not getattr(left_type, f"__r{name}__", None)
     ):
         attempts.reverse()
+    if right_type is left_type:
+        del attempts[1:]  # operands of one class are asked once
     if inplace:
         attempts.insert(0, (left, f"__i{name}__", right))
-    for owner, method, other in attempts:
+    shown = f"{symbol}{'=' if inplace else ''}"
+    again = functools.partial(user_binary, symbol=symbol, name=name, inplace=inplace)
+    for number, (owner, method, other) in list(enumerate(attempts, 1))[tried:]:
         if isinstance(owner, ObjVal):
             bound = owner.special(tx, method)
             if bound is None and getattr(owner.cls, method, MISSING) is None:
                 raise tx.raised(TypeError, "'NoneType' object is not callable")
             if bound is None:
                 continue
-            result = tx.call(bound, [other], {}, _unless_declined(bound))
+            following = [(entry is left, how) for entry, how, _ in attempts[number:]]
+            result = _attempt(tx, shown, bound, (left, right), other, following, again, number, tried)
         elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
             continue
         else:
@@ -189,8 +198,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
             return binary(tx, symbol, sequence, tx.call(repeats, [], {}))
     raise tx.raised(
         TypeError,
-        f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
-        f"'{left_type.__name__}' and '{right_type.__name__}'",
+        f"unsupported operand type(s) for {shown}: '{left_type.__name__}' and '{right_type.__name__}'",
     )
 
 
@@ -199,15 +207,30 @@ def _is_another_classes(found: object, kind: type) -> bool:
     return isinstance(found, types.WrapperDescriptorType) and not issubclass(kind, found.__objclass__)
 
 
-def _unless_declined(method: Value) -> Landing | None:
-    """What an operator makes of what the method returns: that is its result, unless it is NotImplemented, which a
-    method that never names that, nor asks another one by name, is taken not to return."""
+def _attempt(
+    tx: Tracer,
+    symbol: str,
+    method: Value,
+    operands: tuple[Value, Value],
+    other: Value,
+    following: list[tuple[bool, str]],
+    again: Callable[..., Value],
+    number: int,
+    tried: int,
+) -> Value:
+    """What a special method gives. It may decline behind a break: what is tried then has a model, `again`."""
     function = getattr(method, "function", None)
-    if not isinstance(function, FunctionVal):
-        return None
-    names = function.code.co_names
-    declines = any(name in ("NotImplemented", "super") or name.startswith("__") for name in names)
-    return None if declines else OPERATED
+    if not isinstance(function, FunctionVal) or any(payload_of(value) is not value for value in operands):
+        return tx.call(method, [other], {})
+    rest = remaining(symbol, tuple(Way(*way) for way in following), number)
+    if rest not in BUILTINS:
+        BUILTINS[rest] = tail_call(functools.partial(_rest, again=again, tried=number))
+    direct = CALLED if tried else OPERATED
+    return tx.run_python(attempt, [method, other, tx.from_real(rest), *operands], direct=direct)
+
+
+def _rest(tx: Tracer, left: Value, right: Value, *, again: Callable[..., Value], tried: int) -> Value:
+    return again(tx, left=left, right=right, tried=tried)
 
 
 def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
@@ -457,12 +480,16 @@ def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: Sequence
     return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
 
 
-def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: str, reflected: str) -> Value:
+def _user_compare(
+    tx: Tracer, symbol: str, left: Value, right: Value, method: str, reflected: str, tried: int = 0
+) -> Value:
+    """The first `tried` attempts were made already, and declined."""
     attempts = [(left, method, right), (right, reflected, left)]
     left_type, right_type = left.py_type(), right.py_type()
     if right_type is not left_type and issubclass(right_type, left_type):
         attempts.reverse()
-    for owner, name, other in attempts:
+    again = functools.partial(_user_compare, symbol=symbol, method=method, reflected=reflected)
+    for number, (owner, name, other) in list(enumerate(attempts, 1))[tried:]:
         found = getattr(owner.py_type(), name, None)
         # object.__ne__ asks the object's own __eq__
         inverted = found is object.__ne__
@@ -471,7 +498,11 @@ def _user_compare(tx: Tracer, symbol: str, left: Value, right: Value, method: st
         if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
             bound = owner.special(tx, name)
             assert bound is not None
-            result = tx.call(bound, [other], {}, None if inverted else _unless_declined(bound))
+            if inverted:
+                result = tx.call(bound, [other], {})
+            else:
+                following = [(entry is left, how) for entry, how, _ in attempts[number:]]
+                result = _attempt(tx, symbol, bound, (left, right), other, following, again, number, tried)
             if not (isinstance(result, ConstVal) and result.value is NotImplemented):
                 return ConstVal(not result.truth(tx)) if inverted else result
         elif isinstance(owner, ObjVal) and (

@@ -231,6 +231,9 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
         tx.guard(source, "TYPE", type(obj))
     if is_namespace(obj):
         return NamespaceVal(type(obj), source, obj)
+    if type(obj) is collections.OrderedDict and vars(obj):
+        # it has attributes, such as what a state_dict says of versions
+        return ObjVal(type(obj), obj, source, DictVal(type(obj), source, obj, raw=True))
     return DictVal(type(obj), source, obj)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import itertools
 import sys
 import types
@@ -581,3 +582,40 @@ def test_messages_do_not_run_the_code_of_members() -> None:
         return member.note
 
     assert same(program, Odd.MEMBER) == 3
+
+
+def test_attributes_of_an_ordered_dict() -> None:
+    def program(made: Any) -> Any:
+        found = getattr(made, "note", "nothing")
+        copied = collections.OrderedDict(made)
+        copied.note = outside("new")  # type: ignore[attr-defined]
+        return found, list(made), copied, copied.note, hasattr(made, "note")  # type: ignore[attr-defined]
+
+    plain, noted = collections.OrderedDict(a=1), collections.OrderedDict(a=1)
+    noted.note = "kept"  # type: ignore[attr-defined]
+    for given in ((plain, noted), (noted, plain)):
+        dynajit.reset()
+        compiled = dynajit.compile(program, backend="eager")
+        assert [compiled(one) for one in given] == [program(one) for one in given]
+
+
+def test_what_a_state_dict_says_of_versions() -> None:
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+
+    def program() -> Any:
+        found: Any = module.state_dict()
+        return list(found), found._metadata
+
+    assert same(program)[1]["0"] == {"version": 2}
+
+
+def test_the_hits_of_a_cache() -> None:
+    def program() -> Any:
+        @functools.lru_cache
+        def cached(number: int) -> int:
+            return number + 1
+
+        found = cached(1) + cached(1) + cached(2)
+        return found, tuple(cached.cache_info())
+
+    assert same(program) == (7, (1, 2, 128, 2))

@@ -471,3 +471,63 @@ def forward_is_a_property(x: Tensor, module: Any) -> Any:
 
 def test_a_module_whose_forward_is_a_property() -> None:
     assert_same(forward_is_a_property, torch.randn(3), Forward())
+
+
+class Declining:
+    """Its operators decline through another function."""
+
+    def __init__(self, data: Tensor) -> None:
+        self.data = data
+
+    def _maybe(self, other: Any) -> Any:
+        self.data = self.data * 2
+        print("asked")
+        return NotImplemented if not isinstance(other, Tensor) else self.data + other
+
+    def __add__(self, other: Any) -> Any:
+        return self._maybe(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.data - 5
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._maybe(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._maybe(other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._maybe(other)
+
+
+class DecliningMore(Declining):
+    def __radd__(self, other: Any) -> Any:
+        return self._maybe(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return "greater"
+
+
+@pytest.mark.parametrize("other", [Declining, DecliningMore, int, Tensor])
+@pytest.mark.parametrize("operator", ["+", "+=", "<", "==", "!="])
+def test_an_operator_that_declines_through_another_function(other: Any, operator: str) -> None:
+    def program(x: Tensor, operator: str) -> Any:
+        left = Declining(x.sin())
+        right = x.cos() if other is Tensor else 3 if other is int else other(x.cos())
+        try:
+            if operator == "+":
+                found = left + right
+            elif operator == "+=":
+                found = left
+                found += right
+            elif operator == "<":
+                found = left < right
+            elif operator == "==":
+                found = left == right
+            else:
+                found = left != right
+        except TypeError as error:
+            found = str(error)
+        return found, left.data, getattr(right, "data", None)
+
+    assert_same(program, torch.randn(3), operator)

@@ -42,7 +42,7 @@ class error_on_graph_break:
     """Make graph breaks errors in a block, as under `fullgraph=True`, or allow them in a block inside of such a one.
 
     A context manager in compiled code or around calls of it, and a decorator of functions. It speaks of what is
-    captured under it: code compiled before keeps its breaks. Under `fullgraph=True` every break is an error in any case.
+    captured under it: code compiled before keeps its breaks. Under `fullgraph=True` every break is an error anyway.
 
     Args:
         error: True raises `Unsupported` at a break, False breaks the graph.
