@@ -66,11 +66,15 @@ def own_names(code: Code) -> tuple[str, ...]:
         innermost.update(((i, code.instrs[clear].arg), clear) for i in extent)
     renamed = []
     for instr in code.instrs:
-        around = innermost.get((instr.index, instr.arg)) if instr.op in LOCAL_OPS and instr.arg in both else None
+        named = instr.op in LOCAL_OPS or instr.op == "LOAD_CLOSURE"
+        around = innermost.get((instr.index, instr.arg)) if named and instr.arg in both else None
         if around is not None and code.instrs[around + 1].op != "MAKE_CELL":
             renamed.append(instr)
     for instr in renamed:
         instr.arg = f".{instr.arg}"
+        if instr.op == "LOAD_CLOSURE":
+            # 3.13 has one opcode for a cell and a local in its place; what no function captures is the local
+            instr.op = "LOAD_FAST"
     return tuple(dict.fromkeys(instr.arg for instr in renamed))
 
 
