@@ -108,9 +108,20 @@ Values call_off(PyObject *graph, Values &&given, bool releases)
     return dynajit::call_graph(graph, std::move(given), releases);
 }
 
+/* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
+using UsedUp = std::shared_ptr<std::vector<int>>;
+
+/* What has to be known of a result to make zeros in the place of its gradient. */
+struct ResultShape {
+    std::vector<int64_t> sizes;
+    at::TensorOptions options;
+};
+
+/* Autograd's node of some of a graph's results, of all of them mostly; see `groups_of`. */
 class Backward : public torch::autograd::Node {
 public:
-    Backward(TrainingCall *call, torch::autograd::edge_list &&edges) : Node(std::move(edges)), call_(call)
+    Backward(TrainingCall *call, torch::autograd::edge_list &&edges, std::vector<size_t> &&mine, const UsedUp &used_up)
+        : Node(std::move(edges)), call_(call), mine_(std::move(mine)), used_up_(used_up)
     {
         Py_INCREF(reinterpret_cast<PyObject *>(call));
     }
@@ -136,12 +147,12 @@ public:
     {
         if (!call_->uses_up->empty()) {
             use_up();
-            if (std::find(used_up_.begin(), used_up_.end(), false) != used_up_.end()) {
+            if (std::find(used_up_->begin(), used_up_->end(), -1) != used_up_->end()) {
                 return; /* another backward pass may start from the other results */
             }
         }
         else if (!saved_.empty() || !kept_.empty()) { /* eager's nodes that keep nothing run again */
-            used_up_.assign(call_->layouts->size(), true);
+            used_up_->assign(call_->layouts->size(), torch::autograd::get_current_graph_task_id());
         }
         saved_.clear();
         kept_.clear();
@@ -161,19 +172,23 @@ public:
     }
 
     /* What backward needs, from the forward's results behind those returned. */
-    void save(Values &&items, size_t first)
+    void save(Values &items, size_t first, const std::vector<Node *> &siblings)
     {
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
         const size_t n_saved = static_cast<size_t>(call_->n_saved), n_checked = static_cast<size_t>(call_->n_checked);
         for (size_t i = 0; i < n_saved; i++) {
             /* an operator may leave out a result that its backward does not need here */
-            at::Tensor tensor = std::move(items[first + i].tensor);
+            at::Tensor tensor = siblings.empty() ? std::move(items[first + i].tensor) : items[first + i].tensor;
             if (!tensor.defined()) {
                 order_.push_back(false);
                 kept_.emplace_back();
                 continue;
             }
             const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
+            if (!is_output && tensor.requires_grad()
+                && std::find(siblings.begin(), siblings.end(), tensor.grad_fn().get()) != siblings.end()) {
+                tensor = tensor.detach(); /* two nodes that keep each other's results would keep each other alive */
+            }
             if (i < n_checked || packed || tensor.requires_grad()) {
                 order_.push_back(true);
                 saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
@@ -188,10 +203,19 @@ public:
         }
     }
 
-    variable_list apply(variable_list &&gradients) override
+    void keep_shapes(const std::vector<ResultShape> &shapes)
+    {
+        shapes_ = shapes;
+    }
+
+    variable_list apply(variable_list &&given) override
     {
         pybind11::gil_scoped_acquire gil;
         const bool create_graph = at::GradMode::is_enabled();
+        variable_list gradients(call_->layouts->size());
+        for (size_t i = 0; i < mine_.size() && i < given.size(); i++) {
+            gradients[mine_[i]] = std::move(given[i]);
+        }
         start_from(gradients);
         if (create_graph && inputs_are_unchanged()) {
             variable_list found;
@@ -221,10 +245,11 @@ private:
     void start_from(const variable_list &gradients)
     {
         started_from_.assign(gradients.size(), false);
-        used_up_.resize(gradients.size(), false);
+        used_up_->resize(gradients.size(), -1);
+        const int pass = torch::autograd::get_current_graph_task_id();
         for (size_t i = 0; i < gradients.size(); i++) {
             started_from_[i] = gradients[i].defined();
-            if (started_from_[i] && used_up_[i]) {
+            if (started_from_[i] && (*used_up_)[i] != -1 && (mine_.size() == gradients.size() || (*used_up_)[i] != pass)) {
                 throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
             }
         }
@@ -232,10 +257,13 @@ private:
 
     void use_up()
     {
-        used_up_.resize(call_->uses_up->size(), false);
+        used_up_->resize(call_->uses_up->size(), -1);
+        const int pass = torch::autograd::get_current_graph_task_id();
         for (size_t i = 0; i < started_from_.size(); i++) {
-            for (size_t j = 0; started_from_[i] && j < used_up_.size(); j++) {
-                used_up_[j] = used_up_[j] || (*call_->uses_up)[i][j];
+            for (size_t j = 0; started_from_[i] && j < used_up_->size(); j++) {
+                if ((*used_up_)[j] == -1 && (*call_->uses_up)[i][j]) {
+                    (*used_up_)[j] = pass;
+                }
             }
         }
     }
@@ -381,10 +409,20 @@ private:
         return arguments;
     }
 
+    at::Tensor zeros_for(uint32_t number)
+    {
+        const auto found = std::find(mine_.begin(), mine_.end(), static_cast<size_t>(number));
+        if (found != mine_.end()) {
+            return input_metadata(static_cast<uint32_t>(found - mine_.begin())).zeros_like();
+        }
+        const ResultShape &shape = shapes_.at(number);
+        return at::zeros(shape.sizes, shape.options);
+    }
+
     /* A gradient with the strides that the backward graph was compiled for. */
     at::Tensor laid_out(const at::Tensor &given, uint32_t number)
     {
-        at::Tensor gradient = given.defined() ? given : input_metadata(number).zeros_like();
+        at::Tensor gradient = given.defined() ? given : zeros_for(number);
         const c10::DispatchKeySet keys = gradient.key_set();
         if (keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::Batched)
             || keys.has(c10::DispatchKey::Python)) {
@@ -451,7 +489,9 @@ private:
 
     TrainingCall *call_; /* owned */
     Flags started_from_; /* of each gradient that backward takes: whether the last pass had it */
-    Flags used_up_;
+    std::vector<size_t> mine_; /* numbers of this node's results among those with a history */
+    UsedUp used_up_; /* shared by the nodes of one call */
+    std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
     std::vector<SavedVariable> saved_;
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
@@ -481,15 +521,93 @@ bool any_requires_grad(PyObject *const *args, Py_ssize_t n_args)
     });
 }
 
-torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *args)
+/* Edges to the inputs behind the results `mine`; to all if nothing is known of that, or if these are all results. */
+torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *args, const std::vector<size_t> &mine)
 {
     torch::autograd::edge_list edges;
-    for (Py_ssize_t place : *self->wanted) {
-        const at::Tensor &tensor = THPVariable_Unpack(args[place]);
-        edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+    const bool all = self->reaches->empty() || mine.size() == self->reaches->size();
+    for (size_t i = 0; i < self->wanted->size(); i++) {
+        const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
+        const bool behind = all || std::any_of(mine.begin(), mine.end(), [&](size_t number) {
+            return (*self->reaches)[number][i];
+        });
+        const bool wanted = behind && tensor.requires_grad();
+        edges.push_back(wanted ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
     }
     return edges;
 }
+
+/* The results with a history, by number, in groups of which each gets a node of autograd's: those behind which are the
+ * same of the inputs that have a history themselves. A backward pass goes on to all that is behind a node, without a
+ * gradient if there is none, and uses up what is saved there. */
+std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *const *args)
+{
+    const size_t count = self->layouts->size();
+    std::vector<std::vector<size_t>> groups;
+    std::vector<std::vector<bool>> keys;
+    for (size_t number = 0; number < count; number++) {
+        std::vector<bool> key;
+        for (size_t i = 0; i < self->wanted->size() && !self->reaches->empty(); i++) {
+            const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
+            key.push_back(tensor.requires_grad() && tensor.grad_fn() && (*self->reaches)[number][i]);
+        }
+        const size_t place = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
+        if (place == keys.size()) {
+            keys.push_back(std::move(key));
+            groups.emplace_back();
+        }
+        groups[place].push_back(number);
+    }
+    return groups;
+}
+
+/* The nodes of one call, not yet with what they need. */
+class Nodes {
+public:
+    Nodes(TrainingCall *self, PyObject *const *args) : self_(self), of_(self->layouts->size())
+    {
+        const UsedUp used_up = std::make_shared<std::vector<int>>();
+        for (std::vector<size_t> &group : groups_of(self, args)) {
+            for (size_t number : group) {
+                of_[number] = nodes_.size();
+            }
+            torch::autograd::edge_list edges = edges_to(self, args, group);
+            Backward *made = new Backward(self, std::move(edges), std::move(group), used_up);
+            backwards_.push_back(made);
+            nodes_.push_back(owned(made));
+        }
+    }
+
+    void set_history(const at::Tensor &result, size_t number)
+    {
+        torch::autograd::set_history(result, nodes_[of_[number]]);
+        shapes_.push_back({result.sizes().vec(), result.options()});
+    }
+
+    void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args)
+    {
+        std::vector<torch::autograd::Node *> siblings;
+        if (backwards_.size() > 1) {
+            siblings.assign(backwards_.begin(), backwards_.end());
+        }
+        for (Backward *backward : backwards_) {
+            backward->save(items, first, siblings);
+            if (!siblings.empty()) {
+                backward->keep_shapes(shapes_);
+            }
+            if (self_->again != nullptr) {
+                backward->keep_inputs(args, n_args);
+            }
+        }
+    }
+
+private:
+    TrainingCall *self_;
+    std::vector<size_t> of_; /* of each result with a history: its node */
+    std::vector<Backward *> backwards_;
+    std::vector<NodePointer> nodes_;
+    std::vector<ResultShape> shapes_;
+};
 
 /* The first of the results, with their place in autograd's graph. */
 PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, Values &&items)
@@ -499,25 +617,26 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
         PyErr_SetString(PyExc_RuntimeError, "the forward graph returns less than it was said to");
         return nullptr;
     }
-    const bool any = at::GradMode::is_enabled() && any_requires_grad(args, n_args);
-    Backward *backward = any ? new Backward(self, edges_to(self, args)) : nullptr;
-    NodePointer node = any ? owned(backward) : NodePointer();
+    std::optional<Nodes> nodes;
+    if (at::GradMode::is_enabled() && any_requires_grad(args, n_args)) {
+        nodes.emplace(self, args);
+    }
+    size_t number = 0;
     PyObject *returns = PyTuple_New(static_cast<Py_ssize_t>(n_returns));
     for (size_t i = 0; returns != nullptr && i < n_returns; i++) {
-        if (any && items[i].tensor.defined()) {
+        const bool differentiable = (*self->differentiable)[i];
+        if (nodes && items[i].tensor.defined()) {
             /* of one with a history, too: it would be found to require gradients */
             items[i].tensor = without_view(items[i].tensor);
-            if ((*self->differentiable)[i]) {
-                torch::autograd::set_history(items[i].tensor, node);
+            if (differentiable) {
+                nodes->set_history(items[i].tensor, number);
             }
         }
+        number += differentiable;
         PyTuple_SET_ITEM(returns, static_cast<Py_ssize_t>(i), items[i].wrap());
     }
-    if (any && returns != nullptr) {
-        backward->save(std::move(items), n_returns);
-        if (self->again != nullptr) {
-            backward->keep_inputs(args, n_args);
-        }
+    if (nodes && returns != nullptr) {
+        nodes->save(std::move(items), n_returns, args, n_args);
     }
     return returns;
 }
