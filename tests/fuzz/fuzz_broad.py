@@ -44,7 +44,8 @@ INT = """
 NET.calls % 7|len(list(NET.parameters()))|POINT.y|len(POINT.tags) % 5|Pair(1, <int>).second|sum(Pair(<int>, 3)) % 5
 int(np.int64(<int>) * 2) % 7|int(np.array([1, <int>]).max())|len(NET.log) % 5|NET.training + 1
 collections.Counter([<int>, 2, 2])[2]|len({*range(<int> % 4)} ^ {1, 2})|operator.index(<int>)
-functools.reduce(operator.add, [<int>, 1, 2], 0)|len(format(<int>, '03d')) + len('{!r:>5}'.format(flag))|divmod(<int>, 4)[0]
+functools.reduce(operator.add, [<int>, 1, 2], 0)
+len(format(<int>, '03d')) + len('{!r:>5}'.format(flag))|divmod(<int>, 4)[0]
 """
 
 SIMPLE = """
