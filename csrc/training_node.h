@@ -1,0 +1,504 @@
+/* Autograd's node of a compiled training graph: what its backward needs, and which results it is the node of.
+ *
+ * In: the compiled backward graph, what forward saved, gradients of results. Out: gradients of inputs. Of
+ * `training_call.cpp`, which makes the nodes, and includes this alone. */
+#ifndef DYNAJIT_TRAINING_NODE_H
+#define DYNAJIT_TRAINING_NODE_H
+
+#include "dynajit.h"
+#include "graph_values.h"
+#include "plan_executor.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <structmember.h>
+
+#include <ATen/ATen.h>
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace {
+
+using dynajit::Value;
+using dynajit::Values;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+struct Layout {
+    bool contiguous;               /* else these strides */
+    std::vector<int64_t> strides;
+};
+
+using Flags = std::vector<bool>;
+
+struct TrainingCall {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
+    PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
+    PyObject *partial;  /* a mapping: which gradients there are, as bytes -> backward that takes only those; NULL: zeros */
+    PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
+    Py_ssize_t n_saved;   /* tensors */
+    Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
+    std::vector<bool> *differentiable; /* of each return */
+    std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
+    std::vector<Layout> *layouts;      /* of the gradients that backward takes */
+    std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
+    std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
+};
+
+/* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename N, typename Pointer = NodePointer> Pointer owned(N *node)
+{
+    if constexpr (requires { deleteNode(node); }) {
+        return Pointer(node, [](auto *dying) { deleteNode(dying); });
+    }
+    else {
+        return Pointer::unsafe_steal_from_new(node);
+    }
+}
+
+template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node)
+{
+    if constexpr (requires { node->getptr(); }) {
+        return node->getptr();
+    }
+    else {
+        return Pointer::reclaim_copy(node);
+    }
+}
+
+/* An exception that Python has raised, thrown. */
+[[noreturn]] void throw_python()
+{
+    python_error error;
+    error.persist();
+    throw std::move(error);
+}
+
+/* Calls a compiled graph, which is none of the user's code. */
+Values call_off(PyObject *graph, Values &&given, bool releases)
+{
+    struct Region {
+        HookRegion region;
+        Region()
+        {
+            dj_hook_enter_off(&region);
+        }
+        ~Region()
+        {
+            dj_hook_leave(&region);
+        }
+    } region;
+    return dynajit::call_graph(graph, std::move(given), releases);
+}
+
+/* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
+using UsedUp = std::shared_ptr<std::vector<int>>;
+
+/* What has to be known of a result to make zeros in the place of its gradient. */
+struct ResultShape {
+    std::vector<int64_t> sizes;
+    at::TensorOptions options;
+};
+
+/* Autograd's node of some of a graph's results, of all of them mostly; see `groups_of`. */
+class Backward : public torch::autograd::Node {
+public:
+    Backward(TrainingCall *call, torch::autograd::edge_list &&edges, std::vector<size_t> &&mine, const UsedUp &used_up)
+        : Node(std::move(edges)), call_(call), mine_(std::move(mine)), used_up_(used_up)
+    {
+        Py_INCREF(reinterpret_cast<PyObject *>(call));
+    }
+
+    ~Backward() override
+    {
+        if (Py_IsInitialized()) {
+            pybind11::gil_scoped_acquire gil;
+            release_objects();
+            Py_DECREF(reinterpret_cast<PyObject *>(call_));
+        }
+    }
+
+    Backward(const Backward &) = delete;
+    Backward &operator=(const Backward &) = delete;
+
+    std::string name() const override
+    {
+        return "DynajitBackward";
+    }
+
+    void release_variables() override
+    {
+        if (!call_->uses_up->empty()) {
+            use_up();
+            if (std::find(used_up_->begin(), used_up_->end(), -1) != used_up_->end()) {
+                return; /* another backward pass may start from the other results */
+            }
+        }
+        else if (!saved_.empty() || !kept_.empty()) { /* eager's nodes that keep nothing run again */
+            used_up_->assign(call_->layouts->size(), torch::autograd::get_current_graph_task_id());
+        }
+        saved_.clear();
+        kept_.clear();
+        if (Py_IsInitialized()) {
+            pybind11::gil_scoped_acquire gil;
+            release_objects();
+        }
+    }
+
+    /* The graph's inputs, for a backward pass that is to be differentiated. */
+    void keep_inputs(PyObject *const *args, Py_ssize_t count)
+    {
+        for (Py_ssize_t i = 0; i < count; i++) {
+            inputs_.push_back(Py_NewRef(args[i]));
+            versions_.push_back(version_of(args[i]));
+        }
+    }
+
+    /* What backward needs, from the forward's results behind those returned. */
+    void save(Values &items, size_t first, const std::vector<Node *> &siblings)
+    {
+        const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
+        const size_t n_saved = static_cast<size_t>(call_->n_saved), n_checked = static_cast<size_t>(call_->n_checked);
+        for (size_t i = 0; i < n_saved; i++) {
+            /* an operator may leave out a result that its backward does not need here */
+            at::Tensor tensor = siblings.empty() ? std::move(items[first + i].tensor) : items[first + i].tensor;
+            if (!tensor.defined()) {
+                order_.push_back(false);
+                kept_.emplace_back();
+                continue;
+            }
+            const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
+            if (!is_output && tensor.requires_grad()
+                && std::find(siblings.begin(), siblings.end(), tensor.grad_fn().get()) != siblings.end()) {
+                tensor = tensor.detach(); /* two nodes that keep each other's results would keep each other alive */
+            }
+            if (i < n_checked || packed || tensor.requires_grad()) {
+                order_.push_back(true);
+                saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
+            }
+            else {
+                order_.push_back(false);
+                kept_.push_back(std::move(tensor));
+            }
+        }
+        for (size_t i = first + n_saved; i < items.size(); i++) {
+            numbers_.push_back(items[i].wrap());
+        }
+    }
+
+    void keep_shapes(const std::vector<ResultShape> &shapes)
+    {
+        shapes_ = shapes;
+    }
+
+    variable_list apply(variable_list &&given) override
+    {
+        pybind11::gil_scoped_acquire gil;
+        const bool create_graph = at::GradMode::is_enabled();
+        variable_list gradients(call_->layouts->size());
+        for (size_t i = 0; i < mine_.size() && i < given.size(); i++) {
+            gradients[mine_[i]] = std::move(given[i]);
+        }
+        start_from(gradients);
+        if (create_graph && inputs_are_unchanged()) {
+            variable_list found;
+            if (differentiate_again(gradients, found)) {
+                return found;
+            }
+        }
+        at::NoGradGuard no_grad;
+        HookRegion region;
+        dj_hook_enter_off(&region);
+        PyObject *backward = compiled_backward();
+        dj_hook_leave(&region);
+        if (backward == nullptr) {
+            throw_python();
+        }
+        Values arguments = push(gradients, backward != call_->backward);
+        gradients.clear();
+        if (!torch::autograd::get_current_graph_task_keep_graph()) {
+            release_variables(); /* the engine would do so when all is computed: now the plan drops them one by one */
+        }
+        variable_list found = take(call_off(backward, std::move(arguments), true));
+        return create_graph ? undifferentiable(std::move(found)) : found;
+    }
+
+private:
+    /* Note which results this backward pass starts from. */
+    void start_from(const variable_list &gradients)
+    {
+        started_from_.assign(gradients.size(), false);
+        used_up_->resize(gradients.size(), -1);
+        const int pass = torch::autograd::get_current_graph_task_id();
+        for (size_t i = 0; i < gradients.size(); i++) {
+            started_from_[i] = gradients[i].defined();
+            if (started_from_[i] && (*used_up_)[i] != -1 && (mine_.size() == gradients.size() || (*used_up_)[i] != pass)) {
+                throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+            }
+        }
+    }
+
+    void use_up()
+    {
+        used_up_->resize(call_->uses_up->size(), -1);
+        const int pass = torch::autograd::get_current_graph_task_id();
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            for (size_t j = 0; started_from_[i] && j < used_up_->size(); j++) {
+                if ((*used_up_)[j] == -1 && (*call_->uses_up)[i][j]) {
+                    (*used_up_)[j] = pass;
+                }
+            }
+        }
+    }
+
+    /* The backward graph for the gradients that there are; borrowed from the call or its mapping. */
+    PyObject *compiled_backward()
+    {
+        if (call_->partial == nullptr) {
+            return call_->backward;
+        }
+        PyObject *key = started_from_as_bytes();
+        PyObject *found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
+        Py_XDECREF(key);
+        Py_XDECREF(found); /* the mapping holds it */
+        return found == Py_None ? call_->backward : found;
+    }
+
+    PyObject *started_from_as_bytes() const
+    {
+        const std::string bytes(started_from_.begin(), started_from_.end());
+        return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    }
+
+    /* What was saved as argument `place` of the backward graph; it may have been written since if the graph of these
+     * gradients makes no use of it. */
+    at::Tensor unpacked(const SavedVariable &saved, Py_ssize_t place, bool is_partial)
+    {
+        try {
+            return saved.unpack(another_to(this));
+        }
+        catch (const std::exception &) {
+            if (!is_partial || is_needed(place)) {
+                throw;
+            }
+            return at::empty({0});
+        }
+    }
+
+    bool is_needed(Py_ssize_t place) const
+    {
+        PyObject *key = started_from_as_bytes();
+        PyObject *answer = key != nullptr ? PyObject_CallMethod(call_->partial, "needs", "On", key, place) : nullptr;
+        Py_XDECREF(key);
+        const int needed = answer != nullptr ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (needed < 0) {
+            throw_python();
+        }
+        return needed == 1;
+    }
+
+    void release_objects()
+    {
+        for (std::vector<PyObject *> *objects : {&numbers_, &inputs_}) {
+            std::vector<PyObject *> dying;
+            dying.swap(*objects); /* what dies may run Python */
+            for (PyObject *object : dying) {
+                Py_DECREF(object);
+            }
+        }
+    }
+
+    static int64_t version_of(PyObject *object)
+    {
+        if (!THPVariable_Check(object)) {
+            return 0;
+        }
+        const at::Tensor &tensor = THPVariable_Unpack(object);
+        return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+    }
+
+    bool inputs_are_unchanged() const
+    {
+        for (size_t i = 0; i < inputs_.size(); i++) {
+            if (version_of(inputs_[i]) != versions_[i]) {
+                return false;
+            }
+        }
+        return !inputs_.empty();
+    }
+
+    /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */
+    bool differentiate_again(const variable_list &gradients, variable_list &found)
+    {
+        PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(inputs_.size()));
+        PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
+        for (size_t i = 0; inputs != nullptr && i < inputs_.size(); i++) {
+            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), Py_NewRef(inputs_[i]));
+        }
+        for (size_t i = 0; given != nullptr && i < gradients.size(); i++) {
+            PyObject *gradient = gradients[i].defined() ? THPVariable_Wrap(gradients[i]) : Py_NewRef(Py_None);
+            PyTuple_SET_ITEM(given, static_cast<Py_ssize_t>(i), gradient);
+        }
+        PyObject *result = nullptr;
+        if (inputs != nullptr && given != nullptr) {
+            at::AutoGradMode grad(true);
+            HookRegion region;
+            dj_hook_enter_off(&region);
+            PyObject *arguments[] = {inputs, given};
+            result = PyObject_Vectorcall(call_->again, arguments, 2, nullptr);
+            dj_hook_leave(&region);
+        }
+        Py_XDECREF(inputs);
+        Py_XDECREF(given);
+        if (result == nullptr) {
+            throw_python();
+        }
+        const bool differentiated = result != Py_None;
+        PyObject *items = differentiated ? PySequence_Fast(result, "gradients are a sequence") : nullptr;
+        Py_DECREF(result);
+        if (differentiated) {
+            if (items == nullptr) {
+                throw_python();
+            }
+            Values values;
+            for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
+                values.emplace_back(PySequence_Fast_GET_ITEM(items, i));
+            }
+            Py_DECREF(items);
+            found = take(std::move(values));
+        }
+        return differentiated;
+    }
+
+    Values push(const variable_list &gradients, bool only_defined)
+    {
+        Values arguments;
+        arguments.reserve(numbers_.size() + order_.size() + gradients.size());
+        for (PyObject *number : numbers_) {
+            arguments.emplace_back(number);
+        }
+        auto saved = saved_.begin();
+        auto kept = kept_.begin();
+        for (bool is_packed : order_) {
+            const Py_ssize_t place = static_cast<Py_ssize_t>(arguments.size());
+            arguments.emplace_back(is_packed ? unpacked(*saved++, place, only_defined) : *kept++);
+        }
+        for (size_t i = 0; i < gradients.size(); i++) {
+            if (!only_defined || gradients[i].defined()) {
+                arguments.emplace_back(laid_out(gradients[i], static_cast<uint32_t>(i)));
+            }
+        }
+        return arguments;
+    }
+
+    at::Tensor zeros_for(uint32_t number)
+    {
+        const auto found = std::find(mine_.begin(), mine_.end(), static_cast<size_t>(number));
+        if (found != mine_.end()) {
+            return input_metadata(static_cast<uint32_t>(found - mine_.begin())).zeros_like();
+        }
+        const ResultShape &shape = shapes_.at(number);
+        return at::zeros(shape.sizes, shape.options);
+    }
+
+    /* A gradient with the strides that the backward graph was compiled for. */
+    at::Tensor laid_out(const at::Tensor &given, uint32_t number)
+    {
+        at::Tensor gradient = given.defined() ? given : zeros_for(number);
+        const c10::DispatchKeySet keys = gradient.key_set();
+        if (keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::Batched)
+            || keys.has(c10::DispatchKey::Python)) {
+            throw std::runtime_error("a compiled backward graph takes plain tensors: no gradients inside of vmap, and "
+                                     "none of a tensor subclass");
+        }
+        if (gradient.layout() != at::kStrided) {
+            gradient = gradient.to_dense();
+        }
+        gradient = gradient.resolve_conj().resolve_neg();
+        const Layout &layout = (*call_->layouts)[number];
+        if (layout.contiguous) {
+            return gradient.contiguous();
+        }
+        bool same = true;
+        for (int64_t i = 0; i < gradient.dim(); i++) {
+            same = same && (gradient.size(i) == 1 || gradient.stride(i) == layout.strides[static_cast<size_t>(i)]);
+        }
+        return same ? gradient : at::empty_strided(gradient.sizes(), layout.strides, gradient.options()).copy_(gradient);
+    }
+
+    variable_list take(Values &&results)
+    {
+        variable_list found;
+        found.reserve(call_->wanted->size());
+        for (size_t i = 0; i < call_->wanted->size(); i++) {
+            const size_t place = static_cast<size_t>((*call_->wanted)[i]);
+            const bool has_one = place < results.size() && is_reached(i);
+            found.push_back(has_one ? std::move(results[place].tensor) : at::Tensor());
+        }
+        results.clear();
+        return found;
+    }
+
+    /* Whether one of the inputs in `wanted` is behind a result that this backward pass starts from. */
+    bool is_reached(size_t input) const
+    {
+        if (call_->reaches->empty()) {
+            return true;
+        }
+        for (size_t i = 0; i < started_from_.size(); i++) {
+            if (started_from_[i] && (*call_->reaches)[i][input]) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /* With create_graph, gradients that say so when they are differentiated again. */
+    static variable_list undifferentiable(variable_list &&found)
+    {
+        at::AutoGradMode grad(true);
+        for (at::Tensor &gradient : found) {
+            if (gradient.defined()) {
+                gradient = gradient.detach().requires_grad_();
+            }
+        }
+        auto error = std::make_shared<torch::autograd::DelayedError>(
+            "a compiled backward graph can't be differentiated again (double backward): run the model with dynajit "
+            "disabled for that",
+            static_cast<int64_t>(found.size()));
+        return (*error)(std::move(found));
+    }
+
+    TrainingCall *call_; /* owned */
+    Flags started_from_; /* of each gradient that backward takes: whether the last pass had it */
+    std::vector<size_t> mine_; /* numbers of this node's results among those with a history */
+    UsedUp used_up_; /* shared by the nodes of one call */
+    std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
+    std::vector<SavedVariable> saved_;
+    variable_list kept_;
+    std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
+    std::vector<PyObject *> numbers_;
+    std::vector<PyObject *> inputs_;
+    std::vector<int64_t> versions_; /* of the inputs, when the graph had run */
+};
+
+} // namespace
+
+#endif
