@@ -97,7 +97,7 @@ def test_interrupts_leave_nothing_behind(backend: str, tmp_path: Any) -> None:
 
 def test_an_interrupt_while_the_c_compiler_runs(tmp_path: Any) -> None:
     slow = tmp_path / "cc"
-    slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 3;; esac\nexec cc "$@"\n')
+    slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 30;; esac\nexec cc "$@"\n')
     slow.chmod(0o755)
     x = torch.rand(16)
     with dynajit.config.patch(cache_dir=str(tmp_path / "cache"), compiler=str(slow)):
@@ -106,7 +106,7 @@ def test_an_interrupt_while_the_c_compiler_runs(tmp_path: Any) -> None:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.5):
             compiled(x)
         waited = time.perf_counter() - started
-    assert waited < 3, "the compiler was waited for"
+    assert waited < 20, "the compiler was waited for"
     assert torch.allclose(compiled(x), (x * 3).cos() + 1)
 
 
