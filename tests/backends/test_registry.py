@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,9 +13,14 @@ from dynajit.exc import ConfigError
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_tags", dict(registry._tags))
+def _forget() -> Iterator[None]:
+    registered, tags = dict(registry._registered), dict(registry._tags)
+    yield
+    for name in set(registry._registered) - set(registry._BUILTIN):  # a module registers what is built in only once
+        del registry._registered[name]
+    registry._registered.update(registered)
+    registry._tags.clear()
+    registry._tags.update(tags)
 
 
 def test_built_in_backends_are_listed_and_found() -> None:
