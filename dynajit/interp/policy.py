@@ -222,17 +222,22 @@ def undisabled(function: types.FunctionType) -> types.FunctionType | None:
         # it numbers modules for torch.compile, which does not see those made while tracing
         parts = [cell.cell_contents for cell in function.__closure__ or ()]
         return next((part for part in parts if isinstance(part, types.FunctionType)), None)
-    elif where in ("dataclasses", "reprlib") and "recursive_repr.<locals>" in function.__qualname__ + str(
-        getattr(function.__code__, "co_qualname", "")
-    ):
-        # keeps a set of what is being printed; one that prints itself is traced too deep and breaks
-        names = function.__code__.co_freevars
-        if "user_function" in names:
-            inner = (function.__closure__ or ())[names.index("user_function")].cell_contents
-            return inner if isinstance(inner, types.FunctionType) else None
     if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
         return original
     return None
+
+
+def recursive_text(function: types.FunctionType) -> types.FunctionType | None:
+    """What `reprlib.recursive_repr` wraps, and dataclasses' own form of it: the wrapper keeps a set of what is being
+    printed. One that prints itself is traced too deep and breaks."""
+    if function.__globals__.get("__name__") not in ("dataclasses", "reprlib"):
+        return None
+    qualname = function.__qualname__ + str(getattr(function.__code__, "co_qualname", ""))
+    names = function.__code__.co_freevars
+    if "recursive_repr.<locals>" not in qualname or "user_function" not in names:
+        return None
+    inner = (function.__closure__ or ())[names.index("user_function")].cell_contents
+    return inner if isinstance(inner, types.FunctionType) else None
 
 
 def named_model(function: types.FunctionType) -> Callable[..., Value] | None:

@@ -71,9 +71,9 @@ class InstanceDict(AttributeDict):
         tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)
 
     def entry_source(self, name: str) -> Source:
-        """Generated code must not run a user's `__getattribute__`."""
+        """Generated code must not run a user's `__getattribute__`, or a descriptor that the entry hides behind."""
         assert self.owner_source is not None
-        if self.own_reading:
+        if self.own_reading or is_data_descriptor(lookup_type(self.owner.cls, name)[0]):
             return ItemSource(InstanceAttrSource(self.owner_source, "__dict__"), name)
         return InstanceAttrSource(self.owner_source, name)
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -314,3 +316,30 @@ def test_a_property_of_a_module() -> None:
     assert_same(ReadingModule(), torch.randn(3), "action", graphs=2, breaks=1)
     assert_same(ReadingModule(), torch.randn(3), "broken")
     assert_same(ReadingModule(), torch.randn(3), "absent", breaks=0)
+
+
+class Ring:
+    """It is among what it prints, as a value and through a break."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = [self, 1]
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        return f"Ring({self.items!r})"
+
+
+@dataclasses.dataclass
+class Record:
+    number: int
+    parts: list[Any]
+
+
+def test_objects_that_print_themselves() -> None:
+    def program(ring: Ring, record: Record, x: Tensor) -> Any:
+        y = x * 2
+        return y, repr(ring), f"{record}", str([ring])
+
+    record = Record(3, [])
+    record.parts.append(record)
+    assert_same(program, Ring(), record, torch.ones(3))
