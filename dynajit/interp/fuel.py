@@ -3,7 +3,8 @@
 In:  `with limited(instructions) as fuel:` around a call of a compiled function. Out: the first so many instructions
 that this thread traces are traced as always; the next one breaks the graph, and what comes after it runs eagerly.
 `fuel.used` counts, `fuel.stopped_at` tells the instruction that was not traced any more and the user's lines that led
-to it.
+to it. Counted are the instructions at which programs break too; the others only move values about in the frame, and
+code that goes on in the middle of these does not exist.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from dynajit.bytecode import Instr
-from dynajit.interp.dispatch import HANDLERS, SIMPLE, Handler
+from dynajit.interp.dispatch import HANDLERS, Handler
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values.base import GraphBreak
 
+_COUNTED = frozenset(
+    {
+        *("CALL", "CALL_FUNCTION_EX", "CALL_KW", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"),
+        *("BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR", "DELETE_ATTR"),
+        *("UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_NOT", "COMPARE_OP", "CONTAINS_OP", "GET_ITER", "FOR_ITER"),
+    }
+)
 _local = threading.local()
 
 
@@ -31,7 +39,7 @@ class Fuel:
         self.used = 0
         self.stopped_at: tuple[str, list[FrameLoc]] | None = None
         self._limit = limit
-        self.handlers = {op: handler if op in SIMPLE else self._counted(handler) for op, handler in HANDLERS.items()}
+        self.handlers = {op: self._counted(step) if op in _COUNTED else step for op, step in HANDLERS.items()}
 
     @property
     def empty(self) -> bool:

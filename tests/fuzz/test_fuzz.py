@@ -14,8 +14,12 @@ from fuzz_world import Call, random_calls
 KNOWN: dict[tuple[str, int], str] = {}
 
 
+OF_EAGER = [range(first, first + 10) for first in (*range(0, 60, 10), BROAD)]
+OF_CODEGEN = [range(12), range(BROAD, BROAD + 6)]
+
+
 @pytest.mark.parametrize(
-    "backend, seeds", [("eager", range(first, first + 10)) for first in range(0, 60, 10)] + [("codegen", range(12))]
+    "backend, seeds", [*(("eager", seeds) for seeds in OF_EAGER), *(("codegen", seeds) for seeds in OF_CODEGEN)]
 )
 def test_random_programs_do_what_eager_does(backend: str, seeds: range) -> None:
     for seed in seeds:
