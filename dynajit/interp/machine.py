@@ -35,7 +35,6 @@ from dynajit.values.dropping import dies_with, dropped
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
-from dynajit.values.local_classes import leave_bases
 from dynajit.values.objects import ObjVal, is_trusted
 from dynajit.values.tensor import TensorVal
 from dynajit.values.wrap import from_real, wrap
@@ -85,7 +84,6 @@ class Interpreter(Calls):
         #: classes made while tracing, and their methods, by id, with the state before; nothing of them leaves the trace
         self.made_classes: dict[int, tuple[object, Snapshot]] = {}
         self._handlers = fuel.handlers()
-        self.scratch_classes: list[type] = []
         #: what the code run at the break has to find made, though nothing refers to it
         self.needed: list[Value] = []
         self._steps = 0
@@ -271,7 +269,6 @@ class Interpreter(Calls):
 
     def forget(self) -> None:
         """Let go of the program's objects: what was made of them refers to itself, and would wait for the collector."""
-        leave_bases(self.scratch_classes)
         for _, value in self._objects.values():
             value.__dict__.clear()
         for frame in self.broken_frames or ():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import builtins
-import contextlib
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,7 +85,6 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
         return None
     if not all(_is_kept(key, value) for key, value in namespace_of(made).items()):
         return None
-    tx.scratch_classes.append(made)  # type: ignore[attr-defined]
     for needed in names:
         tx.load_global(tx.frames[-1], needed)  # type: ignore[attr-defined]
     _register(tx, made, tx.snapshot())  # type: ignore[attr-defined]
@@ -105,19 +103,6 @@ def decorate(tx: Any, decorator: Callable[..., Any], cls: Value, kwargs: dict[st
         return None
     _register(tx, made, tx.made_classes[id(cls.obj)][1])
     return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
-
-
-class _Nowhere:
-    """What scratch classes are derived from in the end."""
-
-
-def leave_bases(classes: Sequence[type]) -> None:
-    """Classes made while tracing are no more among the subclasses of the program's, which list them until they die."""
-    for cls in classes:
-        if cls.__bases__ != (object,):
-            # of another layout it is refused: such a class stays on the list until the collector finds it
-            with contextlib.suppress(TypeError):
-                cls.__bases__ = (_Nowhere,)
 
 
 def made_at(tx: Any, value: Value) -> Any:
