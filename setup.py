@@ -96,7 +96,7 @@ def extension() -> Extension:
     compat = python_compat()
     torch = torch_folder()
     sources = sorted(str(path) for path in Path("csrc").iterdir() if path.suffix in (".c", ".cpp"))
-    sources = [path for path in sources if not Path(path).name.startswith("compat_") or Path(path).name == compat]
+    sources = [path for path in sources if Path(path).name not in KNOWN_PYTHONS.values() or Path(path).name == compat]
     # -isystem: warnings in torch's headers are torch's affair.
     system = [f"-isystem{torch / 'include'}", f"-isystem{torch / 'include/torch/csrc/api/include'}"]
     return Extension(

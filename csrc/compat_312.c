@@ -1,6 +1,5 @@
 /* CPython 3.12. */
 #define Py_BUILD_CORE 1
-#include "attribute_filler.h"
 #include "compat.h"
 
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
@@ -9,6 +8,8 @@
 
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
+
+#include "compat_shared.h"
 
 bool dj_frame_is_fresh_call(Frame *frame)
 {
@@ -102,47 +103,21 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
     return result;
 }
 
-/* Attributes kept beside the object, not yet in a dict: at most 30, so a scan. */
-static PyObject *inline_value(PyTypeObject *type, PyDictValues *values, PyObject *name)
+static PyDictValues *values_beside(PyObject *object)
 {
-    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (!DK_IS_UNICODE(keys)) {
-        return NULL;
-    }
-    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    for (Py_ssize_t i = 0; i < keys->dk_nentries; i++) {
-        if (entries[i].me_key == name
-            || (entries[i].me_key != NULL && PyUnicode_GET_LENGTH(entries[i].me_key) == PyUnicode_GET_LENGTH(name)
-                && PyUnicode_Compare(entries[i].me_key, name) == 0)) {
-            return values->values[i];
-        }
-    }
-    return NULL;
+    PyDictOrValues place = *_PyObject_DictOrValuesPointer(object);
+    return _PyDictOrValues_IsValues(place) ? _PyDictOrValues_GetValues(place) : NULL;
 }
 
-PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
+static Py_ssize_t count_places(const PyDictValues *values, const PyDictKeysObject *keys)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject *dict;
-    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-        PyDictOrValues dict_or_values = *_PyObject_DictOrValuesPointer(object);
-        if (_PyDictOrValues_IsValues(dict_or_values)) {
-            return inline_value(type, _PyDictOrValues_GetValues(dict_or_values), name);
-        }
-        dict = _PyDictOrValues_GetDict(dict_or_values);
-    }
-    else {
-        PyObject **pointer = _PyObject_GetDictPtr(object);
-        dict = pointer != NULL ? *pointer : NULL;
-    }
-    if (dict == NULL) {
-        return NULL;
-    }
-    PyObject *value = PyDict_GetItemWithError(dict, name);
-    if (value == NULL) {
-        PyErr_Clear();
-    }
-    return value;
+    (void)values;
+    return keys->dk_nentries;
+}
+
+static PyObject *attribute_dict(PyObject *object)
+{
+    return _PyDictOrValues_GetDict(*_PyObject_DictOrValuesPointer(object));
 }
 
 PyObject **dj_instance_dict_place(PyObject *object)
@@ -154,42 +129,6 @@ PyObject **dj_instance_dict_place(PyObject *object)
     }
     PyObject **place = _PyObject_GetDictPtr(object);
     return place != NULL && *place != NULL ? place : NULL;
-}
-
-Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *const *given, Py_ssize_t n,
-                           uint8_t *places)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    if ((type->tp_flags & Py_TPFLAGS_MANAGED_DICT) == 0) {
-        return 0;
-    }
-    PyDictOrValues place = *_PyObject_DictOrValuesPointer(object);
-    PyDictValues *values = _PyDictOrValues_IsValues(place) ? _PyDictOrValues_GetValues(place) : NULL;
-    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (values == NULL || keys == NULL || !DK_IS_UNICODE(keys)) {
-        return 0;
-    }
-    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    Py_ssize_t size = keys->dk_nentries, i = 0;
-    for (; i < n; i++) {
-        Py_ssize_t at = places[i];
-        if (at >= size || entries[at].me_key != names[i]) {
-            for (at = 0; at < size && entries[at].me_key != names[i]; at++) {
-            }
-        }
-        if (at == size || values->values[at] != NULL) {
-            break;
-        }
-        places[i] = (uint8_t)at;
-        values->values[at] = Py_NewRef(given[i]);
-        _PyDictValues_AddToInsertionOrder(values, at);
-    }
-    return i;
-}
-
-int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash)
-{
-    return _PySet_NextEntry(set, position, item, hash);
 }
 
 #endif

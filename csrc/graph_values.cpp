@@ -123,6 +123,21 @@ PyObject *Value::wrap() const
     return object != nullptr ? Py_NewRef(object) : THPVariable_Wrap(tensor);
 }
 
+Values values_of(PyObject *sequence, const char *wanted)
+{
+    PyObject *items = sequence != nullptr ? PySequence_Fast(sequence, wanted) : nullptr;
+    Py_XDECREF(sequence);
+    if (items == nullptr) {
+        throw_python();
+    }
+    Values found;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
+        found.emplace_back(PySequence_Fast_GET_ITEM(items, i));
+    }
+    Py_DECREF(items);
+    return found;
+}
+
 Values call_graph(PyObject *callable, Values &&given, bool releases)
 {
     bool no_autocast = false;
@@ -134,18 +149,7 @@ Values call_graph(PyObject *callable, Values &&given, bool releases)
     if (is_plan_executor(callable)) {
         return run_plan(callable, std::move(given));
     }
-    PyObject *result = call_python(callable, std::move(given), releases);
-    PyObject *items = result != nullptr ? PySequence_Fast(result, "a compiled graph returns a sequence") : nullptr;
-    Py_XDECREF(result);
-    if (items == nullptr) {
-        throw_python();
-    }
-    Values results;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
-        results.emplace_back(PySequence_Fast_GET_ITEM(items, i));
-    }
-    Py_DECREF(items);
-    return results;
+    return values_of(call_python(callable, std::move(given), releases), "a compiled graph returns a sequence");
 }
 
 } // namespace dynajit

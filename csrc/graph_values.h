@@ -38,6 +38,10 @@ public:
 
 using Values = std::vector<Value>;
 
+/* The items of a sequence, which is let go of; NULL, with an error set, is thrown. `wanted`: what is said of another
+ * object. */
+Values values_of(PyObject *sequence, const char *wanted);
+
 /* Calls a compiled graph. `releases`: what is given dies when the graph has read it for the last time, unless somebody else
  * holds it. Throws python_error and what operators throw. */
 Values call_graph(PyObject *callable, Values &&given, bool releases);

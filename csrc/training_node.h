@@ -367,24 +367,12 @@ private:
         }
         Py_XDECREF(inputs);
         Py_XDECREF(given);
-        if (result == nullptr) {
-            throw_python();
+        if (result == Py_None) {
+            Py_DECREF(result);
+            return false;
         }
-        const bool differentiated = result != Py_None;
-        PyObject *items = differentiated ? PySequence_Fast(result, "gradients are a sequence") : nullptr;
-        Py_DECREF(result);
-        if (differentiated) {
-            if (items == nullptr) {
-                throw_python();
-            }
-            Values values;
-            for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
-                values.emplace_back(PySequence_Fast_GET_ITEM(items, i));
-            }
-            Py_DECREF(items);
-            found = take(std::move(values));
-        }
-        return differentiated;
+        found = take(dynajit::values_of(result, "gradients are a sequence"));
+        return true;
     }
 
     Values push(const variable_list &gradients, bool only_defined)

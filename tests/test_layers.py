@@ -54,7 +54,7 @@ VERSION = re.compile(
     r"\b(version_info|hexversion|python_version|PY_VERSION_HEX|PY_M[AI][JN]OR_VERSION|TORCH_VERSION_M\w+)\b"
 )
 VERSION_ADDRESS = re.compile(
-    r"dynajit/bytecode/(py3\d\d|target)\.py|csrc/(compat|since)(_3\d\d)?\.\w+|dynajit/torch_compat\.py"
+    r"dynajit/bytecode/(py3\d\d|target)\.py|csrc/compat(_since)?(_3\d\d)?\.\w+|dynajit/torch_compat\.py"
 )
 
 

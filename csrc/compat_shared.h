@@ -1,27 +1,30 @@
-/* What CPython 3.13 and later have in common: attributes without a dict lie inside the object. */
-#define Py_BUILD_CORE 1
+/* What is written the same for every release, over what its compat file says of an object's attributes.
+ *
+ * In:  the including file's three functions below. Out: `dj_instance_lookup`, `dj_store_beside` and
+ * `dj_set_next`. Included by one compat file of a build, behind CPython's own headers. */
+#ifndef DYNAJIT_COMPAT_SHARED_H
+#define DYNAJIT_COMPAT_SHARED_H
+
 #include "attribute_filler.h"
 #include "compat.h"
 
-#if PY_VERSION_HEX >= 0x030D0000
+/* Values kept beside or inside an object whose class has managed dictionaries; NULL once they are in a dictionary. */
+static PyDictValues *values_beside(PyObject *object);
+/* How many of the keys have a place among them. */
+static Py_ssize_t count_places(const PyDictValues *values, const PyDictKeysObject *keys);
+/* The dictionary of such an object, or NULL. */
+static PyObject *attribute_dict(PyObject *object);
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* CPython's headers' own */
-#include <internal/pycore_code.h>
-#include <internal/pycore_dict.h>
-#include <internal/pycore_object.h>
-#include <internal/pycore_setobject.h>
-#pragma GCC diagnostic pop
-
-/* Attributes kept inside the object, not yet in a dict: at most 30, so a scan. */
+/* Attributes not yet in a dict: at most 30, so a scan. */
 static PyObject *inline_value(PyTypeObject *type, PyDictValues *values, PyObject *name)
 {
     PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (!values->valid || !DK_IS_UNICODE(keys)) {
+    if (!DK_IS_UNICODE(keys)) {
         return NULL;
     }
     PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    for (Py_ssize_t i = 0; i < keys->dk_nentries && i < values->capacity; i++) {
+    Py_ssize_t size = count_places(values, keys);
+    for (Py_ssize_t i = 0; i < size; i++) {
         if (entries[i].me_key == name
             || (entries[i].me_key != NULL && PyUnicode_GET_LENGTH(entries[i].me_key) == PyUnicode_GET_LENGTH(name)
                 && PyUnicode_Compare(entries[i].me_key, name) == 0)) {
@@ -36,10 +39,11 @@ PyObject *dj_instance_lookup(PyObject *object, PyObject *name)
     PyTypeObject *type = Py_TYPE(object);
     PyObject *dict;
     if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-        dict = (PyObject *)_PyObject_GetManagedDict(object);
-        if (dict == NULL && type->tp_flags & Py_TPFLAGS_INLINE_VALUES) {
-            return inline_value(type, _PyObject_InlineValues(object), name);
+        PyDictValues *values = values_beside(object);
+        if (values != NULL) {
+            return inline_value(type, values, name);
         }
+        dict = attribute_dict(object);
     }
     else {
         PyObject **pointer = _PyObject_GetDictPtr(object);
@@ -59,17 +63,13 @@ Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *c
                            uint8_t *places)
 {
     PyTypeObject *type = Py_TYPE(object);
-    bool beside = (type->tp_flags & Py_TPFLAGS_INLINE_VALUES) != 0 && _PyObject_GetManagedDict(object) == NULL;
-    PyDictValues *values = beside ? _PyObject_InlineValues(object) : NULL;
-    if (values != NULL && !values->valid) {
-        return 0;
-    }
-    PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-    if (values == NULL || keys == NULL || !DK_IS_UNICODE(keys)) {
+    PyDictValues *values = (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0 ? values_beside(object) : NULL;
+    PyDictKeysObject *keys = values != NULL ? ((PyHeapTypeObject *)type)->ht_cached_keys : NULL;
+    if (keys == NULL || !DK_IS_UNICODE(keys)) {
         return 0;
     }
     PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
-    Py_ssize_t size = Py_MIN(keys->dk_nentries, values->capacity), i = 0;
+    Py_ssize_t size = count_places(values, keys), i = 0;
     for (; i < n; i++) {
         Py_ssize_t at = places[i];
         if (at >= size || entries[at].me_key != names[i]) {
