@@ -21,8 +21,7 @@ from typing import Any
 
 import side_by_side as sbs
 import torch
-from models_cpu import Runner
-from torch import nn
+from models_cpu import Runner, case_of
 
 HEADER = (
     *("model", "mode", "eager MB", "torch.compile MB", "dynajit MB", "dynajit/eager", "dynajit/torch.compile"),
@@ -64,13 +63,8 @@ def tensors_at_once(call: Callable[[], None]) -> float:
 
 def measure(name: str, folder: str, mode: str, who: str) -> dict[str, Any]:
     """What a child measures: megabytes of a call."""
-    sys.path.insert(0, folder)
-    from models import REGISTRY  # type: ignore[attr-defined]
-
-    case = REGISTRY[name]()
-    if isinstance(case.fn, nn.Module):
-        case.fn.train(mode == "train" or case.grad)
-    elif mode == "train":
+    case = case_of(name, folder, mode)
+    if case is None:
         return {"skipped": "no training"}
     run = Runner(case, mode, None if who == "eager" else who)
     for _ in range(WARM_CALLS):

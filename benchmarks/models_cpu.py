@@ -59,8 +59,8 @@ class Runner:
             self.optimizer.step()
 
 
-def measure(name: str, folder: str, mode: str, seconds: float) -> dict[str, Any]:
-    """What a child measures: milliseconds of each, and the paired ratios."""
+def case_of(name: str, folder: str, mode: str) -> Any:
+    """A model of the folder with its inputs, ready for training or not; None if it has no training."""
     sys.path.insert(0, folder)
     from models import REGISTRY  # type: ignore[attr-defined]
 
@@ -68,6 +68,14 @@ def measure(name: str, folder: str, mode: str, seconds: float) -> dict[str, Any]
     if isinstance(case.fn, nn.Module):
         case.fn.train(mode == "train" or case.grad)
     elif mode == "train":
+        return None
+    return case
+
+
+def measure(name: str, folder: str, mode: str, seconds: float) -> dict[str, Any]:
+    """What a child measures: milliseconds of each, and the paired ratios."""
+    case = case_of(name, folder, mode)
+    if case is None:
         return {"skipped": "no training"}
     runs = {"eager": Runner(case, mode, None), **{who: Runner(case, mode, who) for who in sbs.COMPILERS}}
     for run in runs.values():

@@ -35,6 +35,16 @@ def check() -> None:
         raise ImportError(f"dynajit works with torch 2.11 and newer; this is torch {torch.__version__}")
 
 
+def memory_of(value: Any) -> int | None:
+    """What tells tensors apart that share memory from those that don't; None for those without memory of their own."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return value.untyped_storage()._cdata  # type: ignore[no-any-return]
+    except NotImplementedError:  # inside of torch.func's transforms, and sparse
+        return None
+
+
 def any_autocast_enabled() -> bool:
     """Whether autocast is on for any device type."""
     return bool(torch._C._is_any_autocast_enabled())

@@ -16,13 +16,14 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.contexts import has_out, memory_of, one_at_a_time, turns_gradients_on, written_memory
+from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
+from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
@@ -233,7 +234,7 @@ def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of(node)
     if node.op not in ("call_function", "call_method") or not any(part in name for part in _RANDOM):
         return False
     return not (name in _DROPOUTS and _drops_nothing(node, _DROPOUTS[name]))

@@ -15,6 +15,7 @@ import torch.autograd.grad_mode
 
 from dynajit import torch_compat
 from dynajit.locks import process_lock
+from dynajit.torch_compat import memory_of
 
 # torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
 one_at_a_time = process_lock()
@@ -195,24 +196,19 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
 
 
-def memory_of(value: Any) -> int | None:
-    """What tells tensors apart that share memory from those that don't; None for those without memory of their own."""
-    if not isinstance(value, torch.Tensor):
-        return None
-    try:
-        return value.untyped_storage()._cdata  # type: ignore[no-any-return]
-    except NotImplementedError:  # inside of torch.func's transforms, and sparse
-        return None
-
-
 def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
     """Memory, as `memory_of` names it, that operations write in place."""
     return {memory_of(part.meta.get("example_value")) for node in _calls(gm) if _writes(node) for part in _first(node)}
 
 
+def name_of(node: torch.fx.Node) -> str:
+    """A call's name, by torch's and Python's names; empty where it has none."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
 def _writes(node: torch.fx.Node) -> bool:
     """Whether an operation writes its first argument, by torch's and Python's names."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of(node)
     in_place = name.endswith("_") and not name.endswith("__")
     return in_place or node.target in _IN_PLACE
 
@@ -231,20 +227,13 @@ def _relays_inputs(gm: torch.fx.GraphModule) -> bool:
     """Whether an input is given another layout."""
     inputs = gm.graph.find_nodes(op="placeholder")
     return any(
-        (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) in _RELAYS
-        and any(part in inputs for part in _first(node))
-        for node in _calls(gm)
+        name_of(node) in _RELAYS and any(part in inputs for part in _first(node)) for node in _calls(gm)
     )
 
 
 def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
     """Whether `as_strided` takes elements by their place in memory that an operation wrote."""
-    strided = [
-        part
-        for node in _calls(gm)
-        if (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")) == "as_strided"
-        for part in _first(node)
-    ]
+    strided = [part for node in _calls(gm) if name_of(node) == "as_strided" for part in _first(node)]
     if not strided:
         return False
     written = written_memory(gm) | {memory_of(o.meta.get("example_value")) for n in _calls(gm) for o in _outs(n)}

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.contexts import memory_of, written_memory
+from dynajit.aot.contexts import written_memory
+from dynajit.torch_compat import memory_of
 
 
 @dataclass(frozen=True)

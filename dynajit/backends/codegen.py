@@ -26,6 +26,7 @@ from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
+from dynajit.torch_compat import memory_of
 
 # option -> the values it takes, the default first
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -231,11 +232,9 @@ def _detached_inputs(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node,
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    values = [part.meta.get("val") if isinstance(part, torch.fx.Node) else None for part in (node, *node.args[:1])]
-    if not all(isinstance(value, torch.Tensor) for value in values):
-        return False
-    made, whole = (value.untyped_storage()._cdata for value in values)  # type: ignore[union-attr]
-    return bool(made == whole)
+    whole = node.args[0] if node.args else None
+    memory = memory_of(node.meta.get("val"))
+    return memory is not None and isinstance(whole, torch.fx.Node) and memory == memory_of(whole.meta.get("val"))
 
 
 def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -> Plan:

@@ -363,12 +363,8 @@ def _is_view(node: fx.Node) -> bool:
     if "changes" in node.meta or not isinstance(first, fx.Node):
         return False
     made, whole = node.meta.get("example_value"), first.meta.get("example_value")
-    if not isinstance(made, torch.Tensor) or not isinstance(whole, torch.Tensor) or made is whole:
-        return False
-    try:
-        return made.untyped_storage()._cdata == whole.untyped_storage()._cdata
-    except NotImplementedError:  # inside of torch.func's transforms, and sparse
-        return False
+    memory = torch_compat.memory_of(made)
+    return made is not whole and memory is not None and memory == torch_compat.memory_of(whole)
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

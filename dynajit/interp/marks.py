@@ -8,7 +8,6 @@ function here, and where it is read in `dynajit/interp/calls.py`.
 from __future__ import annotations
 
 import inspect
-import itertools
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -121,21 +120,15 @@ def _check_parameters(original: Callable[..., Any], substitute: Callable[..., An
             f"the parameters of {original!r} are not known ({error}): pass skip_signature_check=True"
         ) from None
     given = inspect.signature(substitute)
-    for ours, theirs in itertools.zip_longest(given.parameters.values(), wanted.parameters.values()):
-        if (
-            ours is None
-            or theirs is None
-            or (ours.name, ours.kind, ours.default)
-            != (
-                theirs.name,
-                theirs.kind,
-                theirs.default,
-            )
-        ):
-            raise ConfigError(
-                f"the parameters of {getattr(substitute, '__name__', substitute)}{given} are not those of "
-                f"{getattr(original, '__name__', original)}{wanted}"
-            )
+    ours, theirs = (
+        [(parameter.name, parameter.kind, parameter.default) for parameter in each.parameters.values()]
+        for each in (given, wanted)
+    )
+    if ours != theirs:
+        raise ConfigError(
+            f"the parameters of {getattr(substitute, '__name__', substitute)}{given} are not those of "
+            f"{getattr(original, '__name__', original)}{wanted}"
+        )
 
 
 class _Substituted:
