@@ -143,6 +143,7 @@ typedef struct {
 typedef struct {
     HookMode outer;
     int change;
+    void *thread; /* whose mode it is: what is entered and left on one thread need not look for it twice */
 } HookRegion;
 
 int dj_frame_hook_init(PyObject *module);
@@ -150,8 +151,9 @@ PyObject *dj_hook_key(void);      /* borrowed or NULL */
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key);
 /* For code that is not the user's: neither we nor another evaluator may capture it. */
 void dj_hook_enter_off(HookRegion *region);
-void dj_hook_enter_shielded(HookRegion *region); /* the same, for code that calls few Python functions */
-bool dj_hook_is_off(void); /* entering it would change nothing */
+/* The same for the call of a compiled graph; false, and nothing to leave, if it would change nothing. `flat`: the graph
+ * calls few functions written in Python. */
+bool dj_hook_pause(HookRegion *region, bool flat);
 void dj_hook_leave(HookRegion *region);
 /* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing; `inputs`
  * may be NULL. */

@@ -17,6 +17,8 @@ typedef struct {
     PyObject *reduce;
     PyObject *dict;
     PyObject *weakrefs;
+    PyObject *known_code; /* whose state `known_state` is; NULL: not looked up yet */
+    CodeState *known_state;
 } CompiledFunction;
 
 /* The arguments of one call, and the references among them that the callee's frame takes over (NULL: none). */
@@ -77,6 +79,20 @@ static PyObject *try_variants(CompiledFunction *self, CodeState *state, PyFuncti
     return result;
 }
 
+/* What hangs in the code object, looked up once. */
+static CodeState *state_of(CompiledFunction *self, PyObject *code)
+{
+    if (self->known_code == code) {
+        return self->known_state;
+    }
+    CodeState *state = dj_code_state((PyCodeObject *)code);
+    if (state != NULL) { /* it lives as long as the code */
+        self->known_state = state;
+        Py_XSETREF(self->known_code, Py_NewRef(code));
+    }
+    return state;
+}
+
 /* One call; what it returns may ask for another. */
 static PyObject *call_once(CompiledFunction *self, const Call *call)
 {
@@ -87,7 +103,7 @@ static PyObject *call_once(CompiledFunction *self, const Call *call)
     Py_INCREF(self);
     PyObject *function = Py_NewRef(self->function);
     PyObject *code = Py_NewRef(PyFunction_GET_CODE(function));
-    CodeState *state = dj_code_state((PyCodeObject *)code);
+    CodeState *state = state_of(self, code);
     PyObject *result = NULL;
     bool hit = false;
     if (state != NULL && state->count > 0 && !(state->flags & (DJ_SKIP | DJ_OURS))) {
@@ -180,6 +196,7 @@ static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->key);
     Py_VISIT(self->reduce);
     Py_VISIT(self->dict);
+    Py_VISIT(self->known_code);
     return 0;
 }
 
@@ -192,6 +209,7 @@ static int compiled_clear(PyObject *object)
     Py_CLEAR(self->key);
     Py_CLEAR(self->reduce);
     Py_CLEAR(self->dict);
+    Py_CLEAR(self->known_code);
     return 0;
 }
 

@@ -18,7 +18,7 @@ static int depth;   /* our places in the chain */
 static int n_users; /* threads whose mode is not off */
 static PyInterpreterState *interpreter; /* the only one that imports the module */
 
-static __thread struct {
+typedef struct {
     HookMode mode;
     Frame *handed_on; /* the frame that an evaluator below us has now */
     int handed_level; /* which of `previous` has it */
@@ -28,7 +28,10 @@ static __thread struct {
         Py_ssize_t n;
         int change; /* what waiting did to the chain */
     } release;
-} thread;
+    PyObject *variant; /* borrowed, to be compared with only: the next frame is likely this function's */
+} Thread;
+
+static __thread Thread thread;
 
 enum { NO_CHANGE, PUSHED, COVERED, POPPED };
 
@@ -80,11 +83,11 @@ static bool mode_is_active(const HookMode *mode)
 }
 
 /* Makes `mode` the thread's mode, counts users, and says what that did to the chain. Steals nothing. */
-static int change_mode(HookMode mode)
+static inline int change_mode(Thread *self, HookMode mode)
 {
-    bool was_active = mode_is_active(&thread.mode);
+    bool was_active = mode_is_active(&self->mode);
     bool is_active = mode_is_active(&mode);
-    thread.mode = mode;
+    self->mode = mode;
     n_users += (int)is_active - (int)was_active;
     if (is_active) {
         return install();
@@ -92,17 +95,18 @@ static int change_mode(HookMode mode)
     return n_users == 0 && was_active ? uninstall() : NO_CHANGE;
 }
 
-static void enter_mode(HookRegion *region, HookMode mode)
+static inline void enter_mode(Thread *self, HookRegion *region, HookMode mode)
 {
-    region->outer = thread.mode;
+    region->thread = self;
+    region->outer = self->mode;
     Py_XINCREF(mode.callback);
     Py_XINCREF(mode.key);
-    region->change = change_mode(mode);
+    region->change = change_mode(self, mode);
 }
 
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key)
 {
-    enter_mode(region, (HookMode){.callback = callback, .key = key, .shielded = false});
+    enter_mode(&thread, region, (HookMode){.callback = callback, .key = key, .shielded = false});
 }
 
 /* Nobody but CPython's own evaluator is in the chain, or nobody but us on top of it. */
@@ -113,31 +117,53 @@ static bool alone(void)
         || (current == eval_frame && depth == 1 && previous[0] == _PyEval_EvalFrameDefault);
 }
 
-bool dj_hook_is_off(void)
+/* Nobody captures what runs. */
+static inline bool is_off(const Thread *self)
 {
-    return thread.mode.shielded || (thread.mode.callback == NULL && alone());
+    return self->mode.shielded || (self->mode.callback == NULL && alone());
 }
 
 /* Alone in the chain we go away, so that CPython can inline calls; else we stay on top and keep what runs (the capture,
  * generated code, a backend's code) from the evaluators below, which would try to compile the compiler. */
-void dj_hook_enter_off(HookRegion *region)
+static inline void enter_off(Thread *self, HookRegion *region)
 {
-    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .shielded = !alone()});
+    enter_mode(self, region, (HookMode){.callback = NULL, .key = self->mode.key, .shielded = !alone()});
 }
 
 /* We stay installed, and hand every frame to CPython's own evaluator: cheaper than going away and coming back, for code
  * that calls few functions written in Python. */
-void dj_hook_enter_shielded(HookRegion *region)
+static inline void enter_shielded(Thread *self, HookRegion *region)
 {
-    enter_mode(region, (HookMode){.callback = NULL, .key = thread.mode.key, .shielded = true});
+    enter_mode(self, region, (HookMode){.callback = NULL, .key = self->mode.key, .shielded = true});
+}
+
+void dj_hook_enter_off(HookRegion *region)
+{
+    enter_off(&thread, region);
+}
+
+bool dj_hook_pause(HookRegion *region, bool flat)
+{
+    Thread *self = &thread;
+    if (is_off(self) && (flat || !self->mode.shielded || !alone())) {
+        return false;
+    }
+    if (flat) {
+        enter_shielded(self, region);
+    }
+    else {
+        enter_off(self, region);
+    }
+    return true;
 }
 
 void dj_hook_leave(HookRegion *region)
 {
-    HookMode inner = thread.mode;
+    Thread *self = region->thread;
+    HookMode inner = self->mode;
     bool was_active = mode_is_active(&inner);
     bool is_active = mode_is_active(&region->outer);
-    thread.mode = region->outer;
+    self->mode = region->outer;
     n_users += (int)is_active - (int)was_active;
     if (n_users == 0) {
         if (was_active) {
@@ -165,11 +191,11 @@ PyObject *dj_hook_key(void)
 
 /* ---- giving up arguments once the frame has them ---- */
 
-static void stop_waiting(void)
+static void stop_waiting(Thread *self)
 {
-    int change = thread.release.change;
-    thread.release.function = NULL;
-    if (current_evaluator() != eval_frame) {
+    int change = self->release.change;
+    self->release.function = NULL;
+    if (change == NO_CHANGE || current_evaluator() != eval_frame) {
         return;
     }
     if (change == PUSHED) {
@@ -180,32 +206,38 @@ static void stop_waiting(void)
     }
 }
 
-static void release_arguments(Frame *frame)
+static void release_arguments(Thread *self, Frame *frame)
 {
-    PyObject **owned = thread.release.owned;
-    Py_ssize_t n = thread.release.n;
-    bool expected = (PyObject *)dj_frame_function(frame) == thread.release.function;
-    stop_waiting();
+    PyObject **owned = self->release.owned;
+    Py_ssize_t n = self->release.n;
+    bool expected = (PyObject *)dj_frame_function(frame) == self->release.function;
+    stop_waiting(self);
     for (Py_ssize_t i = 0; expected && i < n; i++) {
         Py_CLEAR(owned[i]);
     }
 }
 
-PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
-                            PyObject **owned, Py_ssize_t n_owned)
+static inline PyObject *call_releasing(Thread *self, PyObject *function, PyObject *const *args, size_t nargsf,
+                                       PyObject *kwnames, PyObject **owned, Py_ssize_t n_owned)
 {
     if (owned == NULL) {
         return dj_call_function(function, args, nargsf, kwnames);
     }
-    thread.release.function = function;
-    thread.release.owned = owned;
-    thread.release.n = n_owned;
-    thread.release.change = install();
+    self->release.function = function;
+    self->release.owned = owned;
+    self->release.n = n_owned;
+    self->release.change = install();
     PyObject *result = dj_call_function(function, args, nargsf, kwnames);
-    if (thread.release.function == function && thread.release.owned == owned) {
-        stop_waiting(); /* the call failed before there was a frame */
+    if (self->release.function == function && self->release.owned == owned) {
+        stop_waiting(self); /* the call failed before there was a frame */
     }
     return result;
+}
+
+PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                            PyObject **owned, Py_ssize_t n_owned)
+{
+    return call_releasing(&thread, function, args, nargsf, kwnames, owned, n_owned);
 }
 
 /* ---- handing a frame on ---- */
@@ -226,6 +258,20 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
     PyObject *result = previous[level](tstate, frame, throwflag);
     thread.handed_on = outer_frame;
     thread.handed_level = outer_level;
+    return result;
+}
+
+/* Nothing is captured while somebody traces. And we go away: where there is a hook CPython runs generators and calls by
+ * other ways, of which tracers see other events. */
+static PyObject *hand_on_traced(PyThreadState *tstate, Frame *frame, int throwflag)
+{
+    if (!alone()) {
+        return hand_on(tstate, frame, throwflag);
+    }
+    HookRegion region;
+    dj_hook_enter_off(&region);
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    dj_hook_leave(&region);
     return result;
 }
 
@@ -276,13 +322,10 @@ static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject
 
 enum { INLINE_LOCALS = 32 };
 
-/* Calls the variant's function with the locals and, if there are any, the inputs. */
-static PyObject *call_with_inputs(PyObject *function, PyObject *const *locals, Py_ssize_t n, PyObject **owned,
-                                  Py_ssize_t n_owned, PyObject *inputs)
+/* Calls the variant's function with the locals and the inputs. */
+static PyObject *call_with_inputs(Thread *self, PyObject *function, PyObject *const *locals, Py_ssize_t n,
+                                  PyObject **owned, Py_ssize_t n_owned, PyObject *inputs)
 {
-    if (inputs == NULL) {
-        return dj_call_releasing(function, locals, (size_t)n, NULL, owned, n_owned);
-    }
     PyObject *few[INLINE_LOCALS];
     PyObject **all = n < INLINE_LOCALS ? few : PyMem_New(PyObject *, n + 1);
     if (all == NULL) {
@@ -290,32 +333,43 @@ static PyObject *call_with_inputs(PyObject *function, PyObject *const *locals, P
     }
     memcpy(all, locals, (size_t)n * sizeof(PyObject *));
     all[n] = inputs;
-    PyObject *result = dj_call_releasing(function, all, (size_t)n + 1, NULL, owned, n_owned);
+    PyObject *result = call_releasing(self, function, all, (size_t)n + 1, NULL, owned, n_owned);
     if (all != few) {
         PyMem_Free(all);
     }
     return result;
 }
 
+static inline PyObject *call_variant(Thread *self, PyObject *function, PyObject *const *locals, Py_ssize_t n,
+                                     PyObject **owned, Py_ssize_t n_owned, PyObject *inputs)
+{
+    self->variant = self->mode.callback != NULL ? function : NULL; /* else no evaluator of ours looks for it */
+    return inputs == NULL ? call_releasing(self, function, locals, (size_t)n, NULL, owned, n_owned)
+                          : call_with_inputs(self, function, locals, n, owned, n_owned, inputs);
+}
+
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
                          PyObject **owned, Py_ssize_t n_owned, PyObject *inputs)
 {
+    Thread *self = &thread;
     PyObject *function = Py_NewRef(variant->function);
     PyObject *result;
-    bool as_is = variant->needs_hook ? thread.mode.callback == callback && thread.mode.key == variant->key
-                                     : dj_hook_is_off();
+    bool as_is = variant->needs_hook ? self->mode.callback == callback && self->mode.key == variant->key : is_off(self);
     if (as_is) {
-        result = call_with_inputs(function, locals, n, owned, n_owned, inputs);
+        result = call_variant(self, function, locals, n, owned, n_owned, inputs);
     }
     else {
         HookRegion region;
         if (variant->needs_hook) {
             dj_hook_enter(&region, callback, variant->key);
         }
-        else {
-            dj_hook_enter_off(&region);
+        else if (owned != NULL) {
+            enter_shielded(self, &region); /* the hook is what lets go of them */
         }
-        result = call_with_inputs(function, locals, n, owned, n_owned, inputs);
+        else {
+            enter_off(self, &region);
+        }
+        result = call_variant(self, function, locals, n, owned, n_owned, inputs);
         dj_hook_leave(&region);
     }
     Py_DECREF(function);
@@ -354,7 +408,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
         dj_frame_drop_locals(frame);
     }
     else {
-        result = call_with_inputs((PyObject *)function, locals, n, NULL, 0, inputs);
+        result = call_variant(&thread, (PyObject *)function, locals, n, NULL, 0, inputs);
         result = dj_frame_finish(tstate, frame, result);
         Py_XDECREF(closure);
     }
@@ -400,20 +454,28 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
 
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
 {
-    if (thread.release.function != NULL) {
-        release_arguments(frame);
+    Thread *self = &thread;
+    if (self->release.function != NULL) {
+        release_arguments(self, frame);
     }
-    if (thread.mode.shielded) {
+    if (self->mode.shielded) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    if (thread.mode.callback == NULL) {
+    if (self->mode.callback == NULL) {
         PyObject *result = hand_on(tstate, frame, throwflag);
         if (n_users == 0) {
             uninstall(); /* whoever stood above us has gone and left us on top */
         }
         return result;
     }
-    if (throwflag || thread.handed_on == frame || !dj_frame_is_fresh_call(frame)) {
+    if (self->variant != NULL && self->variant == (PyObject *)dj_frame_function(frame)) {
+        self->variant = NULL;
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    if (dj_thread_is_traced(tstate)) {
+        return hand_on_traced(tstate, frame, throwflag);
+    }
+    if (throwflag || self->handed_on == frame || !dj_frame_is_fresh_call(frame)) {
         return hand_on(tstate, frame, throwflag);
     }
     PyCodeObject *code = dj_frame_code(frame);
@@ -421,7 +483,7 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     if (state != NULL && state->flags & DJ_OURS) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag); /* generated code is nobody else's to compile */
     }
-    if ((state != NULL && state->flags & DJ_SKIP) || dj_thread_is_traced(tstate)) {
+    if (state != NULL && state->flags & DJ_SKIP) {
         return hand_on(tstate, frame, throwflag);
     }
     PyObject *closure = dj_frame_function(frame)->func_closure;
@@ -474,7 +536,7 @@ static PyObject *set_callback(PyObject *module, PyObject *args)
         mode.key = Py_NewRef(key != NULL ? key : callback);
     }
     HookMode old = thread.mode;
-    change_mode(mode);
+    change_mode(&thread, mode);
     if (old.callback == NULL) {
         Py_XDECREF(old.key);
         Py_RETURN_NONE;

@@ -27,44 +27,63 @@
 
 namespace {
 
-/* Looking up how a backend computes with float32 matrices takes torch up to three searches in a table, which is most of
- * what a check would cost. So it is asked again only when one of these entries has changed, whose places never do. The
- * table is private, but an explicit instantiation may name it. */
-using PrecisionKey = std::pair<at::Float32Backend, at::Float32Op>;
-using PrecisionTable = std::unordered_map<PrecisionKey, at::Float32Precision, c10::hash<PrecisionKey>>;
-
-PrecisionTable at::Context::*precision_table();
-
-template <PrecisionTable at::Context::*member>
+/* Members that torch keeps private: an explicit instantiation may name them. */
+template <typename Tag, typename Tag::Member member>
 struct Reach {
-    friend PrecisionTable at::Context::*precision_table()
+    friend typename Tag::Member reach(Tag)
     {
         return member;
     }
 };
 
-template struct Reach<&at::Context::fp32_precision>;
+using PrecisionKey = std::pair<at::Float32Backend, at::Float32Op>;
+using PrecisionTable = std::unordered_map<PrecisionKey, at::Float32Precision, c10::hash<PrecisionKey>>;
 
+struct OfPrecision {
+    using Member = PrecisionTable at::Context::*;
+    friend Member reach(OfPrecision);
+};
+template struct Reach<OfPrecision, &at::Context::fp32_precision>;
+
+using FunctionTLS = at::impl::PythonTorchFunctionTLS;
+
+struct OfDisabled {
+    using Member = at::impl::TorchFunctionDisabledState FunctionTLS::*;
+    friend Member reach(OfDisabled);
+};
+template struct Reach<OfDisabled, &FunctionTLS::disabled_state_>;
+
+struct OfFunctionModes {
+    using Member = std::vector<std::shared_ptr<c10::SafePyObject>> FunctionTLS::*;
+    friend Member reach(OfFunctionModes);
+};
+template struct Reach<OfFunctionModes, &FunctionTLS::stack_>;
+
+/* Looking up how a backend computes with float32 matrices takes torch up to three searches in a table, which is most of
+ * what a check would cost. So it is asked again only when one of these entries has changed, whose places never do. */
 class Precision {
 public:
-    int64_t of(at::Float32Backend backend)
+    int64_t cpu = 0, cuda = 0;
+
+    /* As it is now. */
+    static const Precision &now()
     {
-        bool known = current_;
+        static Precision known; /* whoever asks has the GIL */
+        bool current = known.current_;
         for (size_t i = 0; i < n_; i++) {
-            known = known && *entries_[i] == seen_[i];
+            current = current && *known.entries_[i] == known.seen_[i];
         }
-        if (!known) {
-            read();
+        if (!current) {
+            known.read();
         }
-        return backend == at::Float32Backend::CUDA ? cuda_ : cpu_;
+        return known;
     }
 
 private:
     static constexpr size_t n_ = 5;
-    const at::Float32Precision *entries_[n_];
-    at::Float32Precision seen_[n_];
+    const at::Float32Precision *entries_[n_] = {};
+    at::Float32Precision seen_[n_] = {};
     bool current_ = false;
-    int64_t cpu_ = 0, cuda_ = 0;
 
     void read()
     {
@@ -75,14 +94,14 @@ private:
                                               {Float32Backend::MKLDNN, Float32Op::MATMUL},
                                               {Float32Backend::CUDA, Float32Op::ALL},
                                               {Float32Backend::CUDA, Float32Op::MATMUL}};
-        const PrecisionTable &table = at::globalContext().*precision_table();
+        const PrecisionTable &table = at::globalContext().*reach(OfPrecision());
         for (size_t i = 0; i < n_; i++) {
             auto found = table.find(keys[i]);
             entries_[i] = found != table.end() ? &found->second : &none;
             seen_[i] = *entries_[i];
         }
-        cpu_ = of_context(Float32Backend::MKLDNN);
-        cuda_ = of_context(Float32Backend::CUDA);
+        cpu = of_context(Float32Backend::MKLDNN);
+        cuda = of_context(Float32Backend::CUDA);
         current_ = true;
     }
 
@@ -94,17 +113,31 @@ private:
     }
 };
 
-int64_t precision(at::Float32Backend backend)
+/* Where torch keeps a thread's modes: the same places for as long as the thread lives. */
+struct Places {
+    const c10::AutogradState *autograd;
+    const c10::impl::PODLocalDispatchKeySet *keys;
+    const FunctionTLS *functions;
+    const at::impl::SavedTensorDefaultHooksTLS *hooks;
+};
+
+const Places &places()
 {
-    static Precision known; /* whoever asks has the GIL */
-    return known.of(backend);
+    static thread_local Places found = {};
+    if (found.autograd == nullptr) {
+        found = {&c10::AutogradState::get_tls_state(), &c10::impl::raw_local_dispatch_key_set, &FunctionTLS::get_state(),
+                 &at::SavedTensorDefaultHooks::get_tls_state()};
+    }
+    return found;
 }
 
 /* Thread-local and process-wide state, looked up once for a check. */
 struct Torch {
-    const c10::AutogradState &autograd = c10::AutogradState::get_tls_state();
+    const Places &thread = places();
+    const c10::AutogradState &autograd = *thread.autograd;
     const at::Context &context = at::globalContext();
-    const c10::impl::PODLocalDispatchKeySet keys = c10::impl::raw_local_dispatch_key_set;
+    const c10::impl::PODLocalDispatchKeySet keys = *thread.keys;
+    const Precision &precision = Precision::now();
 
     bool autocast(c10::DispatchKey key) const
     {
@@ -114,6 +147,12 @@ struct Torch {
     bool any_autocast() const
     {
         return autocast(c10::DispatchKey::AutocastCPU) || autocast(c10::DispatchKey::AutocastCUDA);
+    }
+
+    /* torch includes this key while there are dispatch modes. */
+    bool no_modes() const
+    {
+        return (thread.functions->*reach(OfFunctionModes())).empty() && !keys.included().has(c10::DispatchKey::Python);
     }
 };
 
@@ -129,9 +168,9 @@ bool is_torchs_own(PyObject *hook)
     return text != nullptr && strncmp(text, "torch.", 6) == 0;
 }
 
-int64_t saved_tensor_hooks(const Torch &)
+int64_t saved_tensor_hooks(const Torch &t)
 {
-    const auto &state = at::SavedTensorDefaultHooks::get_tls_state();
+    const auto &state = *t.thread.hooks;
     bool own = state.stack.empty() || is_torchs_own(state.stack.top().first.ptr(getPyInterpreter()));
     return static_cast<int64_t>(state.stack.size()) * 4 + !own * 2 + state.disabled_error_message.has_value();
 }
@@ -164,7 +203,7 @@ const auto fields = std::make_tuple(
     Field{"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }},
     Field{"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }},
     Field{"torch function disabled",
-     [](const Torch &) { return int64_t(at::impl::PythonTorchFunctionTLS::get_disabled_state()); }},
+     [](const Torch &t) { return int64_t(t.thread.functions->*reach(OfDisabled())); }},
     Field{"forward-mode grad", [](const Torch &t) { return int64_t(t.autograd.get_fw_grad_mode()); }},
     Field{"default dtype", [](const Torch &) { return int64_t(c10::get_default_dtype_as_scalartype()); }},
     Field{"saved tensor hooks", saved_tensor_hooks},
@@ -173,8 +212,8 @@ const auto fields = std::make_tuple(
      [](const Torch &t) { return int64_t(t.context.deterministicAlgorithmsWarnOnly()); }},
     Field{"fill uninitialized memory",
      [](const Torch &t) { return int64_t(t.context.deterministicFillUninitializedMemory()); }},
-    Field{"float32 matmul precision on cpu", [](const Torch &) { return precision(at::Float32Backend::MKLDNN); }},
-    Field{"float32 matmul precision on cuda", [](const Torch &) { return precision(at::Float32Backend::CUDA); }},
+    Field{"float32 matmul precision on cpu", [](const Torch &t) { return t.precision.cpu; }},
+    Field{"float32 matmul precision on cuda", [](const Torch &t) { return t.precision.cuda; }},
     Field{"number of threads", [](const Torch &) { return int64_t(at::get_num_threads()); }});
 constexpr size_t n_fields = std::tuple_size_v<decltype(fields)>;
 
@@ -186,9 +225,8 @@ bool visit_fields(const Torch &now, const Visit &visit, std::index_sequence<i...
 }
 
 template <typename Visit>
-bool visit_fields(const Visit &visit)
+bool visit_fields(const Torch &now, const Visit &visit)
 {
-    const Torch now;
     return visit_fields(now, visit, std::make_index_sequence<n_fields>());
 }
 
@@ -213,11 +251,6 @@ PyObject *device_of(PyObject *mode)
     return device != nullptr && THPDevice_Check(device) ? device : nullptr;
 }
 
-bool no_modes()
-{
-    return at::impl::PythonTorchFunctionTLS::stack_len() == 0 && !c10::impl::TorchDispatchModeTLS::any_modes_set();
-}
-
 /* Calls `visit` with each active mode, function modes first, until it says stop. */
 template <typename Visit>
 bool visit_modes(const Visit &visit)
@@ -236,9 +269,9 @@ bool visit_modes(const Visit &visit)
     return true;
 }
 
-bool modes_hold(const std::vector<Mode> &modes)
+bool modes_hold(const Torch &torch, const std::vector<Mode> &modes)
 {
-    if (no_modes()) {
+    if (torch.no_modes()) {
         return modes.empty();
     }
     size_t i = 0;
@@ -257,8 +290,9 @@ bool modes_hold(const std::vector<Mode> &modes)
 
 bool holds(const GlobalState *self)
 {
-    return visit_fields([self](size_t i, const char *, int64_t value) { return value == self->values[i]; })
-        && modes_hold(*self->modes);
+    const Torch now;
+    return visit_fields(now, [self](size_t i, const char *, int64_t value) { return value == self->values[i]; })
+        && modes_hold(now, *self->modes);
 }
 
 /* ---- the object ---- */
@@ -273,7 +307,7 @@ PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == nullptr) {
         return nullptr;
     }
-    visit_fields([self](size_t i, const char *, int64_t value) {
+    visit_fields(Torch(), [self](size_t i, const char *, int64_t value) {
         self->values[i] = value;
         return true;
     });
@@ -317,11 +351,12 @@ PyObject *state_difference(PyObject *object, PyObject *)
 {
     const auto *self = reinterpret_cast<GlobalState *>(object);
     PyObject *list = PyList_New(0);
-    bool fine = list != nullptr && visit_fields([&](size_t i, const char *name, int64_t value) {
+    const Torch now;
+    bool fine = list != nullptr && visit_fields(now, [&](size_t i, const char *name, int64_t value) {
         long long is = value, was = self->values[i];
         return is == was || append_text(list, PyUnicode_FromFormat("%s was %lld, is %lld", name, was, is));
     });
-    if (fine && !modes_hold(*self->modes)) {
+    if (fine && !modes_hold(now, *self->modes)) {
         fine = append_text(list, PyUnicode_FromString("the stack of torch-function and dispatch modes changed"));
     }
     if (!fine) {
@@ -334,7 +369,7 @@ PyObject *state_values(PyObject *object, void *)
 {
     const auto *self = reinterpret_cast<GlobalState *>(object);
     PyObject *dict = PyDict_New();
-    bool fine = dict != nullptr && visit_fields([&](size_t i, const char *name, int64_t) {
+    bool fine = dict != nullptr && visit_fields(Torch(), [&](size_t i, const char *name, int64_t) {
         PyObject *value = PyLong_FromLongLong(self->values[i]);
         bool set = value != nullptr && PyDict_SetItemString(dict, name, value) == 0;
         Py_XDECREF(value);

@@ -16,26 +16,33 @@ typedef struct {
     char flat; /* `function` calls hardly any function written in Python */
 } GraphCall;
 
+enum { FEW_ARGUMENTS = 16 };
+
 static inline PyObject *call(GraphCall *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    if (self->name != NULL) {
-        return dj_call_marked(self->name, self->function, args, nargsf, kwnames);
+    PyObject *function = self->function, *all[FEW_ARGUMENTS];
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+    if (PyMethod_Check(function) && kwnames == NULL && n < FEW_ARGUMENTS) {
+        all[0] = PyMethod_GET_SELF(function);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            all[i + 1] = args[i];
+        }
+        function = PyMethod_GET_FUNCTION(function);
+        args = all;
+        nargsf = (size_t)n + 1;
     }
-    return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    if (self->name != NULL) {
+        return dj_call_marked(self->name, function, args, nargsf, kwnames);
+    }
+    return PyObject_Vectorcall(function, args, nargsf, kwnames);
 }
 
 static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     GraphCall *self = (GraphCall *)object;
-    if (dj_hook_is_off()) {
-        return call(self, args, nargsf, kwnames);
-    }
     HookRegion region;
-    if (self->flat) {
-        dj_hook_enter_shielded(&region);
-    }
-    else {
-        dj_hook_enter_off(&region);
+    if (!dj_hook_pause(&region, self->flat)) {
+        return call(self, args, nargsf, kwnames);
     }
     PyObject *result = call(self, args, nargsf, kwnames);
     dj_hook_leave(&region);

@@ -147,6 +147,8 @@ def _bind_from(
             tx.guard(source, "ID", found)
             return tx.from_real(found)
         return _bind_property(tx, owner, name, found, source)
+    if owner is not None and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
     getter, getter_class = lookup_type(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap(found, source)

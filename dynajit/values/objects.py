@@ -598,6 +598,8 @@ class ClassVal(RealVal):
             return tx.from_real(getattr(cls, name))
         if name == "__dict__" and meta_where is type:
             return tx.read_only(ClassNamespace.of(tx, cls))
+        if name == "__class__" and meta_where is object:
+            return tx.from_real(meta)
         if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
             return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
         if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:

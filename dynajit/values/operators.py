@@ -29,7 +29,7 @@ from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
-from dynajit.values.polyfills.operators import Way, attempt, remaining
+from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
@@ -179,7 +179,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
             bound = owner.special(tx, method)
             if bound is None and getattr(owner.cls, method, MISSING) is None:
                 raise tx.raised(TypeError, "'NoneType' object is not callable")
-            if bound is None:
+            if bound is None or repeats_only(owner.cls, method, other.py_type()):
                 continue
             following = [(entry is left, how) for entry, how, _ in attempts[number:]]
             result = _attempt(tx, shown, bound, (left, right), other, following, again, number, tried)
@@ -196,10 +196,13 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
             return binary(tx, symbol, sequence, tx.call(repeats, [], {}))
-    raise tx.raised(
-        TypeError,
-        f"unsupported operand type(s) for {shown}: '{left_type.__name__}' and '{right_type.__name__}'",
-    )
+    if inplace and _container_inplace(tx, symbol, left, right):
+        return left
+    try:
+        refuse(shown, left_type, right_type)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {left.describe()} and {right.describe()}")
 
 
 def _is_another_classes(found: object, kind: type) -> bool:

@@ -434,13 +434,18 @@ def isfunction(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, FunctionVal))
 
 
+# what inspect.markcoroutinefunction leaves on a function or class; releases differ in the name
+_MARKS = ("_is_coroutine_mark", "_is_coroutine_marker")
+
+
 def _flag_question(question: Any, flag: int) -> None:
     @builtin(question)
     def model(tx: Tracer, obj: Value) -> Value:
         while isinstance(obj, (MethodVal, PartialVal)):
             obj = obj.function
         looks_like_one = isinstance(obj, (ObjVal, OpaqueVal)) and lookup_type(obj.py_type(), "__call__")[1] is not None
-        if looks_like_one or (isinstance(obj, FunctionVal) and tx.has_attribute(obj, "_is_coroutine_mark")):
+        may_be_marked = isinstance(obj, (FunctionVal, ClassVal)) and flag == inspect.CO_COROUTINE
+        if looks_like_one or (may_be_marked and any(tx.has_attribute(obj, mark) for mark in _MARKS)):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"whether {obj.describe()} is a function of a kind")
         return ConstVal(isinstance(obj, FunctionVal) and bool(obj.code.co_flags & flag))
 

@@ -64,6 +64,10 @@ def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
     return ConstVal(_matches(tx, obj, classes))
 
 
+# whose metaclasses say of a class today what they said yesterday
+_ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
+
+
 def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     if isinstance(classes, SequenceVal):
         return any(_matches(tx, obj, part) for part in classes.values(tx))
@@ -81,12 +85,7 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         return _tensor_matches(obj, cls)
     if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
-    if isinstance(check, types.FunctionType) and check.__module__ not in (
-        "abc",
-        "typing",
-        "enum",
-        "torch.nn.parameter",
-    ):
+    if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
         return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
     if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
         raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
@@ -148,7 +147,20 @@ def subclasses(tx: Tracer, cls: Value) -> Value:
 
 @builtin(issubclass)
 def issubclass_(tx: Tracer, cls: Value, classes: Value) -> Value:
-    return tx.fold(issubclass, [cls, classes])
+    return ConstVal(_derives(tx, cls, classes))
+
+
+def _derives(tx: Tracer, sub: Value, classes: Value) -> bool:
+    if isinstance(classes, TupleVal):
+        return any(_derives(tx, sub, part) for part in classes.values(tx))
+    parts = classes.real() if isinstance(classes, ConstVal) else None
+    if isinstance(parts, (tuple, types.UnionType)):
+        parts = parts if isinstance(parts, tuple) else parts.__args__
+        return any(_derives(tx, sub, tx.from_real(part)) for part in parts)
+    check, _ = lookup_type(classes.py_type(), "__subclasscheck__")
+    if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
+        return tx.call(tx.from_real(check), [classes, sub], {}).truth(tx)
+    return bool(tx.fold(issubclass, [sub, classes]).const())
 
 
 @constructor(type)

@@ -7,8 +7,22 @@ the operator's result. `remaining` makes the functions that try the rest for rea
 from __future__ import annotations
 
 import functools
+import operator
+import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+_NAMES = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and_", "|": "or_", "^": "xor",
+}  # fmt: skip
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    **{symbol: getattr(operator, name) for symbol, name in _NAMES.items()},
+    **{f"{symbol}=": getattr(operator, f"i{name.rstrip('_')}") for symbol, name in _NAMES.items()},
+}
+_HEAP_TYPE = 1 << 9
+_SEQUENCES = (list, tuple, str, bytes, bytearray, deque)
 
 
 class Way(NamedTuple):
@@ -26,6 +40,28 @@ def attempt(method: Callable[[Any], Any], other: Any, rest: Callable[[Any, Any],
     return found
 
 
+def repeats_only(kind: type, method: str, other: type) -> bool:
+    """Whether the class's method is a sequence's repetition, which operators don't try as a method, and the other
+    operand is no count."""
+    found = getattr(kind, method, None) if method in ("__mul__", "__rmul__", "__imul__") else None
+    of_sequence = isinstance(found, types.WrapperDescriptorType) and issubclass(found.__objclass__, _SEQUENCES)
+    return of_sequence and not hasattr(other, "__index__")
+
+
+def refuse(symbol: str, left: type, right: type) -> None:
+    """Raise what the operator raises for instances of classes whose methods have all declined: in this CPython's words,
+    which are those of a sequence if one is among them."""
+    _OPERATORS[symbol](_stand_in(left, symbol), _stand_in(right, symbol))
+
+
+def _stand_in(kind: type, symbol: str) -> Any:
+    sequence = next((base for base in _SEQUENCES if issubclass(kind, base)), None)
+    if sequence is not None and symbol[0] in "+*":
+        return sequence()
+    outside = not kind.__flags__ & _HEAP_TYPE and kind.__module__ != "builtins"  # their names in C say the module too
+    return type(f"{kind.__module__}.{kind.__name__}" if outside else kind.__name__, (), {})()
+
+
 @functools.cache
 def remaining(symbol: str, ways: tuple[Way, ...], tried: int) -> Callable[[Any, Any], Any]:
     """What an operator still does when so many ways were `tried`: a function of its operands, with a model of its own
@@ -35,7 +71,9 @@ def remaining(symbol: str, ways: tuple[Way, ...], tried: int) -> Callable[[Any, 
         for of_left, method in ways:
             owner, other = (left, right) if of_left else (right, left)
             found = getattr(type(owner), method, None)
-            result = NotImplemented if found is None else found(owner, other)
+            if found is None or repeats_only(type(owner), method, type(other)):
+                continue
+            result = found(owner, other)
             if result is not NotImplemented:
                 return result
         if symbol in ("==", "!="):
@@ -43,6 +81,9 @@ def remaining(symbol: str, ways: tuple[Way, ...], tried: int) -> Callable[[Any, 
         kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
         if symbol in ("<", "<=", ">", ">="):
             raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
+        if symbol == "+=" and isinstance(left, list):
+            return list.__iadd__(left, right)
+        refuse(symbol, type(left), type(right))
         raise TypeError(f"unsupported operand type(s) for {symbol}: {kinds}")
 
     return rest

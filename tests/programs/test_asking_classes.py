@@ -1,0 +1,93 @@
+# mypy: ignore-errors
+# (programs as users write them, without annotations)
+"""Programs that ask classes: `__class__` of a class, issubclass through a metaclass, operators that nobody answers."""
+
+import inspect
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import assert_same
+
+
+class Meta(type):
+    def __subclasscheck__(cls, sub):
+        cls.asked.append(sub.__name__)
+        return sub.__name__ in cls.names
+
+
+class Named(metaclass=Meta):
+    names = ["int"]
+    asked: list[str] = []
+
+
+class Declines:
+    def __mul__(self, other):
+        return NotImplemented
+
+    def __add__(self, other):
+        return NotImplemented
+
+
+class Iterable(Declines):
+    def __iter__(self):
+        return iter((4, 5))
+
+
+def compiled(function):
+    return dynajit.compile(function, backend="eager")
+
+
+def test_class_of_a_class():
+    def program(x):
+        return x + 1, Named.__class__, int.__class__, type(Named) is Named.__class__
+
+    assert_same(program, torch.ones(2))
+
+
+def test_issubclass_asks_the_metaclass_at_every_call():
+    def program(x):
+        return (x * 2 if issubclass(int, (str, Named)) else x * 3), issubclass(float, Named)
+
+    x, run = torch.ones(2), compiled(program)
+    for names in (["int"], ["float"], ["int", "float"]):
+        Named.names = names
+        Named.asked.clear()
+        expected, asked = program(x), list(Named.asked)
+        Named.asked.clear()
+        found = run(x)
+        assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+        assert Named.asked == asked
+
+
+@pytest.mark.skipif(not hasattr(inspect, "markcoroutinefunction"), reason="newer Pythons have it")
+def test_functions_marked_as_coroutine_functions():
+    def program():
+        def plain():
+            pass
+
+        before = inspect.iscoroutinefunction(plain)
+        inspect.markcoroutinefunction(plain)
+        return before, inspect.iscoroutinefunction(plain)
+
+    assert compiled(program)() == program()
+
+
+@pytest.mark.parametrize("kind", [Declines, Iterable])
+@pytest.mark.parametrize(
+    "other", ["s", [1], (1,), b"s", bytearray(b"s"), {1}, 3], ids=lambda other: type(other).__name__
+)
+@pytest.mark.parametrize("line", ["a * b", "a + b", "a - b", "a ** b", "a *= b", "a += b"])
+def test_operators_that_nobody_answers(kind, other, line):
+    body = f"return {line}" if "=" not in line else f"{line}\n        return a"
+    text = f"def program(a, b):\n    try:\n        {body}\n    except TypeError as error:\n        return str(error)\n"
+    space = {}
+    exec(text, space)
+    for swapped in (False, True):
+        found = []
+        for run in (space["program"], compiled(space["program"])):
+            copied = type(other)(other)
+            pair = (copied, kind()) if swapped else (kind(), copied)
+            found.append(str(run(*pair)))
+        assert found[0] == found[1]
