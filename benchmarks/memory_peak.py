@@ -15,13 +15,12 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import side_by_side as sbs
 import torch
-from models_cpu import Runner, case_of
+from models_cpu import Runner, case_of, tensors_at_once
 
 HEADER = (
     *("model", "mode", "eager MB", "torch.compile MB", "dynajit MB", "dynajit/eager", "dynajit/torch.compile"),
@@ -47,18 +46,6 @@ def settle() -> None:
 
         memory.trim()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def tensors_at_once(call: Callable[[], None]) -> float:
-    """Megabytes of tensors at once, over those from before."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        call()
-    total = peak = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak / 2**20
 
 
 def measure(name: str, folder: str, mode: str, who: str) -> dict[str, Any]:

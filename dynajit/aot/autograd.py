@@ -120,7 +120,8 @@ def _compile(
     draws = any(map(_draws, gm.graph.nodes))
     once = reason_against(mutated, draws, _plain_outputs(context))
     own = None
-    if traced is gm and not turns_gradients_on(gm):  # else the mode at the call does not say which have gradients
+    # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
+    if traced is gm and (torch.is_grad_enabled() or not turns_gradients_on(gm)):
         again = None if once else Again(gm.forward)
         own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards)
     if own is not None:
