@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
+from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
@@ -145,6 +146,8 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
             device = _kernel_device(gm)
             choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
             fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
+            if phase == "backward" and device.type == "cpu":
+                fused = added_in_place(gm)
             rounding, backward = settings.eager_rounding, phase == "backward"
             made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
             plan = _with_separate_objects(made, fused)

@@ -42,6 +42,7 @@ class Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.out: Any = None
+        self.takes_first = False  # whether the op may write over its first argument
         self.origin = Origin("", "")
         self._count = 0
         self.order = 0
@@ -163,7 +164,7 @@ class Builder:
         at: Callable[[tuple[Index, ...]], Sequence[Scalar]],
         body: Callable[[tuple[Index, ...]], Scalar],
     ) -> Value:
-        """`base`, a tensor made for this alone, with `body` combined into the elements `at` for all of `domain`."""
+        """`base`, a tensor that nothing else reads, with `body` combined into the elements `at` for all of `domain`."""
         root = base.root
         domain = tuple(domain)
         inner = tuple(axis(f"s{i}", size) for i, size in enumerate(domain))

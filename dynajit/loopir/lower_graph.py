@@ -221,6 +221,7 @@ class _Lowering:
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
             return None
         build.out = self._sized(out)
+        build.takes_first = node.meta.get("takes_first", False)
         made = len(self.program.items)
         try:
             made_here = _as_in_eager(function(build, *args, **kwargs), build.out)

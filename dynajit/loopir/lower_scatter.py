@@ -58,7 +58,11 @@ def _changed(
     dtype = _check(build, kind)
     shape = tuple(build.out.shape)
     start: Body = (lambda axes: number(0, dtype)) if x is None else (lambda axes: build.element(x, axes))
-    base = build.pointwise(shape, lambda axes: convert(start(axes), dtype), dense_stride(build.out))
+    stride = dense_stride(build.out)
+    if x is not None and build.takes_first and x.whole and x.root.stride == stride and x.root.dtype is dtype:
+        base = x
+    else:
+        base = build.pointwise(shape, lambda axes: convert(start(axes), dtype), stride)
 
     def places(axes: Axes) -> list[Scalar]:
         return [position(where) if isinstance(where, Index) else where for where in at(axes)]

@@ -74,7 +74,8 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
     if isinstance(tensor, Scatter):
         base = tensor.base
         _require(tensor.kind in REDUCTIONS or tensor.kind == "set", tensor, f"kind {tensor.kind!r}")
-        _require(base in known and isinstance(base, Pointwise), tensor, f"base {base.name}")
+        made = isinstance(base, (Pointwise, Scatter, Source))
+        _require(base in known and made, tensor, f"base {base.name}")
         _require((base.shape, base.dtype) == (tensor.shape, tensor.dtype), tensor, "is not what its base is")
         _require(len(tensor.at) == len(tensor.shape), tensor, "as many places as dimensions")
         axes = {axis for index in tensor.inner if (axis := axis_of(index)) is not None}

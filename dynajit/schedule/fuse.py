@@ -202,7 +202,9 @@ class _Fusion:
         if self.target.stores_in_place:
             outputs = {value.root for value in values_in(self.program.outputs)}
             stored_in = store_in_place(self.units, self.reads, outputs, self.program.device, self.target.reads_first)
-        stored_in.update((item, item.base) for item in live if isinstance(item, Scatter))
+        for item in live:
+            if isinstance(item, Scatter):
+                stored_in[item] = stored_in.get(item.base, item.base)
         self._order_mutations()
         return Schedule(_in_order(self.units), self.inlined, stored_in)
 
