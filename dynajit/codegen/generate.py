@@ -44,6 +44,7 @@ from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in, values_in
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
+from dynajit.schedule.sink import sunk
 from dynajit.schedule.target import for_device
 
 _CPU = torch.device("cpu")
@@ -81,6 +82,8 @@ def generate(
                     if debug.enabled():
                         debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
+                    if backward and device.type == "cpu":
+                        schedule.units = sunk(schedule.units, schedule.reads, set(schedule.stored_in))
                 with timer("codegen"):
                     if device.type == "cpu":
                         return _Planner(program, schedule).plan(gm, backward)

@@ -49,6 +49,7 @@ def _is_other(node: Node) -> bool:
         isinstance(value, torch.Tensor)
         and (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
         for value in (values if isinstance(values, (tuple, list)) else (values,))
+        if value is not None  # a gradient that was not asked for
     )
 
 

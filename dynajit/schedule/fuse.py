@@ -109,6 +109,7 @@ class Schedule:
     units: list[Unit]
     inlined: set[Tensor]
     stored_in: dict[Tensor, Tensor] = field(default_factory=dict)  # where that is another tensor's memory
+    reads: dict[Tensor, tuple[Reading, ...]] = field(default_factory=dict)  # of members, through what is inlined
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -206,7 +207,7 @@ class _Fusion:
             if isinstance(item, Scatter):
                 stored_in[item] = stored_in.get(item.base, item.base)
         self._order_mutations()
-        return Schedule(_in_order(self.units), self.inlined, stored_in)
+        return Schedule(_in_order(self.units), self.inlined, stored_in, self.reads)
 
     # ---- uses
 

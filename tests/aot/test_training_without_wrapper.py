@@ -1,0 +1,52 @@
+"""Training graphs that a part without gradients is in: no wrapper of torch's around them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import dynajit
+
+
+class Rotated(nn.Module):
+    """Computes its angles without gradients, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            angle = torch.arange(8.0).cos() + x.detach().mean()
+        y = self.linear(x) * angle
+        return y.sum(), y
+
+
+def test_a_graph_with_a_part_without_gradients_is_autograds_own_node() -> None:
+    torch.manual_seed(0)
+    model, x = Rotated(), torch.randn(4, 8, requires_grad=True)
+    expected = model(x)[0]
+    expected.backward()
+    gradients = [x.grad, *(each.grad for each in model.parameters())]
+    x.grad = None
+    model.zero_grad()
+    loss, y = dynajit.compile(model)(x)
+    assert loss.grad_fn is not None and loss.grad_fn.name() == "DynajitBackward"
+    assert y.requires_grad
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip([x.grad, *(each.grad for each in model.parameters())], gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_that_the_graph_turns_on_itself() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return (x * 2).sin()
+
+    x = torch.randn(3, requires_grad=True)
+    with torch.no_grad():
+        expected, made = fn(x), dynajit.compile(fn)(x)
+    assert made.requires_grad == expected.requires_grad
+    ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (made, expected))
+    torch.testing.assert_close(ours, theirs)
