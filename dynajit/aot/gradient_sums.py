@@ -48,7 +48,7 @@ def _may_be_added(node: Node, whole: object, part: object) -> bool:
         return False
     if whole is part or whole.target in _ONTO or part.args[-1] is not False:
         return False
-    values = [each.meta.get("val") for each in (node, whole, part)]
+    values: list[Any] = [each.meta.get("val") for each in (node, whole, part)]
     if not all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values):
         return False
     one = values[0]
