@@ -18,11 +18,12 @@ from dynajit.bytecode.cfg import Block, Loop, Region, blocks, loops, reachable_f
 from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty  # noqa: E402
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
-from dynajit.bytecode.outline import Leave, Outline, build_body, build_shell, outline  # noqa: E402
+from dynajit.bytecode.outline import KEEPS, Leave, Outline, build_body, build_shell, keeper, outline  # noqa: E402
 from dynajit.bytecode.part import Part, copy_of, part_of  # noqa: E402
 from dynajit.bytecode.segments import Segments, build_segment, segments  # noqa: E402
 
 __all__ = [
+    "KEEPS",
     "Block",
     "Code",
     "Emitter",
@@ -48,6 +49,7 @@ __all__ = [
     "cells_live",
     "copy_of",
     "decode",
+    "keeper",
     "live_before",
     "loops",
     "outline",

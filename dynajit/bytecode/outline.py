@@ -2,9 +2,9 @@
 
 In: a decoded `Code`, one of its `loops`, and the locals that are bound where the loop is entered. Out: `Outline`, and
 from it the code objects of the body (`build_body`) and of the shell (`build_shell`). The body takes the loop's item,
-locals by value, locals that it changes as cells, and cells; it returns None to go on with the loop, else a tuple of
-what it leaves on the stack and a number saying where. The shell runs the real FOR_ITER, and returns likewise where
-control leaves the loop. Exceptions pass through both.
+locals by value, locals that it changes as cells, cells, and a cell that keeps alive what each of its other locals is
+bound to; it returns None to go on with the loop, else a tuple of what it leaves on the stack and a number saying where.
+The shell runs the real FOR_ITER, and returns likewise where control leaves the loop. Exceptions pass through both.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dynajit.bytecode.target import target
 
 _RETURNS: Final = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 _ADDS: Final = {"LIST_APPEND": 1, "SET_ADD": 1, "MAP_ADD": 2}
+#: How the names of cells begin that keep what locals of a loop's body are bound to
+KEEPS: Final = ".kept "
 _REFUSED: Final = frozenset({"YIELD_VALUE", "SEND", "GET_AWAITABLE", "GET_ANEXT", "END_ASYNC_FOR", "MAKE_CELL"})
 
 
@@ -54,6 +56,7 @@ class Outline(NamedTuple):
         named: locals passed by value.
         shared: locals passed in cells.
         cells: cell and free variables passed.
+        kept: locals that the body binds and nobody reads behind it: what they are bound to lives on all the same.
         leaves: where control goes on behind the loop.
         handler: the exception handler around the whole loop.
         bound: for each leave (and the handler) the locals sure to be bound there.
@@ -69,6 +72,7 @@ class Outline(NamedTuple):
     named: tuple[str, ...]
     shared: tuple[str, ...]
     cells: tuple[str, ...]
+    kept: tuple[str, ...]
     exits: tuple[Exit, ...]
     leaves: tuple[Leave, ...]
     handler: int | None
@@ -117,7 +121,7 @@ def _outline(code: Code, loop: Loop, bound: frozenset[str]) -> Outline:
         if found.leave is not None:
             at = found.leave.target
             sure[at] = sure[at] & sure[found.target] if at in sure else sure[found.target]
-    named, shared = _variables(code, body, start, [*(end.target for end in ends), loop.header], handler, bound)
+    named, shared, kept = _variables(code, body, start, [*(end.target for end in ends), loop.header], handler, bound)
     return Outline(
         code,
         loop,
@@ -129,6 +133,7 @@ def _outline(code: Code, loop: Loop, bound: frozenset[str]) -> Outline:
         named,
         shared,
         _cells(code, body),
+        kept,
         tuple(exits),
         tuple(ends),
         handler,
@@ -251,8 +256,9 @@ def _containers(code: Code, found: Exit, base: int) -> Iterator[int]:
 
 def _variables(
     code: Code, body: list[int], start: int, goals: list[int], handler: int | None, bound: frozenset[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Locals that the body only reads, and those that it changes and somebody else sees."""
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Locals that the body only reads, those that it changes and somebody else reads, and those that it changes and
+    nobody does."""
     live = live_before(code)
     seen = frozenset().union(*(live[goal] for goal in goals), live[handler] if handler is not None else ())
     touched = {code.instrs[i].arg for i in body if code.instrs[i].op in LOCAL_OPS}
@@ -262,7 +268,14 @@ def _variables(
     order = [name for name in code.varnames if name in touched]
     shared = tuple(name for name in order if name in written and name in seen)
     named = tuple(name for name in order if name in live[start] and name in bound and name not in shared)
-    return named, shared
+    own = {*code.cellvars, *code.freevars}
+    kept = tuple(name for name in order if name in written and name not in seen and keeper(name) not in own)
+    return named, shared, kept
+
+
+def keeper(name: str) -> str:
+    """The cell that keeps alive what a local of a loop's body is bound to."""
+    return f"{KEEPS}{name}"
 
 
 def _written(code: Code, body: list[int]) -> set[str]:
@@ -324,20 +337,21 @@ def _surely_bound(
 
 
 def build_body(cut: Outline) -> CodeType:
-    """Parameters: the item of a for loop, `named`, `shared` (cells), `cells`."""
+    """Parameters: the item of a for loop, `named`, `shared` (cells), `cells`, those that keep `kept`."""
     code = cut.code
     original = code.code
     taken = {*original.co_varnames, *code.cellvars, *code.freevars}
     items = new_names("item", int(cut.loop.kind == "for"), taken)
     emitter = Emitter()
     stubs = {found.target: Label() for found in cut.exits}
-    cells = frozenset([*cut.shared, *cut.cells])
+    keepers = {name: keeper(name) for name in cut.kept}
+    cells = frozenset([*cut.shared, *cut.cells, *keepers.values()])
     if items:
         emitter.set_location(code.instrs[cut.start].positions)
         emitter.load_fast(items[0])
         emitter.delete_fast(items[0])
     inside = list(cut.body)
-    Tail(code, emitter, inside, cells, frozenset(cut.shared), stubs, cut.base).emit(cut.start)
+    Tail(code, emitter, inside, cells, frozenset(cut.shared), stubs, cut.base, keepers).emit(cut.start)
     emitter.set_handler(None)
     for number, found in enumerate(cut.exits):
         emitter.set_location(code.instrs[found.target].positions)
@@ -348,7 +362,7 @@ def build_body(cut: Outline) -> CodeType:
             emitter.load_const(number)
             emitter.build_tuple(found.extra + 1)
         emitter.return_value()
-    names = [*items, *cut.named, *cut.shared, *cut.cells]
+    names = [*items, *cut.named, *cut.shared, *cut.cells, *keepers.values()]
     return emitter.assemble(code.name, names, cells, original, original.co_qualname)
 
 
@@ -358,7 +372,7 @@ def build_shell(cut: Outline, body: Callable[..., Any]) -> CodeType:
     code, loop = cut.code, cut.loop
     emitter = Emitter()
     slots = [f".stack{number}" for number in range(cut.entry_depth - cut.floor)]
-    names = [*cut.named, *cut.shared, *cut.cells]
+    names = [*cut.named, *cut.shared, *cut.cells, *map(keeper, cut.kept)]
     first = code.instrs[loop.entry]
     emitter.set_location(first.positions)
     for name in slots:
@@ -466,4 +480,4 @@ def _return(cut: Outline, emitter: Emitter, leave: Leave) -> None:
     emitter.return_value()
 
 
-__all__ = ["Exit", "Leave", "Outline", "build_body", "build_shell", "outline"]
+__all__ = ["KEEPS", "Exit", "Leave", "Outline", "build_body", "build_shell", "keeper", "outline"]

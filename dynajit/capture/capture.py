@@ -278,6 +278,7 @@ class FrameCapture:
             self.session.idle.note(self.code, bool(tx.tensors or tx.graph.op_count))
             tx.finish()
             tx.forget()
+            self.values = ()
 
     def _frame(self, tx: Interpreter) -> SymFrame | None:
         """The frame as it begins; None if no code can be made of it."""
@@ -307,6 +308,8 @@ class FrameCapture:
             try:
                 result = tx.run(frame)
             except GraphBreak as stop:
+                # the frames it came through would keep the program's objects alive
+                stop.__traceback__ = stop.__context__ = None
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
         if not tx.can_stop_here():

@@ -231,7 +231,7 @@ class Session:
         """The function that runs a loop, around a call object for its body; made once for each shape. `varying`: which
         of the body's parameters are numbers that vary."""
         where = id(frame.code_object), cut.loop.header, cut.loop.entry, id(frame.globals)
-        key = (*where, cut.named, cut.shared, cut.cells, "shell")
+        key = (*where, cut.named, cut.shared, cut.cells, cut.kept, "shell")
         made = self._continuations.get(key)
         if made is None:
             function = self._part(frame.code, frame.globals, build_body(cut))

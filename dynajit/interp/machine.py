@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.bytecode import KEEPS
 from dynajit.bytecode.comprehensions import shown
 from dynajit.bytecode.landing import Landing
 from dynajit.graph.builder import GraphBuilder
@@ -35,6 +36,7 @@ from dynajit.values.dropping import dies_with, dropped
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
 from dynajit.values.journal import Journal
+from dynajit.values.keepers import KeeperCell
 from dynajit.values.objects import ObjVal, is_trusted
 from dynajit.values.tensor import TensorVal
 from dynajit.values.wrap import from_real, wrap
@@ -78,6 +80,7 @@ class Interpreter(Calls):
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}
         self._keep: list[Any] = []
+        self._boxes: list[LocalBox] = []
         self._stacks: dict[tuple[Any, ...], str] = {}
         #: the class of an object that the outermost frame let go of, and that runs code when it dies
         self.dropped: type | None = None
@@ -110,14 +113,7 @@ class Interpreter(Calls):
             if frame.opening is not None:
                 frame.opening(self)
                 frame.opening = None
-            result = self._loop(frame)
-            if len(self.frames) == 1:
-                # CPython closes a generator when it is dropped; when that is, is not followed here
-                left = next((generator for generator in self.open_generators if generator.needs_closing()), None)
-                if left is not None:
-                    left.dropped = True
-                    return left
-            return result
+            return self._loop(frame)
         except GraphBreak:
             if self.broken_frames is None:
                 self.broken_frames = list(self.frames)
@@ -271,6 +267,8 @@ class Interpreter(Calls):
         """Let go of the program's objects: what was made of them refers to itself, and would wait for the collector."""
         for _, value in self._objects.values():
             value.__dict__.clear()
+        for box in self._boxes:
+            box.__dict__.clear()
         for frame in self.broken_frames or ():
             frame.__dict__.clear()
         self.journal.forget()
@@ -347,6 +345,8 @@ class Interpreter(Calls):
         self.journal.set_item(self.tensors, id(value.fake), value)
 
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
+        if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):
+            return KeeperCell(None, source, self.cell_contents_source(source), cell)
         from_outside = self.known_object(cell, source)
         if isinstance(from_outside, CellVal):
             return from_outside
@@ -390,6 +390,7 @@ class Interpreter(Calls):
     def bind_locals(self, frame: SymFrame, values: Sequence[tuple[int, str, Any]]) -> None:
         """Parameters that are passed by value: (place, name, object)."""
         boxes = {name: LocalBox(self, LocalSource(place, name), value) for place, name, value in values}
+        self._boxes.extend(boxes.values())
         frame.locals = LazyLocals(self, boxes)
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:

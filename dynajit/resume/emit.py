@@ -22,7 +22,7 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.report import breaks
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
-from dynajit.resume.lifetime import unneeded, with_bound_variables
+from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variables, with_kept
 from dynajit.resume.numbers import varying_in_loop, varying_of
 from dynajit.resume.plan import (
     Plan,
@@ -87,8 +87,10 @@ class Emission:
         # and how where it raises and one of the frames has a handler
         self.resumes: list[list[Resume]] = []
         self.caught: list[Resume] = []
-        # the variables of the cells of locals that a loop changes
+        # the variables of the cells of locals that a loop changes, or binds though nobody reads them
         self.shared: dict[str, str] = {}
+        # locals that are bound to something that lives on where the loop is entered, though nobody reads them
+        self.kept: list[str] = []
         self.operands: list[Value] = []
         # variables that the code has let go of
         self.gone: set[str] = set()
@@ -130,9 +132,13 @@ class Emission:
             if not self.caught and handler is not None:
                 self.caught = [*outer[:depth], resume_handler(plan.frames[depth], handler)]
         existing = set(map(id, reachable(self.roots())))
-        shared = plan.cut.shared if plan.cut is not None else ()
-        self.resumes = [[with_bound_variables(resume, existing, shared) for resume in chain] for chain in self.resumes]
-        self.caught = [with_bound_variables(resume, existing, shared) for resume in self.caught]
+        cut = plan.cut
+        self.resumes = [[with_bound_variables(resume, existing, cut) for resume in chain] for chain in self.resumes]
+        self.caught = [with_bound_variables(resume, existing, cut) for resume in self.caught]
+        if cut is not None:
+            self.kept = kept_at_entry(inner, cut, existing)
+            self.resumes = [[*chain[:-1], with_kept(chain[-1], cut)] for chain in self.resumes]
+            self.caught = [with_kept(resume, cut) if resume.frame is inner else resume for resume in self.caught]
 
     def _resumed(self) -> list[Any]:
         """All values that the continuations take."""
@@ -140,7 +146,8 @@ class Emission:
         for chain in [*self.resumes, self.caught]:
             for resume in chain:
                 found.extend(resume.stack)
-                found.extend(_local(resume.frame, name) for name in resume.locals if name in resume.frame.locals)
+                locals_ = (name for name in resume.locals if not self._is_kept(resume.frame, name))
+                found.extend(_local(resume.frame, name) for name in locals_ if name in resume.frame.locals)
                 found.extend(resume.frame.cells[name] for name in resume.cells)
         return found
 
@@ -151,6 +158,7 @@ class Emission:
             frame, cut = self.plan.frames[-1], self.plan.cut
             found.extend(_local(frame, name) for name in (*cut.named, *cut.shared) if name in frame.locals)
             found.extend(frame.cells[name] for name in cut.cells)
+            found.extend(_local(frame, name) for name in self.kept)
         if self.tx.handled is not None:
             found.append(self.tx.handled)
         found.extend(self.tx.needed)
@@ -348,9 +356,11 @@ class Emission:
     def _run_loop(self, plan: Plan, cut: Outline) -> None:
         """Call the loop's shell; the locals that it changes are put into cells."""
         frame = plan.frames[-1]
-        for name in cut.shared:
-            bound = name in frame.locals
+        for name in (*cut.shared, *cut.kept):
+            bound = name in frame.locals if name in cut.shared else name in self.kept
             push = partial(self.out.push, _local(frame, name)) if bound else _nothing
+            if not bound and name in cut.kept:
+                bound, push = True, partial(self.out.const, None)
             self.out.call_const(CellType, push, int(bound))
             self.shared[name] = self.out.variable("cell")
             self.emit.store_fast(self.shared[name])
@@ -359,6 +369,7 @@ class Emission:
         pushes.extend(partial(self.out.push, _local(frame, name)) for name in cut.named)
         pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.shared)
         pushes.extend(partial(self.out.push, frame.cells[name]) for name in cut.cells)
+        pushes.extend(partial(self.emit.load_fast, self.shared[name]) for name in cut.kept)
         if len(plan.frames) > 1:
             function = calling_functions(plan.frames[1:-1], function, len(pushes))
         self.emit.set_location(plan.frames[0].current.positions)
@@ -494,6 +505,11 @@ class Emission:
     def _is_shared(self, frame: SymFrame, name: str) -> bool:
         """Whether the local is in a cell while the loop runs."""
         return name in self.shared and self.plan is not None and frame is self.plan.frames[-1]
+
+    def _is_kept(self, frame: SymFrame, name: str) -> bool:
+        """Whether the loop binds the local though nobody reads it."""
+        plan = self.plan
+        return plan is not None and plan.cut is not None and frame is plan.frames[-1] and name in plan.cut.kept
 
     def _local(self, frame: SymFrame, name: str) -> Callable[[], None]:
         """Pushes a local of a frame that goes on."""

@@ -8,10 +8,12 @@ breaking instruction runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dynajit.bytecode import Outline
 from dynajit.guards.source import ConstSource, LocalSource
+from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.resume.plan import Resume
 from dynajit.resume.rebuild import Rebuilder
@@ -19,10 +21,11 @@ from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, is_literal
 
 
-def with_bound_variables(resume: Resume, existing: set[int], changed: Collection[str]) -> Resume:
-    """The continuation takes over bound variables too, but those that a loop has `changed`. `existing`: ids of values
+def with_bound_variables(resume: Resume, existing: set[int], cut: Outline | None) -> Resume:
+    """The continuation takes over bound variables too, but those that a loop (`cut`) changes. `existing`: ids of values
     that exist at run time anyway; what only the trace knows is not made for a variable that nobody reads."""
     frame = resume.frame
+    changed = (*cut.shared, *cut.kept) if cut is not None else ()
     boxes = getattr(frame.locals, "boxes", {})
     more = [
         name
@@ -35,6 +38,21 @@ def with_bound_variables(resume: Resume, existing: set[int], changed: Collection
     ]
     cells = [name for name, cell in frame.cells.items() if name not in resume.cells and cell.source is not None]
     return resume._replace(locals=[*resume.locals, *more], cells=[*resume.cells, *cells])
+
+
+def kept_at_entry(frame: SymFrame, cut: Outline, existing: set[int]) -> list[str]:
+    """Variables that nobody reads before a loop binds them anew, and that keep something alive until then."""
+    boxes = getattr(frame.locals, "boxes", {})
+    return [
+        name
+        for name in cut.kept
+        if name in frame.locals and _is_seen(boxes[name] if name in boxes else frame.locals[name], existing)
+    ]
+
+
+def with_kept(resume: Resume, cut: Outline) -> Resume:
+    """What goes on behind a loop has the variables that it bound."""
+    return resume._replace(locals=[*resume.locals, *(name for name in cut.kept if name not in resume.locals)])
 
 
 def _is_seen(value: Any, existing: set[int]) -> bool:

@@ -1,7 +1,8 @@
-"""Objects whose class has a `__del__`: code runs when the program lets go of the last reference.
+"""Objects that run code when the program lets go of the last reference: instances of classes that have a `__del__`, and
+suspended generators.
 
 In: what a variable, container or attribute held before it is written. Out: a graph break if that may run code, which
-could change anything. Such objects are never made while tracing.
+could change anything. Such instances are never made while tracing; generators are (`generators.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def has_finaliser(cls: type) -> bool:
 def dies_with(real: Any) -> type | None:
     """The class of what runs code of the program's when this object dies: itself, or what a container holds first."""
     kind = type(real)
-    if has_finaliser(kind):
+    if has_finaliser(kind) or (kind is types.GeneratorType and real.gi_suspended):
         return kind
     parts = real if kind in (list, tuple, set, frozenset) else real.values() if kind is dict else ()
     return next((type(part) for part in itertools.islice(parts, MOST_LOOKED_AT) if has_finaliser(type(part))), None)

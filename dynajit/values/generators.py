@@ -34,8 +34,6 @@ class GeneratorVal(IteratorVal):
         self.state = "created"
         #: the exception that it handles where it stands
         self.handled: Value | None = ConstVal(None)
-        #: it is dropped when the outermost frame returns, and would run code of its own then
-        self.dropped = False
         #: the library's function that this is a traced stand-in for, with its arguments
         self.origin: tuple[Callable[..., Any], Sequence[Value], dict[str, Value]] | None = None
 
@@ -137,8 +135,6 @@ class GeneratorVal(IteratorVal):
     # -- generated code
 
     def rebuildable(self) -> bool:
-        if self.dropped:
-            return False
         if self.origin is not None:
             return self.state == "created" or (self.state == "closed" and self.origin[0] is iter)
         frame = self.frame

@@ -1,0 +1,135 @@
+"""What the variables of a loop keep alive: as long as in eager, though the loop's body runs as a function of its own."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+
+def closing(value: Any, log: list[str]) -> Iterator[Any]:
+    try:
+        while True:
+            sent = yield value
+            value = value if sent is None else value * sent
+    finally:
+        log.append("closed")
+        print("closed")
+
+
+class Finalised:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __del__(self) -> None:
+        print("finalised")
+        self.log.append("finalised")
+
+
+def behind_the_loop(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    for number in range(3):
+        generator = closing(x, log)
+        x = next(generator) + number
+        print("in the loop")
+    print("behind it", len(log))
+    return x + 1
+
+
+def bound_behind_a_break(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    for _ in range(3):
+        print("in the loop", len(log))
+        generator = closing(x, log)
+        next(generator)
+        x = generator.send(2)
+    print("behind it", len(log))
+    return x + 1
+
+
+def with_finalisers(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    count = 0
+    while count < 3:
+        count += 1
+        held = Finalised(log)
+        print("in the loop")
+        x = x * 2
+    x = x + 1
+    print("behind it", len(log))
+    return x
+
+
+def bound_before(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    held = closing(x, log)
+    x = next(held)
+    for _ in range(2):
+        print("in the loop", len(log))
+        x = x + 1
+        held = None
+    print("behind it", len(log))
+    return x
+
+
+def deleted(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    for number in range(2):
+        held = Finalised(log)
+        print("in the loop")
+        del held
+        x = x + number
+        print("behind it", len(log))
+    return x
+
+
+def nested(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    for number in range(2):
+        outer = Finalised(log)
+        for _ in range(2):
+            inner = closing(x, log)
+            x = next(inner) + number
+            print("inside")
+        print("between", len(log))
+    print("behind", len(log))
+    return x
+
+
+PROGRAMS = [behind_the_loop, bound_behind_a_break, with_finalisers, bound_before, deleted, nested]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_it_dies_where_eager_lets_go_of_it(
+    program: Callable[..., Any], backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(function: Callable[..., Any]) -> Any:
+        log: list[str] = []
+        result = function(torch.ones(2), log).tolist()
+        return result, log, capsys.readouterr().out
+
+    wanted = run(program)
+    compiled = dynajit.compile(program, backend=backend)
+    for _ in range(3):
+        assert run(compiled) == wanted
+
+
+def test_a_capture_keeps_nothing_of_the_programs() -> None:
+    """Its exceptions and models would wait for the collector otherwise, and the object with them."""
+
+    def program(x: torch.Tensor, generator: Any) -> torch.Tensor:
+        x = x + next(generator)
+        print(end="")
+        return x * 2
+
+    gc.disable()
+    try:
+        generator = closing(torch.ones(2), [])
+        next(generator)
+        dynajit.compile(program, backend="eager")(torch.ones(2), generator)
+        seen = weakref.ref(generator)
+        del generator
+        assert seen() is None
+    finally:
+        gc.enable()
