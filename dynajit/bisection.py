@@ -3,9 +3,9 @@
 In:  a function and a call's arguments. Out: a `BisectReport`: whether the front end or the backend is at fault, which
      graph, which operations in it, which kernel, and a script on disk that shows it.
 How: eager against `backend="eager"` judges the front end; is it wrong, ever fewer instructions are traced and the rest
-run eagerly, until one more makes the difference. Each graph alone against eager and float64 judges the backend; then
-the graph is cut: first behind the earliest operation whose result is wrong, then in front of as much as can be taken
-away.
+run eagerly, until one more makes the difference (`bisection_front.py` writes the script of that). Each graph alone
+against eager and float64 judges the backend; then the graph is cut: first behind the earliest operation whose result is
+wrong, then in front of as much as can be taken away.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from dynajit import bisection_front
 from dynajit.api import compile
 from dynajit.backends.registry import lookup_backend
 from dynajit.exc import ConfigError
@@ -26,13 +27,17 @@ from dynajit.report import records, runnable
 from dynajit.report.places import user_place
 from dynajit.verify import Difference, check_graph, difference
 
+SCRIPT = "dynajit_bisect.py"
+
 
 @dataclasses.dataclass
 class BisectReport:
     """What was found. `stage`: "none" (nothing is wrong), "frontend" or "backend".
 
     For the front end: `operations` has the instruction that is traced wrong, `lines` the user's line it is of, and
-    behind it those of the calls that led there. For the backend: `graph` (its number in order of compiling),
+    behind it those of the calls that led there; `script` shows it, or `no_script` says why there is none (a function
+    whose source is not at hand, arguments that no text makes).
+    For the backend: `graph` (its number in order of compiling),
     `operations` left in the smallest failing graph, `lines` of the user's they come from, `kernels` that compute them,
     and `script`, the program that shows it.
     """
@@ -44,6 +49,7 @@ class BisectReport:
     lines: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     script: Path | None = None
+    no_script: str = ""
 
     def __str__(self) -> str:
         if self.stage == "none":
@@ -52,7 +58,7 @@ class BisectReport:
             told = f"the front end is at fault: with backend='eager' the call differs from eager: {self.difference}"
             if self.operations:
                 told += f"\ninstruction: {self.operations[0]}\nlines: {', '.join(self.lines)}"
-            return told
+            return f"{told}\nscript: {self.script if self.script else f'none: {self.no_script}'}"
         parts = [
             f"the backend is at fault, in graph {self.graph}: {self.difference}",
             f"operations: {', '.join(self.operations)}",
@@ -84,8 +90,13 @@ def bisect(
     def run(*args: Any, **kwargs: Any) -> BisectReport:
         wrong = _front_end(original, args, kwargs)
         if wrong is not None:
-            instruction, lines = _traced_wrong(original, args, kwargs)
-            return BisectReport("frontend", str(wrong), operations=instruction, lines=lines)
+            instruction, stack = _traced_wrong(original, args, kwargs)
+            lines = tuple(dict.fromkeys(location.short() for location in reversed(stack)))
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            script, why_none = bisection_front.write(original, args, kwargs, stack, _differs, Path(folder) / SCRIPT)
+            return BisectReport(
+                "frontend", str(wrong), operations=instruction, lines=lines, script=script, no_script=why_none
+            )
         for number, (gm, inputs) in enumerate(_graphs(original, args, kwargs)):
             found = _fails(gm, inputs, judged)
             if found is not None:
@@ -103,8 +114,14 @@ def _front_end(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Differ
     return difference(actual, expected)
 
 
-def _traced_wrong(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The first instruction that makes the call wrong when it is traced, and its lines, innermost first; nothing if the
+def _differs(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return _front_end(fn, args, kwargs) is not None
+
+
+def _traced_wrong(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], Sequence[records.FrameLoc]]:
+    """The first instruction that makes the call wrong when it is traced, and its lines, outermost first; nothing if the
     call is right whenever its tracing is cut short."""
 
     def wrong(limit: int | None) -> tuple[bool, fuel.Fuel]:
@@ -122,7 +139,7 @@ def _traced_wrong(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     if stopped is None:
         return (), ()
     instruction, stack = stopped
-    return (instruction,), tuple(dict.fromkeys(location.short() for location in reversed(stack)))
+    return (instruction,), stack
 
 
 def _outcome(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -304,7 +321,7 @@ def _write(
 ) -> Path:
     """The script, with random inputs if it fails with these as well."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "dynajit_bisect.py"
+    path = folder / SCRIPT
     torch.manual_seed(0)
     simple = [runnable.example(value) for value in inputs]
     saved = None

@@ -266,7 +266,7 @@ class Tail:
         return frozenset(
             (i, code.instrs[clear].arg)
             for clear, extent in isolated(code).items()
-            if clear in self.chosen and (code.instrs[clear].arg in self.shared or code.instrs[clear].arg in self.keepers)
+            if clear in self.chosen and (self.shared | self.keepers.keys()) & {code.instrs[clear].arg}
             for i in extent
         )
 

@@ -1,4 +1,4 @@
-"""What the variables of a loop keep alive: as long as in eager, though the loop's body runs as a function of its own."""
+"""What the variables of a loop keep alive: as long as in eager, though its body runs as a function of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_finalisers(x: torch.Tensor, log: list[str]) -> torch.Tensor:
     count = 0
     while count < 3:
         count += 1
-        held = Finalised(log)
+        held = Finalised(log)  # noqa: F841
         print("in the loop")
         x = x * 2
     x = x + 1
@@ -86,7 +86,7 @@ def deleted(x: torch.Tensor, log: list[str]) -> torch.Tensor:
 
 def nested(x: torch.Tensor, log: list[str]) -> torch.Tensor:
     for number in range(2):
-        outer = Finalised(log)
+        outer = Finalised(log)  # noqa: F841
         for _ in range(2):
             inner = closing(x, log)
             x = next(inner) + number

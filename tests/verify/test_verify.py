@@ -1,7 +1,12 @@
 """`verify` finds what is wrong and nothing else; `bisect` narrows it to one operation."""
 
+import ast
+import functools
+import operator
+import runpy
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ import dynajit
 from dynajit.config import config
 from dynajit.exc import AccuracyError, ConfigError
 from dynajit.interp import dispatch
+from dynajit.report import standalone
 from dynajit.verify import difference
 
 
@@ -235,7 +241,84 @@ def test_bisect_blames_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     first = inner.__code__.co_firstlineno
     assert report.operations == ("UNARY_NEGATIVE",)
     assert report.lines == (f"{__file__}:{first + 2}", f"{__file__}:{negated.__code__.co_firstlineno + 6}")
-    assert report.script is None and not [*tmp_path.iterdir()]
+    assert report.script is not None and len(report.script.read_text().splitlines()) < 40
+    assert "def inner" in report.script.read_text() and "graph_break" not in report.script.read_text()
+    with pytest.raises(AssertionError, match="call 1"):
+        runpy.run_path(str(report.script))
+    monkeypatch.undo()
+    runpy.run_path(str(report.script))
+
+
+FACTOR, TABLE = 3, {"scale": 2.0, "names": ["a", "b"]}
+
+
+class Scaled:
+    """What a function under test makes and uses."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def of(self, x: Tensor) -> Tensor:
+        return functools.reduce(operator.mul, [x, self.factor, TABLE["scale"]])
+
+
+def helper(x: Tensor) -> Tensor:
+    return Scaled(FACTOR).of(x)
+
+
+def test_the_script_of_a_front_end_fault_has_what_the_function_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    offset = 0.5
+
+    def program(x: Tensor, numbers: dict[str, list[int]], *more: Tensor, flag: bool = False) -> Tensor:
+        kept = []
+        for number in numbers["all"]:
+            kept.append(number)
+            x = x + number * offset
+        if flag:
+            x = helper(x) + more[0].sum()
+            first = ~numbers["all"][0]
+            x = x * first
+        kept.clear()
+        return x
+
+    monkeypatch.setitem(dispatch.HANDLERS, "UNARY_INVERT", lambda tx, frame, instr: None)
+    report = dynajit.bisect(program, folder=tmp_path)(
+        torch.randn(5, 4), {"all": [1, 2]}, torch.ones(2), flag=True
+    )
+    assert report.stage == "frontend" and report.operations == ("UNARY_INVERT",)
+    assert report.script is not None and f"script: {report.script}" in str(report)
+    text = report.script.read_text()
+    assert len(text.splitlines()) < 40 and "kept" not in text and "helper" not in text
+    with pytest.raises(AssertionError, match="call 1"):
+        runpy.run_path(str(report.script))
+    monkeypatch.undo()
+    runpy.run_path(str(report.script))
+
+
+def test_what_no_script_can_have_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def program(x: Tensor, held: Any) -> Tensor:
+        return x * ~held.number
+
+    monkeypatch.setitem(dispatch.HANDLERS, "UNARY_INVERT", lambda tx, frame, instr: None)
+    report = dynajit.bisect(program, folder=tmp_path)(torch.ones(3), types.SimpleNamespace(number=2))
+    assert report.stage == "frontend" and report.script is None and not [*tmp_path.iterdir()]
+    assert report.no_script == "it would need an instance of types.SimpleNamespace"
+    assert f"script: none: {report.no_script}" in str(report)
+
+
+def test_definitions_stand_before_what_uses_them(tmp_path: Path) -> None:
+    before, tree = standalone.definitions(helper)
+    assert tree.name == "helper" and "class Scaled" in before and "TABLE = {" in before and "import operator" in before
+    scope: dict[str, Any] = {}
+    exec(f"import torch\n{before}\n{ast.unparse(tree)}", scope)
+    assert scope["helper"](torch.ones(2)).tolist() == [6.0, 6.0]
+    value = [torch.tensor([1, 2]), (1.5, float("inf")), {"a": torch.float16}]
+    made = eval(standalone.argument(value), {"torch": torch})
+    assert made[0].tolist() == [1, 2] and made[1:] == [(1.5, float("inf")), {"a": torch.float16}]
+    with pytest.raises(standalone.CannotWrite, match="SimpleNamespace"):
+        standalone.argument([types.SimpleNamespace()])
 
 
 def test_bisect_finds_a_wrong_instruction_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
