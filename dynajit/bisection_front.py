@@ -35,7 +35,7 @@ _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 class _Case(NamedTuple):
     """A function with arguments for which it is compiled wrong."""
 
-    fn: types.FunctionType
+    fn: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -135,11 +135,12 @@ def _script(case: _Case, wrong: Wrong, path: Path) -> str | None:
         torch.save(list(case.args), saved)
     given = case.args if saved is not None else args
     tree = _smaller(tree, lambda function: fails(function, given))
-    return _text(before, tree, made, named, saved)
+    return _text(definitions(case.fn, tree)[0], tree, made, named, saved)
 
 
 def _text(before: str, tree: ast.FunctionDef, made: list[str], named: list[str], saved: Path | None) -> str:
-    head = [line for line in ("from pathlib import Path" * (saved is not None), "import torch") if line]
+    head = ["from __future__ import annotations"]
+    head += [line for line in ("from pathlib import Path" * (saved is not None), "import torch") if line]
     own = [line for line in before.splitlines() if line not in head]
     if saved is None:
         given = ["torch.manual_seed(0)", "given = [", *(f"    {text}," for text in made), "]"]
@@ -188,8 +189,8 @@ def _places(tree: ast.FunctionDef) -> list[tuple[list[ast.stmt], int]]:
     def walk(node: ast.AST, in_loop: bool) -> None:
         inside = in_loop or isinstance(node, _LOOPS)
         for field in _BODIES:
-            block = getattr(node, field, None)
-            for index, statement in enumerate(block if isinstance(block, list) else ()):
+            block: list[ast.stmt] = getattr(node, field, None) or []
+            for index, statement in enumerate(block):
                 ends = any(isinstance(part, (ast.Break, ast.Return, ast.Raise)) for part in ast.walk(statement))
                 if isinstance(statement, ast.stmt) and not isinstance(node, ast.While) and not (inside and ends):
                     found.append((block, index))

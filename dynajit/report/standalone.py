@@ -29,10 +29,11 @@ class CannotWrite(Exception):
     """No text makes this object; the message says which, as part of a sentence."""
 
 
-def definitions(fn: types.FunctionType) -> tuple[str, ast.FunctionDef]:
-    """What has to stand before the function, and the function itself without its decorators."""
+def definitions(fn: types.FunctionType, part: ast.FunctionDef | None = None) -> tuple[str, ast.FunctionDef]:
+    """What has to stand before the function, and the function itself without its decorators; or before a `part` of it,
+    with statements left out."""
     found = _Definitions()
-    tree = found.function(fn)
+    tree = found.function(fn, part)
     found.parts.pop()
     return "\n\n\n".join(filter(None, ["\n".join(found.imports), "\n".join(found.values), *found.parts])), tree
 
@@ -82,16 +83,22 @@ class _Definitions:
         self.parts: list[str] = []
         self._known: dict[str, object] = {}
 
-    def function(self, fn: types.FunctionType) -> ast.FunctionDef:
+    def function(self, fn: types.FunctionType, part: ast.FunctionDef | None = None) -> ast.FunctionDef:
         """Take the function, and what it needs before it."""
-        tree = _parsed(fn)
+        tree = part or _parsed(fn)
         if not isinstance(tree, ast.FunctionDef):
             raise CannotWrite(f"{fn.__qualname__}, which no def statement makes")
-        tree.decorator_list = []
+        tree.decorator_list, tree.returns = [], None
+        for given in ast.walk(tree.args):
+            if isinstance(given, ast.arg):
+                given.annotation = None
         cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         around = {**fn.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
         self._known[fn.__name__] = fn
-        self._needs(fn.__code__, around, fn.__name__)
+        self._needs(compile(ast.unparse(tree), fn.__code__.co_filename, "exec"), around, fn.__name__)
+        for default in ast.walk(tree.args):
+            if isinstance(default, ast.Name) and default.id in around:
+                self._global(default.id, around[default.id])
         self.parts.append(ast.unparse(tree))
         return tree
 

@@ -132,13 +132,13 @@ class Emission:
             if not self.caught and handler is not None:
                 self.caught = [*outer[:depth], resume_handler(plan.frames[depth], handler)]
         existing = set(map(id, reachable(self.roots())))
-        cut = plan.cut
-        self.resumes = [[with_bound_variables(resume, existing, cut) for resume in chain] for chain in self.resumes]
-        self.caught = [with_bound_variables(resume, existing, cut) for resume in self.caught]
-        if cut is not None:
-            self.kept = kept_at_entry(inner, cut, existing)
-            self.resumes = [[*chain[:-1], with_kept(chain[-1], cut)] for chain in self.resumes]
-            self.caught = [with_kept(resume, cut) if resume.frame is inner else resume for resume in self.caught]
+        loop = plan.cut
+        self.resumes = [[with_bound_variables(resume, existing, loop) for resume in chain] for chain in self.resumes]
+        self.caught = [with_bound_variables(resume, existing, loop) for resume in self.caught]
+        if loop is not None:
+            self.kept = kept_at_entry(inner, loop, existing)
+            self.resumes = [[*chain[:-1], with_kept(chain[-1], loop)] for chain in self.resumes]
+            self.caught = [with_kept(resume, loop) if resume.frame is inner else resume for resume in self.caught]
 
     def _resumed(self) -> list[Any]:
         """All values that the continuations take."""

@@ -262,8 +262,8 @@ class Scaled:
         return functools.reduce(operator.mul, [x, self.factor, TABLE["scale"]])
 
 
-def helper(x: Tensor) -> Tensor:
-    return Scaled(FACTOR).of(x)
+def helper(x: Tensor, factor: int = FACTOR) -> Tensor:
+    return Scaled(factor).of(x)
 
 
 def test_the_script_of_a_front_end_fault_has_what_the_function_needs(
@@ -312,7 +312,7 @@ def test_definitions_stand_before_what_uses_them(tmp_path: Path) -> None:
     before, tree = standalone.definitions(helper)
     assert tree.name == "helper" and "class Scaled" in before and "TABLE = {" in before and "import operator" in before
     scope: dict[str, Any] = {}
-    exec(f"import torch\n{before}\n{ast.unparse(tree)}", scope)
+    exec(f"from __future__ import annotations\nimport torch\n{before}\n{ast.unparse(tree)}", scope)
     assert scope["helper"](torch.ones(2)).tolist() == [6.0, 6.0]
     value = [torch.tensor([1, 2]), (1.5, float("inf")), {"a": torch.float16}]
     made = eval(standalone.argument(value), {"torch": torch})
