@@ -18,7 +18,7 @@ MAX_LINES = 800
 BASE = ["exc", "config", "torch_compat", "symbols", "locks", "_C", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
-TOP = ["backends", "verify", "capture", "api", "bisection", "script", "testing", "__main__"]
+TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script", "testing", "__main__"]
 
 
 def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The package's face and its tools see everything.
     **{
         face: {*BASE, *FRONT, *BACK, "aot", *TOP, "__init__"}
-        for face in ("bisection", "testing", "__main__", "__init__")
+        for face in ("bisection_front", "bisection", "testing", "__main__", "__init__")
     },
 }
 
