@@ -12,12 +12,15 @@ torch_compat.check()
 from dynajit import exc, testing  # noqa: E402
 from dynajit.api import (  # noqa: E402
     compile,
+    cudagraph_mark_step_begin,
     disable,
     explain,
     graph_break,
     is_compiling,
     mark_dynamic,
     mark_static,
+    mark_static_address,
+    mark_unbacked,
     maybe_mark_dynamic,
     reset,
 )
@@ -29,6 +32,7 @@ from dynajit.interp.marks import (  # noqa: E402
     allow_in_graph,
     assume_constant_result,
     disallow_in_graph,
+    nonstrict_trace,
     substitute_in_graph,
 )
 from dynajit.interp.policy import module_policy  # noqa: E402
@@ -47,6 +51,7 @@ __all__ = [
     "compile_times",
     "config",
     "counters",
+    "cudagraph_mark_step_begin",
     "disable",
     "disallow_in_graph",
     "error_on_graph_break",
@@ -58,9 +63,12 @@ __all__ = [
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
+    "mark_static_address",
+    "mark_unbacked",
     "maybe_mark_dynamic",
     "memory_stats",
     "module_policy",
+    "nonstrict_trace",
     "register_backend",
     "reset",
     "run",

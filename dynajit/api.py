@@ -320,6 +320,13 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None =
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
+    if isinstance(fn, type):
+        # what making an instance runs, and calling it
+        cls: Any = fn
+        for name in ("__init__", "__call__"):
+            if isinstance(getattr(cls, name), types.FunctionType):
+                setattr(cls, name, _disabled(getattr(cls, name), recursive, reason))
+        return cls
     if isinstance(fn, torch.nn.Module):
         original = getattr(type(fn), "_dynajit_original", fn)
         again = functools.partial(disable, recursive=recursive, reason=reason)
@@ -367,7 +374,35 @@ def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) ->
     seen.mark(tensor, range(tensor.dim()) if dim is None else dim, "static")
 
 
-@builtin(mark_dynamic, maybe_mark_dynamic, mark_static)
+def mark_unbacked(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
+    """Make a dimension symbolic from the first compile on, and whatever decides by its size an error, as
+    `mark_dynamic` does; torch.compile takes such a size for one that only data tell."""
+    seen.mark(tensor, dim, "dynamic")
+
+
+def mark_static_address(tensor: torch.Tensor, guard: bool = False) -> None:
+    """Promise that compiled code is always given this tensor at this place in memory.
+
+    A hint for CUDA graphs, which dynajit needs none of: it writes the addresses of inputs into a recorded graph where
+    they change. `guard` is accepted for the same reason.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is marked, not {type(tensor).__name__}")
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Say that an iteration begins. Results of CUDA graphs live as long as the program holds them, so that there is
+    nothing to do; programs written for torch.compile call it."""
+
+
+@builtin(mark_static_address, cudagraph_mark_step_begin)
+def _hint(tx: Tracer, tensor: Value | None = None, guard: Value | None = None) -> Value:
+    if tensor is not None and not issubclass(tensor.py_type(), torch.Tensor):
+        raise tx.raised(TypeError, f"a tensor is marked, not {tensor.py_type().__name__}")
+    return ConstVal(None)
+
+
+@builtin(mark_dynamic, maybe_mark_dynamic, mark_static, mark_unbacked)
 def _mark(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise GraphBreak(breaks.USER_BREAK, "marking a tensor's dimensions")
 

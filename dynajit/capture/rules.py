@@ -94,8 +94,11 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
 
 
 def belongs_to_torch_compile(code: types.CodeType, globals_: dict[str, Any]) -> bool:
-    """Whether the frame is the entry of a function that torch.compile made: all that it calls is torch's to compile."""
-    return code.co_name == "compile_wrapper" and globals_.get("__name__") == "torch._dynamo.eval_frame"
+    """Whether the frame is the entry of a function that torch.compile made, so that all that it calls is torch's to
+    compile, or that torch.compiler.disable made, so that it is nobody's."""
+    if globals_.get("__name__") != "torch._dynamo.eval_frame":
+        return False
+    return code.co_name == "compile_wrapper" or code.co_qualname == "DisableContext.__call__.<locals>._fn"
 
 
 def builtins_replaced() -> bool:

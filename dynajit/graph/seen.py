@@ -18,8 +18,10 @@ MARKS = "_dynajit_dimensions"
 _TORCH_MARKS = (
     ("_dynamo_static_indices", "static"),
     ("_dynamo_weak_dynamic_indices", "maybe"),
+    ("_dynamo_unbacked_indices", "dynamic"),
     ("_dynamo_dynamic_indices", "dynamic"),
 )
+_TORCH_RANGES = "_dynamo_dynamic_range"
 CHANGED: Any = object()
 
 
@@ -99,6 +101,9 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
     if attributes:
         for name, kind in _TORCH_MARKS:
             marks.update(dict.fromkeys(attributes.get(name, ()), Mark(kind)))
+        for each in attributes.get(_TORCH_RANGES, ()):
+            if each.dim in marks:
+                marks[each.dim] = Mark(marks[each.dim].kind, each.min, each.max)
         marks.update(attributes.get(MARKS, {}))
     return marks
 

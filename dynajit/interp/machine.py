@@ -464,6 +464,24 @@ class Interpreter(Calls):
         """The module of the innermost traced frame."""
         return str(self.frames[-1].globals.get("__name__") or "")
 
+    def result_unused(self) -> bool:
+        """Whether the innermost traced frame drops the result of the call at hand."""
+        frame = self.frames[-1]
+        return frame.current.op.startswith("CALL") and frame.instrs[frame.ip].op == "POP_TOP"
+
+    def may_rebind(self, name: str) -> bool:
+        """Whether a variable of this name, shared with functions inside, may be bound to something else later on."""
+        if name in self.frames[0].code.passed_cells:
+            return True  # what is traced is a part of the function that has the variable
+        for frame in self.frames:
+            here = frame.current.index
+            around = [loop.members for loop in frame.loops if here in loop.members]
+            for instr in frame.instrs:
+                if instr.op in ("STORE_DEREF", "DELETE_DEREF") and instr.arg == name:
+                    if instr.index > here or any(instr.index in members for members in around):
+                        return True
+        return False
+
     def take_direct(self) -> Landing | None:
         """Whether the call at hand may be continued in, once."""
         direct, self.direct_call = self.direct_call, None

@@ -7,6 +7,7 @@ function here, and where it is read in `dynajit/interp/calls.py`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -37,6 +38,22 @@ def allow_in_graph(fn: F) -> F:
     BUILTINS.pop(fn, None)
     OPAQUE.add(fn)
     return fn
+
+
+def nonstrict_trace(fn: F) -> F:
+    """A function that does what `fn` does, and is one operation of the graph, as `allow_in_graph` says; `fn` itself is
+    captured as before. Also a decorator.
+
+    Raises:
+        ConfigError: `fn` is not a function.
+    """
+    _check(fn, "nonstrict_trace")
+
+    @functools.wraps(fn)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return allow_in_graph(traced)  # type: ignore[return-value]
 
 
 def disallow_in_graph(fn: F) -> F:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -101,6 +102,7 @@ SKIPPED_MODULES: dict[str, str] = {
 TRACED_MODULES = (
     "torch.autograd.grad_mode",
     "torch.autograd.forward_ad",
+    "torch.autograd.functional",
     "torch.autograd.profiler",
     "torch._functorch.apis",
     "torch._functorch.vmap",
@@ -222,6 +224,12 @@ def undisabled(function: types.FunctionType) -> types.FunctionType | None:
         # it numbers modules for torch.compile, which does not see those made while tracing
         parts = [cell.cell_contents for cell in function.__closure__ or ()]
         return next((part for part in parts if isinstance(part, types.FunctionType)), None)
+    elif where == "torch._dynamo.decorators":
+        # marks that say how torch.compile traces a function, and what it may take for granted of a tensor
+        inner = function.__dict__.get("__wrapped__") if "nonstrict" in function.__code__.co_qualname else function
+        if isinstance(inner, types.FunctionType) and (inner is not function or inner.__name__ == "mark_static_address"):
+            return inner
+        return None
     if isinstance(original, types.FunctionType) and (original.__module__ or "").startswith(_TRACED_THOUGH_DISABLED):
         return original
     return None
@@ -269,6 +277,9 @@ def is_marked_constant(function: types.FunctionType) -> bool:
 def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
     """Why the function is not traced, or None."""
     if getattr(function, "_dynajit_disable", False) or getattr(function, "_torchdynamo_disable", False):
+        inner = function.__dict__.get("_torchdynamo_orig_callable")
+        if isinstance(inner, types.FunctionType) and not function.__dict__.get("_torchdynamo_disable_recursive", True):
+            _C.mark_skip(inner.__code__)  # what it calls is compiled, it is not
         return breaks.DISABLED, function.__qualname__
     if hasattr(function, "_torchdynamo_orig_callable"):
         return breaks.COMPILED_CALL, function.__qualname__

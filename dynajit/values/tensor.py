@@ -96,8 +96,6 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "data_ptr": breaks.UNSUPPORTED_TENSOR,
     "storage": breaks.UNSUPPORTED_TENSOR,
     "untyped_storage": breaks.UNSUPPORTED_TENSOR,
-    "register_hook": breaks.UNSUPPORTED_TENSOR,
-    "register_post_accumulate_grad_hook": breaks.UNSUPPORTED_TENSOR,
     "retain_grad": breaks.UNSUPPORTED_TENSOR,
     "requires_grad_": breaks.UNSUPPORTED_TENSOR,
     "set_": breaks.UNSUPPORTED_TENSOR,
@@ -287,7 +285,7 @@ class TensorVal(Value):
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
             raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
-        if name in ("numpy", "__array__"):
+        if name in ("numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook"):
             return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
         if name == "size":
             return self._size(tx, args, kwargs)

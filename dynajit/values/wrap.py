@@ -153,6 +153,9 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
     if not _has_history(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
+    base: Any = type(obj._base) if obj._is_view() else torch.Tensor
+    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a view of a {base.__name__}")
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
         # only a write of what requires gradients makes one of these; it has no fake
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor of dtype {obj.dtype} with gradients")

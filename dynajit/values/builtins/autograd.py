@@ -7,22 +7,25 @@ side to learn what they rely on. A checkpointed function is traced like any othe
 
 from __future__ import annotations
 
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
+from dynajit.values.sequence import TupleVal
 from dynajit.values.tensor import TensorVal
+from dynajit.values.watched import Watched
 
 
 @builtin(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
@@ -30,16 +33,33 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     """`Function.apply`."""
     if not isinstance(cls, ClassVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
-    if any(isinstance(value, (BuiltinVal, FunctionVal, MethodVal, PartialVal)) for value in (*args, *kwargs.values())):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function")
+    functions = {place: _real_function(cls, arg) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)}
+    if any(isinstance(value, _FUNCTIONS) for value in kwargs.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
     _learn(tx, cls, args, kwargs)
-    return tx.torch_op("call_function", _applied(cls.obj), args, kwargs)
+    others = [arg for place, arg in enumerate(args) if place not in functions]
+    return tx.torch_op("call_function", _applied(cls.obj, functions), others, kwargs)
 
 
-def _applied(cls: Any) -> Callable[..., Any]:
-    """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions."""
+_FUNCTIONS = (BuiltinVal, FunctionVal, MethodVal, PartialVal)
+
+
+def _real_function(cls: ClassVal, value: Value) -> Any:
+    """A function among the arguments, which is no argument of the node but part of what the node calls."""
+    try:
+        return value.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of {value.describe()}") from None
+
+
+def _applied(cls: Any, functions: Mapping[int, Any]) -> Callable[..., Any]:
+    """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions.
+    `functions` are those of its arguments that a graph can't hold, by position."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if functions:
+            rest = iter(args)
+            args = tuple(functions[at] if at in functions else next(rest) for at in range(len(args) + len(functions)))
         return cls.apply(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
@@ -57,10 +77,12 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
         parts[2] = ConstVal(None)
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
+    watched = Watched([*parts, *args, *kwargs.values()])
     try:
         with tx.indirect():
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
         effects = [value for key, value in tx.journal.dirty.items() if key not in dirty]
+        effects += [value for value in (watched.changed(),) if value is not None]
         if effects:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__} changes {effects[0].describe()}")
     finally:
@@ -78,6 +100,39 @@ def _method(tx: Tracer, cls: ClassVal, name: str) -> Value:
     if isinstance(function, types.FunctionType) and function.__globals__["__name__"] == "torch.autograd.function":
         return tx.from_real(function.__wrapped__)  # type: ignore[attr-defined]  # behind once_differentiable
     return cls.getattr(tx, name)
+
+
+class SavingContext(Value):
+    """One of the contexts of `create_selective_checkpoint_contexts`: they choose what backward keeps, and compute
+    nothing. Only `checkpoint` is given them."""
+
+    def py_type(self) -> type:
+        return object
+
+    def describe(self) -> str:
+        return "a context of selective checkpointing"
+
+
+_asking = threading.local()
+
+
+@builtin(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Value | None = None) -> Value:
+    if not getattr(_asking, "by_checkpoint", False):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
+    return tx.new_tuple([SavingContext(), SavingContext()])
+
+
+def _check_contexts(tx: Tracer, context_fn: Value) -> None:
+    """Break unless the contexts around a checkpointed function only choose what is kept."""
+    _asking.by_checkpoint = True
+    try:
+        with tx.indirect():
+            made = tx.call(context_fn, [], {})
+    finally:
+        _asking.by_checkpoint = False
+    if not isinstance(made, TupleVal) or not all(isinstance(each, SavingContext) for each in made.values(tx)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with contexts of the program's own")
 
 
 _NOOP_CONTEXT = torch.utils.checkpoint.noop_context_fn
@@ -98,7 +153,7 @@ def checkpoint(
 ) -> Value:
     """The function itself: what backward keeps or computes again is the backend's choice."""
     if context_fn is not None and getattr(context_fn, "real_function", None) is not _NOOP_CONTEXT:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with a context_fn")
+        _check_contexts(tx, context_fn)
     if use_reentrant is None:
         raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
     if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):

@@ -7,6 +7,7 @@ operator: a model of `torch.ops.higher_order.<name>` here.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,14 @@ from torch._higher_order_ops.scan import scan
 from dynajit.graph.subgraph import Cut
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
+from dynajit.values.builtins.registry import builtin, tail_call
+from dynajit.values.constant import ConstVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.ops import model_tensor
 from dynajit.values.polyfills import higher_order as polyfills
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
+from dynajit.values.watched import Watched
 
 _OPS: Any = torch.ops.higher_order
 
@@ -40,6 +43,8 @@ class Body:
 def _leaves(tx: Tracer, value: Value) -> list[TensorVal]:
     if isinstance(value, TensorVal):
         return [value]
+    if isinstance(value, ConstVal) and value.value is None:
+        return []
     if isinstance(value, (TupleVal, ListVal)):
         return [leaf for item in value.values(tx) for leaf in _leaves(tx, item)]
     if isinstance(value, DictVal):
@@ -51,6 +56,8 @@ def _like(tx: Tracer, value: Value, leaves: list[Value]) -> Value:
     """`value`, with its tensors replaced, in order."""
     if isinstance(value, TensorVal):
         return leaves.pop(0)
+    if isinstance(value, ConstVal):
+        return value
     if isinstance(value, TupleVal):
         return TupleVal([_like(tx, item, leaves) for item in value.values(tx)], value.kind)
     if isinstance(value, ListVal):
@@ -62,14 +69,16 @@ def _like(tx: Tracer, value: Value, leaves: list[Value]) -> Value:
     return made
 
 
-def _trace(tx: Tracer, function: Value, args: Sequence[Value], what: str) -> Body:
+def trace_body(tx: Tracer, function: Value, args: Sequence[Value], what: str) -> Body:
     """Trace a call, and cut its nodes out of the graph."""
     mark, dirty = tx.graph.mark(), set(tx.journal.dirty)
     versions = [(entry, entry.mutated) for entry in tx.graph.inputs]
     before = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
+    watched = Watched([function, *args])
     with tx.indirect():
         result = tx.call(function, args, {})
     changed = [value for key, value in tx.journal.dirty.items() if key not in dirty]
+    changed += [value for value in (watched.changed(),) if value is not None]
     if changed:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed[0].describe()}")
     if any(fake._version != version for fake, version in before) or any(
@@ -116,8 +125,8 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
         return tx.call(true_fn if pred.truth(tx) else false_fn, args, {})
     if pred.fake.numel() != 1:
         raise GraphBreak(breaks.OP_RAISES, "torch.cond on a tensor with more than one value")
-    yes = _trace(tx, true_fn, args, "the true branch of torch.cond")
-    no = _trace(tx, false_fn, args, "the false branch of torch.cond")
+    yes = trace_body(tx, true_fn, args, "the true branch of torch.cond")
+    no = trace_body(tx, false_fn, args, "the false branch of torch.cond")
     if len(yes.leaves) != len(no.leaves) or not all(
         _same_metadata(left.fake, right.fake) for left, right in zip(yes.leaves, no.leaves, strict=True)
     ):
@@ -145,8 +154,8 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
     mark = tx.graph.mark()
     # stand for what is carried while the functions are traced
     carried_in = [tx.torch_op("call_method", "clone", [value], {}) for value in start]
-    test = _trace(tx, cond_fn, carried_in, "the condition of while_loop")
-    body = _trace(tx, body_fn, carried_in, "the body of while_loop")
+    test = trace_body(tx, cond_fn, carried_in, "the condition of while_loop")
+    body = trace_body(tx, body_fn, carried_in, "the body of while_loop")
     if len(test.leaves) != 1 or len(body.leaves) != len(start):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "while_loop whose functions return something else")
     for before, after in zip(carried_in, body.leaves, strict=True):
@@ -165,6 +174,15 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
         "call_function", _OPS.while_loop, [*bodies, operands, tuple(free)], {}, tx.node_meta(tuple(fakes))
     )
     return tx.new_tuple(_outputs(tx, node, fakes))
+
+
+@tail_call
+def invoke_subgraph(tx: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+    """A region marked to be compiled once: what is compiled is shared anyway, so the function is traced like others."""
+    return tx.call(function, args, kwargs, tx.take_direct())
+
+
+builtin(importlib.import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder)(invoke_subgraph)
 
 
 def _unrolled(real: Any, traced: Any) -> None:

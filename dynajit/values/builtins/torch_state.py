@@ -18,6 +18,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects import CallEffect
 
 
 def autocast_nesting() -> int:
@@ -277,6 +278,13 @@ def _is_compiling(tx: Tracer) -> Value:
 
 # the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler
 _SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer"})
+
+
+@builtin(torch.compiler.cudagraph_mark_step_begin)
+def _mark_step(tx: Tracer) -> Value:
+    """Nothing of dynajit's needs to be told; what is compiled by others does."""
+    tx.journal.touch(CallEffect(tx.from_real(torch.compiler.cudagraph_mark_step_begin), [], {}))
+    return ConstVal(None)
 
 
 _constant(

@@ -1,0 +1,183 @@
+"""Hooks on the gradients of what a compiled function computes: in the graph where they can be, else beside a break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from feature_cases import BACKENDS, Cases, leaf, rand
+from torch import nn
+
+import dynajit
+
+cases = Cases()
+Tensor = torch.Tensor
+
+
+@cases(leaf(3))
+def on_a_result(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * 3)
+    return y.sin()
+
+
+@cases(leaf(3))
+def two_in_their_order(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g + 1)
+    z = y.exp()
+    y.register_hook(lambda g: g * 3)
+    return z * y
+
+
+@cases(leaf(3))
+def with_a_tensor_of_the_graph(x: Tensor) -> Tensor:
+    scale = x.detach().exp()
+    y = x * 2
+    y.register_hook(lambda g: g * scale)
+    return (y * y).sum()
+
+
+@cases(leaf(3))
+def that_keeps_the_gradient(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: None)
+    return y.sin()
+
+
+@cases(leaf(3))
+def before_a_write(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * 5)
+    y.mul_(3)
+    return y
+
+
+@cases(leaf(3))
+def of_a_result_that_is_returned_too(x: Tensor) -> Any:
+    y = x * 2
+    y.register_hook(lambda g: g * 5)
+    return y, y.sin()
+
+
+@cases(leaf(3))
+def clamped(x: Tensor) -> Any:
+    y = x * 2
+    y.register_hook(torch.nan_to_num)
+    return (y**3).sum()
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.factor = 0.5
+        self.register_buffer("shift", torch.ones(3))
+
+    def hook(self, gradient: Tensor) -> Tensor:
+        return gradient * self.factor + self.shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        hidden.register_hook(self.hook)
+        return hidden.relu()
+
+
+@cases(rand(2, 3), make=True)
+def of_a_module() -> nn.Module:
+    return Scaled()
+
+
+@cases(leaf(3), calls=1)
+def on_a_leaf_from_outside(x: Tensor) -> Tensor:
+    x.register_hook(lambda g: g * 3)
+    return x * 2
+
+
+@cases(leaf(3), calls=1)
+def after_accumulation(x: Tensor) -> Tensor:
+    def halve(tensor: Tensor) -> None:
+        tensor.grad.mul_(0.5)
+
+    x.register_post_accumulate_grad_hook(halve)
+    return x * 2
+
+
+# what a graph can't do
+@cases(leaf(3), graphs=2, breaks=1)
+def with_an_effect(x: Tensor) -> Any:
+    seen: list[Tensor] = []
+    y = x * 2
+    y.register_hook(lambda g: seen.append(g))
+    return y.sin(), seen
+
+
+@cases(leaf(3), graphs=2, breaks=1)
+def of_a_variable_bound_again(x: Tensor) -> Tensor:
+    factor = 2
+    y = x * 2
+    y.register_hook(lambda g: g * factor)
+    factor = 3
+    return y.sin() * factor
+
+
+@cases(leaf(3), graphs=None, breaks=None)
+def of_a_loop_variable(x: Tensor) -> Tensor:
+    y = x
+    for factor in range(1, 4):
+        y = y * 2
+        y.register_hook(lambda g: g * factor)  # noqa: B023
+    return y
+
+
+@cases(leaf(3), graphs=1, breaks=1)
+def of_a_view(x: Tensor) -> Tensor:
+    y = (x * 2).view(3, 1)
+    y.register_hook(lambda g: g * 2)
+    return y
+
+
+@cases(leaf(3), graphs=2, breaks=1, train=False)
+def of_another_shape(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g.sum())
+    return y.sin()
+
+
+@cases(leaf(3), graphs=2, breaks=1)
+def whose_handle_is_kept(x: Tensor) -> Tensor:
+    y = x * 2
+    handle = y.register_hook(lambda g: g * 3)
+    z = y.sin()
+    return z if handle is not None else y
+
+
+@cases(rand(3), graphs=1, breaks=1)
+def without_gradients(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * 3)
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", cases, ids=cases.names)
+def test_same_as_eager(case: Any, backend: str) -> None:
+    case.check(backend)
+
+
+def test_backward_from_one_of_two_results() -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 2
+        y.register_hook(lambda g: g + 1)
+        return y.sin(), x.exp()
+
+    grads = []
+    for fn in (f, dynajit.compile(f)):
+        x = torch.ones(3, requires_grad=True)
+        hooked, other = fn(x)
+        other.sum().backward()
+        grads.append([x.grad.clone()])  # type: ignore[union-attr]
+        hooked.sum().backward()
+        grads[-1].append(x.grad.clone())  # type: ignore[union-attr]
+    torch.testing.assert_close(grads[1], grads[0])
