@@ -477,9 +477,9 @@ class Interpreter(Calls):
             here = frame.current.index
             around = [loop.members for loop in frame.loops if here in loop.members]
             for instr in frame.instrs:
-                if instr.op in ("STORE_DEREF", "DELETE_DEREF") and instr.arg == name:
-                    if instr.index > here or any(instr.index in members for members in around):
-                        return True
+                binds = instr.op in ("STORE_DEREF", "DELETE_DEREF") and instr.arg == name
+                if binds and (instr.index > here or any(instr.index in members for members in around)):
+                    return True
         return False
 
     def take_direct(self) -> Landing | None:
