@@ -171,6 +171,8 @@ class Calls(Tracer):
         """Call something written in C."""
         handler = BUILTINS.get(fn) if getattr(type(fn), "__hash__", None) is not None else None
         if handler is not None:
+            if not policy.fits(fn, len(args), kwargs):
+                raise GraphBreak(breaks.RAISES, f"TypeError: {policy.name_of(fn)} takes other arguments")
             self.direct_call = direct
             return call_handler(self, handler, args, kwargs)
         if torch_functions.is_operation(fn):

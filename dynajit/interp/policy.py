@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dynajit import _C
@@ -334,3 +334,28 @@ def positions_of(handler: Callable[..., Any]) -> tuple[int, float]:
             fewest += needed
             most += 1
     return fewest, most
+
+
+_BOTH, _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+@functools.cache
+def _shape_of(fn: Any) -> tuple[float, frozenset[str] | None]:
+    """How many arguments by position a function takes at most, and which by name (None: any)."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return math.inf, None  # written in C, and says nothing of it
+    kinds = [parameter.kind for parameter in parameters]
+    positions = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, _BOTH) for kind in kinds)
+    names = {parameter.name for parameter in parameters if parameter.kind in (_BOTH, _NAMED)}
+    return (
+        math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else positions,
+        None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(names),
+    )
+
+
+def fits(fn: Any, count: int, names: Iterable[str]) -> bool:
+    """Whether the function itself, and not only its model, takes so many arguments by position and these by name."""
+    most, named = _shape_of(fn)
+    return count <= most and (named is None or named.issuperset(names))

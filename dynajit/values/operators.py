@@ -164,7 +164,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
     left_type, right_type = left.py_type(), right.py_type()
     if (
         right_type is not left_type
-        and issubclass(right_type, left_type)
+        and left_type in right_type.__mro__  # whatever ABCs say
         and getattr(right_type, f"__r{name}__", None) is not getattr(left_type, f"__r{name}__", None)
     ):
         attempts.reverse()
@@ -489,7 +489,7 @@ def _user_compare(
     """The first `tried` attempts were made already, and declined."""
     attempts = [(left, method, right), (right, reflected, left)]
     left_type, right_type = left.py_type(), right.py_type()
-    if right_type is not left_type and issubclass(right_type, left_type):
+    if right_type is not left_type and left_type in right_type.__mro__:  # whatever ABCs say
         attempts.reverse()
     again = functools.partial(_user_compare, symbol=symbol, method=method, reflected=reflected)
     for number, (owner, name, other) in list(enumerate(attempts, 1))[tried:]:

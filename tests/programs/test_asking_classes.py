@@ -2,6 +2,8 @@
 # (programs as users write them, without annotations)
 """Programs that ask classes: `__class__` of a class, issubclass through a metaclass, operators that nobody answers."""
 
+import abc
+import gc
 import inspect
 
 import pytest
@@ -91,3 +93,73 @@ def test_operators_that_nobody_answers(kind, other, line):
             pair = (copied, kind()) if swapped else (kind(), copied)
             found.append(str(run(*pair)))
         assert found[0] == found[1]
+
+
+class Base(abc.ABC):
+    def __eq__(self, other):
+        return NotImplemented if other.order.append("base") is None else None
+
+    def __add__(self, other):
+        other.order.append("base")
+        return NotImplemented
+
+    __hash__ = None
+
+
+class Virtual:
+    def __init__(self):
+        self.order = []
+
+    def __eq__(self, other):
+        self.order.append("virtual")
+        return NotImplemented
+
+    def __radd__(self, other):
+        self.order.append("virtual")
+        return 1
+
+    __hash__ = None
+
+
+Base.register(Virtual)
+
+
+def test_virtual_subclasses_are_not_asked_first():
+    def program(base, virtual):
+        return base == virtual, base + virtual, list(virtual.order)
+
+    assert compiled(program)(Base(), Virtual()) == program(Base(), Virtual())
+
+
+def test_builtins_take_no_other_arguments_than_their_own():
+    def program(x):
+        texts = []
+        for call in (
+            lambda: sorted(iterable=[]),
+            lambda: sorted([], None),
+            lambda: len(obj=[]),
+            lambda: isinstance(1, classes=int),
+            lambda: sum([1], start=2),
+        ):
+            try:
+                texts.append(call())
+            except TypeError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    assert_same(program, torch.ones(2))
+
+
+def test_subclasses_are_listed_once():
+    class Parent:
+        pass
+
+    def program():
+        class Child(Parent):
+            pass
+
+        return len(Parent.__subclasses__()), Child.__name__
+
+    assert program()[1] == "Child"
+    gc.collect()
+    assert compiled(program)() == (1, "Child")
