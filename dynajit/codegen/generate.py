@@ -29,7 +29,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import products, scatter, side_by_side, tiling
+from dynajit.codegen.triton import products, side_by_side, tiling
 from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -37,7 +37,7 @@ from dynajit.codegen.triton.printer import rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import Extern, NameRef, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import Extern, NameRef, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug, progress
@@ -335,27 +335,8 @@ class _TritonPlanner(_Planner):
         self.taken: dict[Group, Launches] = {}
 
     def _extern(self, call: Call) -> None:
-        written = scatter.print_call(call.extern)
-        if written is not None:
-            self._launch(call.extern.origin, written)
-        elif self.choose is None or not self._taken_by_a_kernel(call, self.choose):
+        if self.choose is None or not self._taken_by_a_kernel(call, self.choose):
             super()._extern(call)
-
-    def _launch(self, origin: Origin, printed: PrintedTriton) -> None:
-        """A kernel in place of an operator that writes to an input."""
-        pointers, early = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments), _early(printed)
-        key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
-        if key not in self.kernels:
-            op = origin.op.removeprefix("aten.")
-            name = f"k{len(self.kernels)}_{op.split('.')[0].strip('_')}"
-            lines = (origin.line,) if origin.line else ()
-            self.kernels[key] = GpuKernel(
-                name, rename(printed.text, name), pointers, printed.warps, (op,), lines, printed.stages, early
-            )
-        arguments, written = (tuple(map(self._buffer, tensors)) for tensors in (printed.arguments, printed.written))
-        self.read_by_kernels.update(arguments)
-        self.steps.append(KernelStep(self.kernels[key].name, arguments, written, printed.programs))
-        self.steps.extend(map(TouchStep, written))
 
     def _taken_by_a_kernel(self, call: Call, choose: Choose) -> bool:
         """Is the call a product that is faster in one kernel with what is done to its result? Timing decides."""

@@ -32,7 +32,7 @@ from dynajit.loopir import (
     nodes,
 )
 from dynajit.loopir.build import apply, convert
-from dynajit.loopir.builder import Builder, affine, whole
+from dynajit.loopir.builder import Builder, affine, dense_stride, whole
 from dynajit.loopir.gpu_calls import REWRITES
 from dynajit.loopir.nodes import (
     CPU,
@@ -202,11 +202,20 @@ class _Lowering:
         if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
         function = LOWERINGS.get(node.target)
-        if function is not None and str(node.target) not in self.left and node not in self.updates:
+        if function is not None and str(node.target) not in self.left and self._in_kernels(node, args):
             lowered = self._lowered(node, function, args, kwargs)
             if lowered is not None:
                 return lowered
         return self._extern(node, args, kwargs)
+
+    def _in_kernels(self, node: torch.fx.Node, args: Any) -> bool:
+        """May a kernel compute the call? One that updates an input writes to the input's own memory, which on a CPU is
+        the operator's to do: it raises before it writes."""
+        if node not in self.updates:
+            return True
+        given, out = (n.meta.get("val") for n in (node.all_input_nodes[0], node))
+        dense = isinstance(args[0], Value) and dense_stride(given) == tuple(given.stride()) == dense_stride(out)
+        return dense and self.device.type != "cpu"
 
     def _is_known(self, number: Any) -> bool:
         return isinstance(number, int) or all(str(symbol) in self.bound for symbol in number.node.expr.free_symbols)
@@ -221,7 +230,7 @@ class _Lowering:
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
             return None
         build.out = self._sized(out)
-        build.takes_first = node.meta.get("takes_first", False)
+        build.takes_first = node.meta.get("takes_first", False) or node in self.updates
         made = len(self.program.items)
         try:
             made_here = _as_in_eager(function(build, *args, **kwargs), build.out)

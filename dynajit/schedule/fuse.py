@@ -227,7 +227,7 @@ class _Fusion:
                 ):
                     live.append(item)
                     needed.update(value.root for value in values_in((item.args, item.kwargs)))
-            elif item in needed:
+            elif item in needed or _updates_input(item):
                 live.append(item)
                 needed.update(tensor for tensor, _ in _direct_reads(item))
         live.reverse()
@@ -243,6 +243,8 @@ class _Fusion:
                 segment += item.barrier
                 continue
             segments[item] = segment
+            if _updates_input(item):
+                self.forced.add(item)
             reads = _direct_reads(item)
             self.forced.update(tensor for tensor, position in reads if position is None)
             for tensor in dict.fromkeys(tensor for tensor, _ in reads):
@@ -510,6 +512,10 @@ class _Fusion:
         if unit.first >= call.first:
             return False
         return any(value.root in mutated for value in values_in((unit.extern.args, unit.extern.kwargs)))
+
+
+def _updates_input(item: Tensor) -> bool:
+    return isinstance(item, Scatter) and isinstance(item.base, Source)
 
 
 def _scalars_of(item: Tensor) -> Iterator[Scalar]:

@@ -31,15 +31,27 @@ def two(one: torch.Tensor, other: torch.Tensor, at: torch.Tensor, x: torch.Tenso
     return one + other
 
 
+def assigned(cache: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    cache[:, at] = x.sigmoid()
+    return cache * 2
+
+
+def added(total: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    total.index_add_(0, at, x.exp())
+    return total * 2
+
+
 AT = torch.tensor([5, 0, 3])
 CASES: dict[str, Any] = {
     # function, arguments, kernels (at most), written tensors
-    "rows": (grown(0), (randn(7, 4), AT, randn(3, 4)), 3, 1),
-    "in the middle": (grown(1), (randn(2, 7, 5), AT, randn(2, 3, 5)), 3, 1),
-    "last": (grown(-1), (randn(6, 7), AT, randn(6, 3)), 3, 1),
-    "another layout": (grown(0), (randn(4, 7).t(), AT, randn(4, 3).t()), 3, 1),
-    "half": (grown(0), (randn(700, 4).half(), AT * 100, randn(3, 4).half()), 3, 1),
-    "two in one launch": (two, (randn(7, 4), randn(7, 4), AT, randn(3, 4)), 3, 2),
+    "rows": (grown(0), (randn(7, 4), AT, randn(3, 4)), 2, 1),
+    "in the middle": (grown(1), (randn(2, 7, 5), AT, randn(2, 3, 5)), 2, 1),
+    "last": (grown(-1), (randn(6, 7), AT, randn(6, 3)), 2, 1),
+    "another layout": (grown(0), (randn(4, 7).t(), AT, randn(4, 3).t()), 2, 1),
+    "half": (grown(0), (randn(700, 4).half(), AT * 100, randn(3, 4).half()), 2, 1),
+    "two in one launch": (two, (randn(7, 4), randn(7, 4), AT, randn(3, 4)), 2, 2),
+    "by an assignment": (assigned, (randn(2, 7, 5), AT, randn(2, 3, 5)), 2, 1),
+    "added": (added, (randn(7, 4), torch.tensor([5, 0, 5]), randn(3, 4)), 2, 1),
 }
 
 
