@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def _empty_strided_cpu(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -43,6 +44,20 @@ def memory_of(value: Any) -> int | None:
         return value.untyped_storage()._cdata  # type: ignore[no-any-return]
     except NotImplementedError:  # inside of torch.func's transforms, and sparse
         return None
+
+
+def settle_attention() -> None:
+    """Have torch order its kernels for attention, where a GPU is in use. It does so at the first call of the process;
+    in the middle of a capture that would be a change of its settings, made by the traced program."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        _order_attention_kernels()
+
+
+@functools.cache
+def _order_attention_kernels() -> None:
+    with _disable_current_modes(), torch.no_grad():
+        some = torch.empty(1, 1, 8, 64, dtype=torch.float16, device="cuda")
+        torch._fused_sdp_choice(some, some, some)
 
 
 def any_autocast_enabled() -> bool:

@@ -73,7 +73,6 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
-    gpu.settle_attention(device)
     compile_fn: CompileFn = functools.partial(_generate, settings)
     table = decompositions.for_codegen(device.type, settings.eager_rounding)
     weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dynajit import _C
 from dynajit.codegen.plan import GpuKernel, Plan
@@ -43,16 +42,6 @@ def unsupported(device: torch.device) -> str:
     except TritonError as error:
         return str(error)
     return ""
-
-
-@functools.cache
-def settle_attention(device: torch.device) -> None:
-    """Have torch choose a kernel for attention once, on real tensors of the device. Before that, its choice for fake
-    ones is another than the one for real ones, and than that of later graphs."""
-    if device.type == "cuda":
-        with _disable_current_modes(), torch.no_grad():
-            some = torch.empty(1, 1, 8, 64, dtype=torch.float16, device=device)
-            torch._fused_sdp_choice(some, some, some)
 
 
 def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:

@@ -403,7 +403,6 @@ def test_index_copy() -> None:
         dynajit.reset()
 
 
-@pytest.mark.xfail(reason="torch picks flash attention for a process's first graph and cuDNN's from then on: open")
 def test_the_first_graph_of_a_process_has_the_kernel_of_attention_that_eager_has() -> None:
     text = """
 import torch, dynajit

@@ -15,6 +15,7 @@ import torch
 
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
+from dynajit.torch_compat import settle_attention
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
@@ -64,6 +65,7 @@ class EntryState:
     """The state at the start of a capture."""
 
     def __init__(self) -> None:
+        settle_attention()
         self.values = [getter(*chosen) for _, getter, chosen in SETTINGS]
         self.nesting = autocast_nesting()
 
