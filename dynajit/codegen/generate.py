@@ -29,7 +29,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import products, side_by_side, tiling
+from dynajit.codegen.triton import attention, products, side_by_side, tiling
 from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -42,7 +42,7 @@ from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, fuse, scalars_in, values_in
+from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, scalars_in, values_in
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sunk
 from dynajit.schedule.target import for_device
@@ -277,8 +277,11 @@ class _Planner:
         return BufferRef(value.name) if isinstance(value, NameRef) else value
 
 
-def _short_name(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """The ops a kernel fuses, the user's lines, and a name of the first ops."""
+# The ops a kernel fuses, the user's lines, and a name of the first ops.
+_Named = tuple[tuple[str, ...], tuple[str, ...], str]
+
+
+def _short_name(kernel: Kernel) -> _Named:
     members = kernel.fused
     ops = tuple(dict.fromkeys(member.origin.op.removeprefix("aten.") for member in members))
     lines = tuple(dict.fromkeys(member.origin.line for member in members if member.origin.line))
@@ -326,6 +329,17 @@ def _early(printed: PrintedTriton) -> bool:
     return sum(tensor.numel * tensor.dtype.itemsize for tensor in printed.arguments) <= SHORT_BYTES
 
 
+def _read_in(program: Program) -> frozenset[Tensor]:
+    """What the program reads or returns."""
+    found = {value.root for value in values_in(program.outputs)}
+    for item in program.items:
+        if isinstance(item, Extern):
+            found.update(value.root for value in values_in((item.args, item.kwargs)))
+        else:
+            found.update(tensor for tensor, _ in direct_reads(item))
+    return frozenset(found)
+
+
 class _TritonPlanner(_Planner):
     """The plan of a graph whose kernels run on a GPU."""
 
@@ -333,9 +347,17 @@ class _TritonPlanner(_Planner):
         super().__init__(program, schedule)
         self.choose = choose
         self.taken: dict[Group, Launches] = {}
+        self.read = _read_in(program)
 
     def _extern(self, call: Call) -> None:
-        if self.choose is None or not self._taken_by_a_kernel(call, self.choose):
+        extern = call.extern
+        own = attention.launches_of(extern, self.read, self.program.device)
+        if own is not None:
+            origin, written = extern.origin, own.printed[-1].written
+            self._launch(
+                own, written, ((origin.op.removeprefix("aten."),), (origin.line,) if origin.line else (), "attention")
+            )
+        elif self.choose is None or not self._taken_by_a_kernel(call, self.choose):
             super()._extern(call)
 
     def _taken_by_a_kernel(self, call: Call, choose: Choose) -> bool:
@@ -376,18 +398,22 @@ class _TritonPlanner(_Planner):
             }
             ops = ops or {member.origin.op for member in kernel.fused}
             raise _Unprintable(f"{error.what} in {', '.join(sorted(ops))}", ops) from error
-        for tensor in (*kernel.writes, *chosen.between):
+        self._launch(chosen, kernel.writes, _short_name(kernel))
+        self._touch(kernel)
+
+    def _launch(self, chosen: Launches, writes: Sequence[Tensor], named: _Named) -> None:
+        """Allocate what is written, and launch the functions."""
+        for tensor in (*writes, *chosen.between):
             if tensor in self.schedule.stored_in:
                 continue
             self._add_buffer(tensor, self.program.device)
             self.steps.append(AllocStep(tensor.name))
         for printed in chosen.printed:
-            name = self._triton_function(kernel, printed)
+            name = self._triton_function(named, printed)
             arguments = tuple(map(self._buffer, printed.arguments))
             written = tuple(map(self._buffer, printed.written))
             self.read_by_kernels.update(arguments)
             self.steps.append(KernelStep(name, arguments, written, printed.programs))
-        self._touch(kernel)
 
     def _launches(self, kernel: Kernel) -> Launches:
         device = self.program.device
@@ -396,12 +422,12 @@ class _TritonPlanner(_Planner):
         ways = [launches(kernel, cut, device) for cut in tiling.candidates(kernel)]
         return ways[self.choose(ways)]
 
-    def _triton_function(self, kernel: Kernel, printed: PrintedTriton) -> str:
+    def _triton_function(self, named: _Named, printed: PrintedTriton) -> str:
         pointers, early = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments), _early(printed)
         key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
         found = self.kernels.get(key)
         if found is None:
-            ops, lines, short = _short_name(kernel)
+            ops, lines, short = named
             name = f"k{len(self.kernels)}_{short}"
             text = rename(printed.text, name)
             found = GpuKernel(name, text, pointers, printed.warps, ops, lines, printed.stages, early)

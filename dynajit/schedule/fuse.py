@@ -229,7 +229,7 @@ class _Fusion:
                     needed.update(value.root for value in values_in((item.args, item.kwargs)))
             elif item in needed or _updates_input(item):
                 live.append(item)
-                needed.update(tensor for tensor, _ in _direct_reads(item))
+                needed.update(tensor for tensor, _ in direct_reads(item))
         live.reverse()
         return live
 
@@ -245,7 +245,7 @@ class _Fusion:
             segments[item] = segment
             if _updates_input(item):
                 self.forced.add(item)
-            reads = _direct_reads(item)
+            reads = direct_reads(item)
             self.forced.update(tensor for tensor, position in reads if position is None)
             for tensor in dict.fromkeys(tensor for tensor, _ in reads):
                 self.readers.setdefault(tensor, []).append(item)
@@ -523,7 +523,8 @@ def _scalars_of(item: Tensor) -> Iterator[Scalar]:
     return iter(dict.fromkeys(node for scalar in expressions_of(item) for node in scalars_in(scalar)))
 
 
-def _direct_reads(item: Tensor) -> list[Reading]:
+def direct_reads(item: Tensor) -> list[Reading]:
+    """What the tensor's expressions read, producers not looked through."""
     found: list[Reading] = [(item.base, None)] if isinstance(item, Scatter) else []
     for node in _scalars_of(item):
         if isinstance(node, Read):

@@ -422,6 +422,23 @@ print(*[[step.target.__name__ for step in plan.steps if hasattr(step, "target")]
     assert first == second and "attention" in first
 
 
+@pytest.mark.parametrize("masked", (False, True))
+def test_attention_of_few_queries(masked: bool) -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True).transpose(1, 2) * 2
+
+    for dtype, batch, rows, keys, width in ((torch.bfloat16, 1, 1, 1024, 64), (torch.float16, 3, 4, 333, 80)):
+        q = torch.randn(batch, rows, 8, width, device="cuda", dtype=dtype).transpose(1, 2)
+        k, v = (torch.randn(batch, 2, keys, width, device="cuda", dtype=dtype) for _ in range(2))
+        mask = torch.rand(batch, 1, rows, keys, device="cuda") < 0.5 if masked else None
+        with torch.no_grad():
+            expected = fn(*(x.double() for x in (q, k, v)), mask)
+            theirs, ours = fn(q, k, v, mask), dynajit.compile(fn, fullgraph=True)(q, k, v, mask)
+        error, allowed = (ours - expected).abs().max(), (theirs - expected).abs().max()
+        assert error <= 1.5 * allowed + 1e-4
+        dynajit.reset()
+
+
 def test_sums_where_indices_say() -> None:
     def fn(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return x.scatter_add(0, i, s) + torch.zeros_like(x).index_add(0, i[:, 0], s) * 2
