@@ -215,9 +215,14 @@ class Printer:
                 return
 
     def _row_in_steps(self) -> None:
-        for section in self.kernel.sections:
+        both: _Exponentials | None = None
+        for section, after in zip(self.kernel.sections, (*self.kernel.sections[1:], None), strict=True):
+            done = both is not None
             self._rows(section)
-            if section.loops:
+            both = None if done or self.partial or after is None else _exponentials(section, after)
+            if both is not None:
+                self._steps_of_both(both)
+            elif section.loops and not done:
                 self._steps(section)
             if self.partial:
                 self._store_partial(section)
@@ -243,6 +248,32 @@ class Printer:
             self._loop(self.sizes["r"], "", inner)
         for (reduction, _), total in zip(section.reductions, totals, strict=True):
             self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
+
+    def _steps_of_both(self, both: _Exponentials) -> None:
+        """One loop for the greatest and for the sum of what is exponential in the distance to it: the sum so far is of
+        distances to the greatest so far, and is scaled anew after each step."""
+        outer = self.outer
+        inner = self.inner = Scope(2, frozenset("xyzr"))
+        greatest, total, up, base = (self._fresh("s") for _ in range(4))
+        kind, exp = functions.VALUE_TYPES[both.total.dtype], functions.operation("exp", both.total.dtype)
+        tile, combine = functions.reduction(both.greatest.kind, both.greatest.dtype)
+        axis = len(self.tiled) - 1
+        spread = "[:, None]" if axis else ""
+        first = self._start(both.greatest)
+        outer.put(f"{greatest} = {first.replace('[]', self._rows_shape) if axis else first}")
+        outer.put(f"{total} = tl.full({self._shape}, 0.0, {kind})")
+        value = self._whole_tile(self._expression(both.value, inner), both.value)
+        seen = f"tl.where(rm, {value}, {first})" if "r" in self.masked else value
+        inner.put(f"{up} = {combine.format(greatest, tile.format(seen, axis=axis) + spread)}")
+        inner.put(f'{base} = tl.where({up} == float("-inf"), 0.0, {up})')  # as long as nothing else was seen
+        added = exp.format(f"({value} - {base})")
+        inner.put(f"{total} = {total} * {exp.format(f'({greatest} - {base})')}")
+        inner.put(f"{total} += " + (f"tl.where(rm, {added}, 0.0)" if "r" in self.masked else added))
+        inner.put(f"{greatest} = {up}")
+        self._loop(self.sizes["r"], "", inner)
+        self.locals[both.greatest] = greatest
+        nothing = f'tl.where({greatest} == float("-inf"), float("nan"), {total})'
+        self._finish(both.total, functions.reduction("sum", both.total.dtype)[0], nothing)
 
     def _scan(self, scan: Scan) -> None:
         """Running sums or products: of the row at once, or in steps that take the total of those before along."""
@@ -502,6 +533,33 @@ class Printer:
             found = home.axes[axis] = axis.name
             home.head.append(f"{found} = {text if at == 0 else f'{text} % {axis.size}'}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Exponentials:
+    """The greatest `value` of a row, and the sum of exp(value - greatest)."""
+
+    greatest: Reduction
+    total: Reduction
+    value: Scalar
+
+
+def _exponentials(first: Section, second: Section) -> _Exponentials | None:
+    """What the loops of two sections compute, if it is that and nothing else."""
+    if [len(first.reductions), len(second.reductions)] != [1, 1] or any(
+        section.stores or section.kept or section.updates for section in (first, second)
+    ):
+        return None
+    (greatest, value), (total, body) = first.reductions[0], second.reductions[0]
+    if greatest.kind not in ("max", "peak") or total.kind != "sum" or greatest.dtype is not total.dtype:
+        return None
+    if not (isinstance(body, Op) and body.name == "exp"):
+        return None
+    distance = body.arguments[0]
+    if not (isinstance(distance, Op) and distance.name == "sub" and distance.arguments[0] is value):
+        return None
+    down = distance.arguments[1]
+    return _Exponentials(greatest, total, value) if isinstance(down, Local) and down.tensor is greatest else None
 
 
 def _along(terms: dict[Axis, int], axes: tuple[Axis, ...]) -> int | None:

@@ -31,6 +31,8 @@ DEAR = 40
 SHORT_COLUMN, CACHED, NARROW = 2048, 1 << 20, 8
 # Rows of at least this many programs are not cut in pieces.
 ENOUGH_PROGRAMS = 2 * MULTIPROCESSORS
+# From so many on, programs of several rows each keep more of the memory busy.
+MANY_ROWS = 8192
 # Running sums of fewer rows than the one, longer than the other: one program a row leaves most of the GPU idle, and
 # torch's function for it does better.
 FEW_ROWS, LONG_SCAN = 64, 1 << 16
@@ -151,14 +153,18 @@ def _reduction(kernel: Kernel) -> Tile:
     if length <= min(1024 if single and rows < 8 else PERSISTENT, PERSISTENT):
         r = power_of_two(length)
         x = max(1, min(1024 // r, power_of_two(rows // ENOUGH_PROGRAMS), 64))
+        while single and len(kernel.sections[0].reductions) == 1 and x * r < STEP and rows // x >= MANY_ROWS:
+            x *= 2
         warps = _warps(x * r)
         # Dear arithmetic wants more independent work in each thread.
         return Tile(x, r, warps=warps // 2 if kernel.cost >= DEAR and warps == 8 else warps)
     pieces = 1
     if single and rows < ENOUGH_PROGRAMS:
         pieces = max(1, min(ceil_div(4 * MULTIPROCESSORS, rows), length // STEP))
-    r = min(power_of_two(length), STEP)
-    return Tile(1, r, looped=True, pieces=pieces, warps=8)
+    if single:
+        return Tile(1, min(power_of_two(length), STEP), looped=True, pieces=pieces, warps=8)
+    # Longer steps keep fewer rows in work at a time: what is read again comes from the cache.
+    return Tile(1, min(power_of_two(length), 2 * STEP), looped=True, warps=16)
 
 
 def _warps(elements: int) -> int:
