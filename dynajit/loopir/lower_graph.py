@@ -213,8 +213,8 @@ class _Lowering:
         the operator's to do: it raises before it writes."""
         if node not in self.updates:
             return True
-        given, out = (n.meta.get("val") for n in (node.all_input_nodes[0], node))
-        dense = isinstance(args[0], Value) and dense_stride(given) == tuple(given.stride()) == dense_stride(out)
+        given = node.all_input_nodes[0].meta["val"]
+        dense = isinstance(args[0], Value) and dense_stride(given) == tuple(given.stride())
         return dense and self.device.type != "cpu"
 
     def _is_known(self, number: Any) -> bool:
@@ -222,7 +222,7 @@ class _Lowering:
 
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
-        out = node.meta.get("val")
+        out = (node.all_input_nodes[0] if node in self.updates else node).meta.get("val")
         if not _computed_on(out, self.device) or not all(
             _lowerable(arg, self.device) for arg in (*args, *kwargs.values())
         ):
