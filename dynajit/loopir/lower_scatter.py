@@ -1,7 +1,7 @@
 """Lowerings of ops that write where a tensor of indices says: scatter, index_add, index_put, gradients of reading so.
 
-In and out: see `registry.py`. The result is a copy of the op's first argument (or zeros, or the argument where it may be
-written over) that a `Scatter` changes, in the order in which eager does; indices are checked as in `lower_index.py`.
+In and out: see `registry.py`. The result is a copy of the op's first argument (or zeros, or the argument where it may
+be written over) that a `Scatter` changes, in the order in which eager does; indices are checked as in `lower_index.py`.
 Sums of bfloat16 and float16 are left to the operator, which rounds in its own way. One more op: a function that says
 where each element goes.
 
