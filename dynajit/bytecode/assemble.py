@@ -552,7 +552,7 @@ class _Assembly:
         for name in self.cellvars:
             slots.setdefault(name, len(slots))
         checked = opcode.opmap.get("LOAD_FAST_CHECK")
-        bound = frozenset(self.params)
+        bound = frozenset(self.params) - {entry.value for entry in self.entries if entry.opname == "DELETE_FAST"}
         resolved = []
         for entry in self.entries:
             if entry.kind in (Kind.LOCAL, Kind.CELL):

@@ -23,6 +23,7 @@ from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.landing import CALLED, Landing
 from dynajit.bytecode.liveness import cells_live
 from dynajit.bytecode.target import target
+from dynajit.bytecode.unbound import empty_free_variable
 
 _DROPPED: Final = frozenset({"RESUME", "COPY_FREE_VARS"})
 # what becomes of an instruction on a local that lives in a cell
@@ -376,12 +377,6 @@ class Tail:
             self.emitter.load_deref(first)
         else:
             self.emitter.load_fast(first)
-
-
-def empty_free_variable(name: str) -> NameError:
-    """What CPython raises where a free variable is empty."""
-    text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-    return NameError(text, name=name)
 
 
 def has_lasti(code: Code, handler: int) -> bool:

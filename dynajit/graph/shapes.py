@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import Source as TorchSource
 
 from dynajit import symbols
@@ -182,7 +183,9 @@ class Shapes:
         return found
 
     def _empty(self, real: torch.Tensor, sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
-        with torch.inference_mode(real.is_inference()), torch.enable_grad(), self.mode:
+        # a tensor from outside belongs to no level of a functorch transform that is under way
+        levels = temporarily_clear_interpreter_stack()
+        with levels, torch.inference_mode(real.is_inference()), torch.enable_grad(), self.mode:
             fake = self._in_memory(real, sizes, strides)
             if real.requires_grad:
                 fake.requires_grad_()

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import KEEPS
-from dynajit.bytecode.comprehensions import shown
 from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.unbound import unbound_text
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
@@ -363,9 +363,7 @@ class Interpreter(Calls):
         return name in frame.locals
 
     def load_local(self, frame: SymFrame, name: str) -> Value:
-        raise self.raised(
-            UnboundLocalError, f"cannot access local variable '{shown(name)}' where it is not associated with a value"
-        )
+        raise self.raised(UnboundLocalError, unbound_text(name, free=False))
 
     def start_root(
         self, names: Sequence[str], values: Sequence[Any], frame: SymFrame, cells: Sequence[tuple[str, Any]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynajit.bytecode import Instr
+from dynajit.bytecode.unbound import unbound_text
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
@@ -93,9 +94,7 @@ def store_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if not tx.has_local(frame, instr.arg):
-        raise tx.raised(
-            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
-        )
+        raise unbound(tx, frame, instr.arg)
     frame.locals.pop(instr.arg, None)
 
 
@@ -116,17 +115,15 @@ def load_closure(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def load_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
     found = frame.cells[instr.arg].get(tx)
     if found is None:
-        if instr.arg in frame.code.freevars:
-            raise _empty_free_variable(tx, instr.arg)
-        raise tx.raised(
-            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
-        )
+        raise unbound(tx, frame, instr.arg)
     frame.stack.append(found)
 
 
-def _empty_free_variable(tx: Any, name: str) -> Raised:
-    text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-    return tx.raised(NameError, text, name=ConstVal(name))  # type: ignore[no-any-return]
+def unbound(tx: Any, frame: SymFrame, name: str) -> Raised:
+    """The exception of an instruction on a variable that has no value."""
+    if name in frame.code.freevars:
+        return tx.raised(NameError, unbound_text(name, free=True), name=ConstVal(name))  # type: ignore[no-any-return]
+    return tx.raised(UnboundLocalError, unbound_text(name, free=False))  # type: ignore[no-any-return]
 
 
 @opcode("STORE_DEREF")
@@ -140,11 +137,7 @@ def store_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def delete_deref(tx: Any, frame: SymFrame, instr: Instr) -> None:
     cell = frame.cells[instr.arg]
     if cell.get(tx) is None:
-        if instr.arg in frame.code.freevars:
-            raise _empty_free_variable(tx, instr.arg)
-        raise tx.raised(
-            UnboundLocalError, f"cannot access local variable '{instr.arg}' where it is not associated with a value"
-        )
+        raise unbound(tx, frame, instr.arg)
     cell.set(tx, None)
 
 

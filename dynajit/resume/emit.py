@@ -16,6 +16,7 @@ from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.bytecode.landing import CALLED
+from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, Source
 from dynajit.interp.frame import SymFrame
@@ -58,7 +59,9 @@ class Maker(Protocol):
         """Makes a generator that goes on where it is told to."""
 
 
-_UNBOUND = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_DEREF", "DELETE_DEREF"})
+_NEEDS_VARIABLE = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_DEREF", "DELETE_DEREF"})
+# instructions on a cell -> what does the same to the attribute of the cell, which may have another name here
+_ON_CELL = {"LOAD_DEREF": "LOAD_ATTR", "STORE_DEREF": "STORE_ATTR", "DELETE_DEREF": "DELETE_ATTR"}
 _KEEPS_OPERAND = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 # which run in the outermost frame's code even if they are an inlined frame's: they jump and push
 _INLINE = _KEEPS_OPERAND | {"FOR_ITER"}
@@ -92,6 +95,8 @@ class Emission:
         # locals that are bound to something that lives on where the loop is entered, though nobody reads them
         self.kept: list[str] = []
         self.operands: list[Value] = []
+        # the cell of the breaking instruction
+        self.cell: Value | None = None
         # variables that the code has let go of
         self.gone: set[str] = set()
         self.plan: Plan | None = None
@@ -121,6 +126,8 @@ class Emission:
                 self.caught = [*outer, resume_loop_handler(inner, stack, cut)]
         else:
             self.operands = operands(inner)
+            if inner.current.op in _ON_CELL:
+                self.cell = inner.cells[inner.current.arg]
             if inner.current.op not in TERMINATORS:
                 self.resumes = [[*outer, resume_after(inner)]]
             if inner.current.op in _JUMPS:
@@ -159,6 +166,8 @@ class Emission:
             found.extend(_local(frame, name) for name in (*cut.named, *cut.shared) if name in frame.locals)
             found.extend(frame.cells[name] for name in cut.cells)
             found.extend(_local(frame, name) for name in self.kept)
+        if self.cell is not None:
+            found.append(self.cell)
         if self.tx.handled is not None:
             found.append(self.tx.handled)
         found.extend(self.tx.needed)
@@ -315,19 +324,17 @@ class Emission:
             self.emit.set_location(instr.positions)
             for value in self.operands:
                 self.out.push(value)
-            unbound = instr.op in _UNBOUND and self._is_unbound(plan.frames[-1], instr)
-            reads_cell = instr.op == "LOAD_DEREF" and not unbound
-            if reads_cell:
-                self.out.push(plan.frames[-1].cells[instr.arg])  # here it may have another name
-            if unbound:
-                self._unbound(instr)
+            if self._is_unbound(plan.frames[-1], instr):
+                self._raise_unbound(plan.frames[-1], instr)
+            elif self.cell is not None:
+                self.out.push(self.cell)
+                self._let_go()
+                self.emit.op(_ON_CELL[instr.op], "cell_contents")
             else:
                 self._let_go()
-            if reads_cell:
-                self.emit.load_attr("cell_contents")
-            elif len(self.resumes) < 2:
-                self.emit.rerun(instr)
-                self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
+                if len(self.resumes) < 2:
+                    self.emit.rerun(instr)
+                    self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
             if len(self.resumes) == 1 and len(self.resumes[0][-1].pushes) < stack_shape(instr.op, instr.arg)[1]:
                 self.emit.pop_top()
         if plan.cut is not None:
@@ -430,21 +437,17 @@ class Emission:
                 self.emit.delete_fast(name)
 
     def _is_unbound(self, frame: SymFrame, instr: Instr) -> bool:
+        """Whether the instruction breaks because its variable has no value."""
+        if instr.op not in _NEEDS_VARIABLE:
+            return False
         cell = frame.cells.get(instr.arg)
         return instr.arg not in frame.locals if cell is None else cell.get(self.tx) is None
 
-    def _unbound(self, instr: Instr) -> None:
-        """The instruction breaks because its variable is unbound; here it might be bound, or of another kind."""
-        given = self.root.given
-        if instr.arg in given.locals:
-            self.emit.delete_fast(instr.arg)
-            self.gone.add(instr.arg)
-        elif instr.arg in self.root.code.freevars:
-            text = (
-                f"cannot access free variable '{instr.arg}' where it is not associated with a value in enclosing scope"
-            )
-            self.out.call_const(NameError, lambda: self.out.consts(text, instr.arg), 2, ("name",))
-            self.emit.op("RAISE_VARARGS", 1)
+    def _raise_unbound(self, frame: SymFrame, instr: Instr) -> None:
+        """What the instruction would raise: in this code its variable may be bound, or of another kind."""
+        error = empty_free_variable if instr.arg in frame.code.freevars else unbound_local
+        self.out.call_const(error, lambda: self.out.const(instr.arg), 1)
+        self.emit.op("RAISE_VARARGS", 1)
 
     def _run_inside(self, plan: Plan) -> None:
         """Run the instruction at its place in the inlined frames; leaves what it pushes, or a branch's condition."""

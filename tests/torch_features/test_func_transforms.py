@@ -185,6 +185,20 @@ def f_vmap_module():
     return M()
 
 
+@cases(rand(3, 4))
+def f_names(x):
+    doubled = vmap(grad(grad_and_value(lambda a: (a * 2).sum())))
+    try:
+        vmap(lambda a: a)(x.sum())
+    except ValueError as error:
+        return doubled.__name__, str(error)
+
+
+@cases(rand(3), rand(3), then=[(rand(5), rand(5))])
+def f_outer_tensor_of_another_size(x, y):
+    return grad(lambda a: (a * y).sum())(x)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:

@@ -278,8 +278,9 @@ def _is_compiling(tx: Tracer) -> Value:
     return ConstVal(tx.caller_module() not in _SAME_AS_EAGER)
 
 
-# the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler
-_SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer"})
+# the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler;
+# torch.func: what vmap and grad make bears the name of its function in eager mode alone
+_SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer", "torch._functorch.apis"})
 
 
 @builtin(torch.compiler.cudagraph_mark_step_begin)
