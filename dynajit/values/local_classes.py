@@ -69,8 +69,8 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
     if not (isinstance(function, FunctionVal) and function.real_function is None and all(map(_is_plain_base, bases))):
         return None
     names = _names_needed(function.code, function.globals)
-    if names is None or any("__subclasses__" in frame.code_object.co_names for frame in tx.frames):  # type: ignore[attr-defined]
-        return None  # a base would list the class that is made here until the collector finds it
+    if names is None or any(_looks_at_bases(frame.code_object) for frame in tx.frames):  # type: ignore[attr-defined]
+        return None
     cells = []
     for cell in function.closure:
         real = cell.real_cell
@@ -89,6 +89,12 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
         tx.load_global(tx.frames[-1], needed)  # type: ignore[attr-defined]
     _register(tx, made, tx.snapshot())  # type: ignore[attr-defined]
     return tx.wrap(made, ConstSource(made, made.__qualname__))
+
+
+def _looks_at_bases(code: types.CodeType) -> bool:
+    """Whether it may see that a base has one derived class more, made while tracing, until the collector finds it, or
+    one less, which nobody reads and which is not made at run time."""
+    return "__subclasses__" in code.co_names or "__bases__" in code.co_names
 
 
 def decorate(tx: Any, decorator: Callable[..., Any], cls: Value, kwargs: dict[str, Value]) -> Value | None:
