@@ -22,6 +22,8 @@ one_at_a_time = process_lock()
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 _IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}
+# the name of what registers a hook on a gradient, in the graphs that are captured
+HOOK = "hook_gradient"
 _EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
 
 
@@ -253,6 +255,13 @@ def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
 _MAKE_LEAVES = {("call_method", "requires_grad_"), ("call_function", torch.nn.Parameter)}
 
 
+def _hooks_results(gm: torch.fx.GraphModule) -> bool:
+    """Whether a hook is registered on a tensor that the graph returns: its gradient, asked for outside, is what the
+    hook makes of it, and hooks registered there come after it."""
+    returned = {node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes}
+    return any(getattr(node.target, "__name__", "") == HOOK and node.args[0] in returned for node in _calls(gm))
+
+
 def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
     """Why tracing the graph to ATen operations would lose something, or None."""
     if mixes_autocast_dtypes(gm):
@@ -273,6 +282,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it gives an input another layout"
     if _writes_out_over(gm):
         return "it writes its result, by out=, to a view of an input or over an operand"
+    if _hooks_results(gm):
+        return "a result has a hook on its gradient, whose outcome the program may see"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"
