@@ -325,13 +325,15 @@ def add_note(tx: Tracer, self: Value, note: Value) -> Value:
 
 @builtin(BaseExceptionGroup.split)
 def group_split(tx: Tracer, self: Value, condition: Value) -> Value:
-    assert isinstance(self, ExceptionVal)
+    if not isinstance(self, ExceptionVal):
+        self.unsupported("splitting it")
     return TupleVal(split(tx, self, condition_of(tx, condition)))
 
 
 @builtin(BaseExceptionGroup.subgroup)
 def subgroup(tx: Tracer, self: Value, condition: Value) -> Value:
-    assert isinstance(self, ExceptionVal)
+    if not isinstance(self, ExceptionVal):
+        self.unsupported("splitting it")
     return split(tx, self, condition_of(tx, condition))[0]
 
 
