@@ -228,9 +228,7 @@ _RELAYS = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_
 def _relays_inputs(gm: torch.fx.GraphModule) -> bool:
     """Whether an input is given another layout."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    return any(
-        name_of(node) in _RELAYS and any(part in inputs for part in _first(node)) for node in _calls(gm)
-    )
+    return any(name_of(node) in _RELAYS and any(part in inputs for part in _first(node)) for node in _calls(gm))
 
 
 def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:

@@ -43,6 +43,7 @@ from dynajit.loopir.size import Undecided, symbols_in
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, scalars_in, values_in
+from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sunk
 from dynajit.schedule.target import for_device
@@ -84,6 +85,8 @@ def generate(
                     schedule = fuse(program, for_device(device))
                     if backward and device.type == "cpu":
                         schedule.units = sunk(schedule.units, schedule.reads, set(schedule.stored_in))
+                    if device.type == "cpu":
+                        _store_over(program, schedule)
                 with timer("codegen"):
                     if device.type == "cpu":
                         return _Planner(program, schedule).plan(gm, backward)
@@ -96,6 +99,13 @@ def generate(
                 left |= error.ops
             finally:
                 forget()
+
+
+def _store_over(program: Program, schedule: Schedule) -> None:
+    """Have kernels store over what they alone still need."""
+    kept: set[Tensor] = {value.root for value in values_in(program.outputs)}
+    kept.update(program.sources[name] for name in (*program.inputs, *program.constants) if name in program.sources)
+    schedule.stored_in.update(taken_over(schedule.units, schedule.reads, schedule.stored_in, kept))
 
 
 def _has_symbols(program: Program) -> bool:
@@ -203,7 +213,8 @@ class _Planner:
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
         for tensor in kernel.writes:
-            if isinstance(self.schedule.stored_in.get(tensor), Source):
+            over = self.schedule.stored_in.get(tensor)
+            if isinstance(over, Source) and over.name in self.program.inputs:
                 self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:
@@ -251,7 +262,9 @@ class _Planner:
     def _name(self, value: Value) -> str:
         """The buffer that holds the value, made a view of its root if it is none of the program's tensors."""
         root = value.root
-        if value.whole and value.stride in (None, root.stride):
+        memory = self.schedule.stored_in.get(root, root)
+        as_it_is = value.whole and (memory.shape, memory.stride) == (root.shape, root.stride)
+        if as_it_is and value.stride in (None, root.stride):
             return self._buffer(root)
         layout = affine(value)
         assert layout is not None
@@ -260,7 +273,7 @@ class _Planner:
             # only dimensions of size 1 may take eager's stride: the others say where the elements are
             pairs = zip(value.shape, stride, value.stride, strict=True)
             stride = tuple(theirs if size == 1 else own for size, own, theirs in pairs)
-            if value.whole and stride == root.stride:
+            if as_it_is and stride == root.stride:
                 return self._buffer(root)
         key = (root, value.shape, (stride, offset))
         found = self.views.get(key)
