@@ -20,7 +20,7 @@ def taken_over(
     kept: Set[Tensor],
 ) -> dict[Tensor, Tensor]:
     """`stored_in`: what is stored elsewhere already. `kept`: tensors whose memory is not the graph's to write, or is
-    returned."""
+    returned: what is returned is a tensor of its own, no view of another shape."""
     last = _last_readers(units, reads)
     busy = {*kept, *stored_in, *stored_in.values(), *_shared(units)}
     found: dict[Tensor, Tensor] = {}
@@ -35,8 +35,10 @@ def taken_over(
                     continue
                 for target in dict.fromkeys(tensor for tensor, _ in reads[source]):
                     dies = target in there and target not in busy and last.get(target) == number
-                    if dies and _fits(unit, source, target, reads):
-                        found[source] = found.get(target, target)
+                    memory = found.get(target, target)
+                    alike = (source.shape, source.stride) == (memory.shape, memory.stride)
+                    if dies and (alike or source not in kept) and _fits(unit, source, target, reads):
+                        found[source] = memory
                         busy.add(target)
                         break
         there.update(unit.stored)
