@@ -22,7 +22,8 @@ def taken_over(
     """`stored_in`: what is stored elsewhere already. `kept`: tensors whose memory is not the graph's to write, or is
     returned: what is returned is a tensor of its own, no view of another shape."""
     last = _last_readers(units, reads)
-    busy = {*kept, *stored_in, *stored_in.values(), *_shared(units)}
+    elsewhere = {*stored_in, *stored_in.values()}
+    busy = {*kept, *elsewhere, *_shared(units)}
     found: dict[Tensor, Tensor] = {}
     there: set[Tensor] = set()  # in memory
     for number, unit in enumerate(units):
@@ -31,7 +32,7 @@ def taken_over(
             continue
         if not (unit.reduces or unit.rows or isinstance(unit.members[0], ALONE)):
             for source in unit.stored:
-                if source in stored_in or not isinstance(source, Pointwise):
+                if source in elsewhere or not isinstance(source, Pointwise):
                     continue
                 for target in dict.fromkeys(tensor for tensor, _ in reads[source]):
                     dies = target in there and target not in busy and last.get(target) == number

@@ -36,7 +36,8 @@ x, w, b = torch.randn(6, 8), torch.randn(8, 16), torch.randn(16)
     ("fn", "count"),
     [
         pytest.param(lambda x, w, b: (torch.relu(x @ w + b),), 1, id="an activation of a product"),
-        pytest.param(lambda x, w, b: (F.gelu(x.view(2, 3, 8) @ w),), 1, id="seen through a view"),
+        pytest.param(lambda x, w, b: (F.gelu(x.view(2, 3, 8) @ w) @ w.t(),), 1, id="seen through a view"),
+        pytest.param(lambda x, w, b: (F.gelu(x.view(2, 3, 8) @ w),), 0, id="returned in another shape"),
         pytest.param(lambda x, w, b: ((x @ w).t().contiguous() + 1,), 0, id="in another order"),
         pytest.param(lambda x, w, b: ((x @ w).relu(), x @ w + 1), 2, id="each its own product"),
         pytest.param(lambda x, w, b: (lambda y: (y, y.relu()))(x @ w), 0, id="the product is returned"),
