@@ -6,11 +6,14 @@ Each figure is from a process of its own: imports of torch and of the model, the
 result. `empty caches`: new cache folders. `prepared`: the same, after another process compiled an unrelated function
 into those folders, which takes out what a compiler does once for a machine (torch.compile probes the processor's vector
 instructions and builds a precompiled header). `warm`: the same program again over full caches. CPU seconds are of the
-process and everything it started. Medians over the repeats; the compilers take turns.
+process and everything it started. Medians over the repeats; the compilers take turns. Last, what importing dynajit adds
+to importing torch.
 """
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +24,7 @@ import side_by_side as sbs
 import torch
 from models import PROGRAMS
 
-PROGRAM_NAMES = ("softmax(x @ y)", "GPT-2 (4 layers)")
+PROGRAM_NAMES = ("softmax(x @ y)", "GPT-2 (4 layers)", "ResNet (3 stages)", "SGD training step")
 STATES = ("empty caches", "prepared", "warm")
 HEADER = (
     "program",
@@ -33,8 +36,9 @@ HEADER = (
     "torch.compile CPU s",
     "CPU share",
 )
-# The issue's bar, for empty caches: at most this share of torch.compile's time.
-BAR = 1 / 3
+# At most this share of torch.compile's wall seconds, in the geometric mean over the programs.
+BARS = {"empty caches": 1 / 5, "prepared": 1 / 2, "warm": 1 / 3}
+IMPORT_BAR = 0.3
 
 
 def unrelated(x: torch.Tensor) -> torch.Tensor:
@@ -50,7 +54,7 @@ def compile_once(name: str, compiler: str) -> dict[str, Any]:
     else:
         case = PROGRAMS[name].build()
         fn, args, kwargs = case.fn, case.args, case.kwargs
-    with torch.no_grad():
+    with torch.set_grad_enabled(name != "unrelated" and case.grad):
         cpu, wall = sbs.tree_cpu_seconds(), time.perf_counter()
         sbs.COMPILERS[compiler](fn, None)(*args, **kwargs)
         wall = time.perf_counter() - wall
@@ -100,6 +104,25 @@ def row(name: str, state: str, found: dict[str, dict[str, list[float]]]) -> tupl
     return cells, shares[0]
 
 
+def import_seconds(repeats: int) -> float:
+    """CPU seconds that `import dynajit` takes where torch is imported already."""
+    code = "import torch, time; t = time.process_time(); import dynajit; print(time.process_time() - t)"
+    command = [sys.executable, "-c", code]
+    texts = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2 * repeats + 1)]
+    return statistics.median(map(float, texts))
+
+
+def verdict(shares: dict[str, list[float]], failures: list[str], importing: float) -> tuple[str, bool]:
+    """The bars, and whether they are met."""
+    lines, fine = list(failures), not failures
+    for state, found in shares.items():
+        mean = sbs.geometric_mean(found)
+        fine = fine and mean <= BARS[state]
+        lines.append(f"* {state}: {mean:.2f} of torch.compile's wall seconds, geometric mean (bar: {BARS[state]:.2f})")
+    lines.append(f"* `import dynajit`: {importing:.2f} s more than `import torch` (bar: {IMPORT_BAR})")
+    return "\n".join(lines), fine and importing <= IMPORT_BAR
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
@@ -116,7 +139,8 @@ def main() -> int:
     table = sbs.Table(HEADER, max(PROGRAM_NAMES, key=len), max(STATES, key=len))
     print("\n".join(table.lines), flush=True)
     progress = sbs.Progress()
-    fine, failures = True, []
+    failures = []
+    shares: dict[str, list[float]] = {state: [] for state in STATES}
     for name in PROGRAM_NAMES:
         try:
             found = measure(name, options.repeats, progress)
@@ -126,17 +150,15 @@ def main() -> int:
             continue
         for state in STATES:
             cells, share = row(name, state, found[state])
-            fine = fine and (state != "empty caches" or share <= BAR)
+            shares[state].append(share)
             print(table.add(cells), flush=True)
-    print("\n".join(["", *failures]))
-    word = "met" if fine and not failures else "missed"
-    verdict = f"Bar: with empty caches at most {BAR:.2f} of torch.compile's wall seconds: {word}."
-    print(verdict)
+    judged, fine = verdict({state: found for state, found in shares.items() if found}, failures, import_seconds(1))
+    print("\n" + judged)
     if options.save:
         what = f"Seconds from `compile` to the first result in a fresh process; medians of {options.repeats}."
-        text = f"{what}\n\n{table}\n\n{verdict}"
+        text = f"{what}\n\n{table}\n\n{judged}"
         print("written:", sbs.save("compile_time", "First compile", text, "python benchmarks/compile_time.py --save"))
-    return 0 if fine and not failures else 1
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":
