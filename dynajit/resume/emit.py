@@ -249,7 +249,11 @@ class Emission:
     def finish(self) -> CodeType:
         """Objects, effects, and the end of the code."""
         roots = self.roots()
-        self.out.cyclic = in_cycles(reachable(roots))
+        needed = reachable(roots)
+        self.out.cyclic = in_cycles(needed)
+        # all is read before anything is made: to make an iterator, the effect on its container is carried out first
+        for value in needed:
+            self.out.read(value)
         for value in roots:
             self.out.prepare(value)
         for value in self.tx.journal.dirty.values():

@@ -167,6 +167,12 @@ class Rebuilder:
         self.stored.append(name)
         self.emit.store_fast(name)
 
+    def read(self, value: Value) -> None:
+        """Read a value's object now, if it comes from outside and will be pushed."""
+        known = id(value) in self._variables or (isinstance(value, ConstVal) and not isinstance(value, UnreadConst))
+        if value.source is not None and not known:
+            self.ensure_source(value.source)
+
     # -- making
 
     def bind(self, value: Value, name: str) -> None:
