@@ -97,7 +97,9 @@ def _drive(
             assert instr.handler is not None
             kept = [*below, None, None][: instr.handler_depth]
             throw = parts.part(instr.handler, _length(kept) + 1, True)
-            step = _throw(throw, kept, thrown, cells)
+            kept.append(thrown)
+            thrown = None
+            step = _throw(throw, kept, cells)
         sent = thrown = None
 
 
@@ -126,10 +128,14 @@ def _going_on(receiver: Any) -> Generator[Any, Any, Any]:
             step = sent = None
 
 
-def _throw(part: Callable[..., Any], stack: list[Any], error: BaseException, cells: tuple[Any, ...]) -> Step:
-    """Outside of the generator's frame, whose variables would keep the exception's traceback in a cycle."""
-    try:
-        result: Step = part(*stack, error, *cells)
-    finally:
-        del error
-    return result
+def _throw(part: Callable[..., Any], stack: list[Any], cells: tuple[Any, ...]) -> Step:
+    """The exception is on top of the stack, and in no variable of the generator's frame nor of this one: its traceback
+    keeps both, and they their callers, until the collector comes."""
+    step: Step = part(*_emptied(stack), *cells)
+    return step
+
+
+def _emptied(values: list[Any]) -> tuple[Any, ...]:
+    found = (*values,)
+    values.clear()
+    return found

@@ -133,3 +133,27 @@ def test_a_capture_keeps_nothing_of_the_programs() -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_a_generator_that_is_closed_keeps_nothing_of_its_caller() -> None:
+    """The exception that ends it would, were it in a variable of a frame that its traceback has."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        generator = closing(x, [])
+        x = next(generator)
+        dynajit.graph_break()
+        generator.close()
+        return x + 1
+
+    compiled = dynajit.compile(program, backend="eager")
+    compiled(torch.ones(2))
+    gc.collect()
+    gc.disable()
+    try:
+        value = torch.ones(2)
+        seen = weakref.ref(value)
+        compiled(value)
+        del value
+        assert seen() is None
+    finally:
+        gc.enable()
