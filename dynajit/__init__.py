@@ -4,10 +4,16 @@
 tells what was compiled; `DYNAJIT_LOGS` shows it while it happens. docs/tour.md follows one call through the code.
 """
 
+import gc
+
 import dynajit.bytecode  # noqa: F401  first, for it refuses a Python that dynajit does not know
 from dynajit import torch_compat
 
 torch_compat.check()
+
+# A full collection in the middle of these imports, over all that torch has made, would take a third of their time.
+_collects = gc.isenabled()
+gc.disable()
 
 from dynajit import exc, testing  # noqa: E402
 from dynajit.api import (  # noqa: E402
@@ -41,6 +47,9 @@ from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
 from dynajit.runtime.memory import stats as memory_stats  # noqa: E402
 from dynajit.values.builtins.break_errors import error_on_graph_break  # noqa: E402
+
+if _collects:
+    gc.enable()
 
 __version__ = "0.1.0"
 __all__ = [

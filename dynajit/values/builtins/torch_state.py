@@ -321,11 +321,5 @@ def jit_unwrap_optional(tx: Tracer, x: Value) -> Value:
 _constant(None, torch._C._get_tracing_state, torch._C._log_api_usage_once)
 
 
-@builtin(_JIT.annotate)
-def _annotate(tx: Tracer, the_type: Value, the_value: Value) -> Value:
-    """A hint for TorchScript; outside of it, the value."""
-    return the_value
-
-
 if hasattr(torch._C, "_profiler_enabled"):
     _constant(False, _AUTOGRAD._profiler_enabled)
