@@ -193,7 +193,7 @@ def f_names(x):
     try:
         vmap(lambda a: a)(x.sum())
     except ValueError as error:
-        return doubled.__name__, str(error)
+        return doubled.__name__, str(error), x * 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
