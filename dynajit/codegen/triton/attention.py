@@ -28,7 +28,7 @@ from dynajit.loopir.nodes import Extern, Shape, Source, Tensor, Value
 
 aten = torch.ops.aten
 
-# Rows of the smallest product of tiles: so many queries, of all heads that share a head of keys, are one program's.
+# Rows, and columns, of the smallest product of tiles: so many queries, of all heads that share a head of keys, are one program's.
 ROWS = 16
 # Keys that a program multiplies with in one step, the widest head, and the fewest keys for which this is worth it.
 STEP, WIDEST, FEW_KEYS = 64, 256, 128
@@ -86,7 +86,7 @@ def launches_of(extern: Extern, read: frozenset[Tensor], device: torch.device) -
 
     places = (heads * parts, ROWS)
     partial = [
-        between("sums", (*places, power_of_two(found.value.shape[3]))),
+        between("sums", (*places, _tile(found.value.shape[3]))),
         between("peaks", places),
         between("totals", places),
     ]
@@ -147,6 +147,11 @@ def _operand(value: Any, shape: Shape | None = None) -> _Operand | None:
     return _Operand(value.root, tuple(shape), tuple(spread), layout[1])
 
 
+def _tile(width: int) -> int:
+    """How wide the tile is that holds so much of a row."""
+    return max(ROWS, power_of_two(width))
+
+
 class _Text:
     """The pieces of text that both functions have in common."""
 
@@ -154,7 +159,7 @@ class _Text:
         self.rows, self.heads = found.query.shape[2], found.key.shape[1]
         self.group = found.query.shape[1] // self.heads
         self.used = self.group * self.rows
-        self.width, self.wide = power_of_two(found.query.shape[3]), power_of_two(found.value.shape[3])
+        self.width, self.wide = _tile(found.query.shape[3]), _tile(found.value.shape[3])
 
     def head_of_row(self) -> str:
         """The number of a row's head of queries."""
