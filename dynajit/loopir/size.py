@@ -335,7 +335,8 @@ class SizeTable:
         node = number.node
         if isinstance(number, torch.SymFloat):
             return self._float(node.expr, node.shape_env)
-        return self._of(node.expr, node.shape_env)
+        found = self._of(node.expr, node.shape_env)
+        return 1 if isinstance(found, Size) and hint_of(found) == 1 and _is_one(number) else found
 
     def _float(self, expr: Any, env: Any) -> float | RuntimeFloat:
         if expr.is_number:
@@ -398,6 +399,13 @@ class SizeTable:
             hint = _hint(expr, env) if hint is None else hint
             known = self.symbols[name] = SizeSymbol(name, int(low) if low.is_Integer else 0, int(hint))
         return known
+
+
+def _is_one(number: torch.SymInt) -> bool:
+    """Whether the trace relied on the size being 1, as broadcasting does, though the symbols in it may vary."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(number == 1)
 
 
 def _divisor(symbol: Any, env: Any) -> int:

@@ -89,7 +89,8 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
     if is_trusted(owner.__module__):
         if isinstance(found, types.FunctionType):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
-        if is_literal(found) or isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)):
+        counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
+        if isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)) or (is_literal(found) and not counts):
             return tx.from_real(found)
     return tx.wrap(found, source)
 

@@ -135,6 +135,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
+    if "alpha" in kwargs and kwargs["alpha"].py_type() is bool:  # its fake takes it
+        raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
     if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype

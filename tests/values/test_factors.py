@@ -48,3 +48,16 @@ def test_integers_take_no_fraction() -> None:
     assert torch.equal(compiled(p, torch.tensor(3)), f(p, torch.tensor(3)))
     with pytest.raises(RuntimeError, match="must not be a floating point number"):
         compiled(p, torch.tensor(0.5))
+
+
+def test_boolean_alpha() -> None:
+    def f(x: torch.Tensor, flag: bool) -> torch.Tensor:
+        x.add_(1)
+        torch.sub(x, x, alpha=flag)
+        return x * 2
+
+    for backend in ("eager", "codegen"):
+        x = torch.zeros(3)
+        with pytest.raises(RuntimeError, match="Boolean alpha only supported for Boolean results"):
+            dynajit.compile(f, backend=backend)(x, True)
+        assert torch.equal(x, torch.ones(3))
