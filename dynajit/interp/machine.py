@@ -186,7 +186,10 @@ class Interpreter(Calls):
     def enter_handler(self, frame: SymFrame, instr: Any, error: Raised) -> None:
         """Go to the instruction's exception handler, or let the exception out of the frame."""
         if instr.handler is None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback keeps this frame
         made = error.value if isinstance(error.value, ExceptionVal) else None
         if made is not None and isinstance(made.context, ConstVal):
             handled = self.topmost_handled()

@@ -164,10 +164,9 @@ class ObjVal(Value):
             value = own if own is not None else changed[0]
             if value is not None:
                 return value
-            missing = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
             if not fallback:
-                raise missing
-            return self._fallback(tx, name, missing)
+                raise self._missing(tx, name)
+            return self._fallback(tx, name, self._missing(tx, name))
         found, where = lookup_type(self.cls, name)
         if found is not MISSING and is_data_descriptor(found):
             assert where is not None
@@ -180,21 +179,27 @@ class ObjVal(Value):
             assert where is not None
             return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
         guard_missing(tx, self.cls, name)
-        error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         if fallback:
-            return self._fallback(tx, name, error)
-        raise error
+            return self._fallback(tx, name, self._missing(tx, name))
+        raise self._missing(tx, name)
 
     def _has_dict(self) -> bool:
         return self.cls.__dictoffset__ != 0
 
+    def _missing(self, tx: Tracer, name: str) -> Raised:
+        return tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
     def _fallback(self, tx: Tracer, name: str, error: Raised) -> Value:
-        if not issubclass(error.value.py_type(), AttributeError):
-            raise error
+        """`error` is in no variable of the caller's, nor of this frame when it is raised: its traceback keeps both, and
+        they the program's frames that are being captured, until the collector comes."""
         found, where = lookup_type(self.cls, "__getattr__")
-        if found is MISSING:
-            guard_missing(tx, self.cls, "__getattr__")
-            raise error
+        if found is MISSING or not issubclass(error.value.py_type(), AttributeError):
+            if issubclass(error.value.py_type(), AttributeError):
+                guard_missing(tx, self.cls, "__getattr__")
+            try:
+                raise error
+            finally:
+                del error
         assert where is not None
         if found is torch.nn.Module.__getattr__:
             return self._module_getattr(tx, name)
@@ -263,10 +268,9 @@ class ObjVal(Value):
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {refusal!r}") from None
         elif isinstance(found, types.GetSetDescriptorType):
             return super().getattr(tx, name)
-        error = tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         if fallback:
-            return self._fallback(tx, name, error)
-        raise error
+            return self._fallback(tx, name, self._missing(tx, name))
+        raise self._missing(tx, name)
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         custom, where = lookup_type(self.cls, "__setattr__")

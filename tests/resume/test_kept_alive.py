@@ -32,6 +32,10 @@ class Finalised:
         self.log.append("finalised")
 
 
+class Thing:
+    pass
+
+
 def behind_the_loop(x: torch.Tensor, log: list[str]) -> torch.Tensor:
     for number in range(3):
         generator = closing(x, log)
@@ -155,5 +159,34 @@ def test_a_generator_that_is_closed_keeps_nothing_of_its_caller() -> None:
         compiled(value)
         del value
         assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_missing_attribute_keeps_nothing_of_the_caller() -> None:
+    """The tracer's own exception would, were it in a variable of a frame that its traceback has."""
+
+    def program(obj: Any, log: list[str]) -> None:
+        def asked(value: Any) -> Any:
+            if hasattr(obj, "missing"):
+                return torch.utils
+
+        value = asked(torch.bernoulli(torch.ones(1)))
+
+        def inner() -> Iterator[Any]:
+            try:
+                yield value
+            finally:
+                log.append("closed")
+
+        generator = inner()
+        next(generator)
+
+    log: list[str] = []
+    gc.collect()
+    gc.disable()
+    try:
+        dynajit.compile(program, backend="eager")(Thing(), log)
+        assert log == ["closed"]
     finally:
         gc.enable()
