@@ -194,12 +194,9 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
 
     To a plan `x.detach()` or `x.view_as(x)` is x; to the user it is another tensor with the same memory.
     """
-    if (
-        plan.device.type == "cpu"
-        and plan.returns is None
-        and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default)
-    ):
-        plan = _detach_first(plan, _detached_inputs(gm))
+    if plan.device.type == "cpu" and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        shown = len(plan.outputs) if plan.returns is None else plan.returns  # the rest is kept for the backward
+        plan = _detach_first(plan, {place: found for place, found in _detached(gm).items() if place < shown})
     owners: dict[str, Any] = dict(zip(plan.inputs, gm.graph.find_nodes(op="placeholder"), strict=True))
     owners |= {str(node.target): node.target for node in gm.graph.find_nodes(op="get_attr")}
     outputs, steps = list(plan.outputs), list(plan.steps)
@@ -217,9 +214,9 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
     return dataclasses.replace(plan, outputs=tuple(outputs), steps=tuple(steps), buffers=buffers)
 
 
-def _detached_inputs(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]:
-    """Places of the outputs that are views of an input behind a `detach`, the last `detach` on the way, and whether the
-    output is a view of that."""
+def _detached(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]:
+    """Places of the outputs that are views behind a `detach`, the last `detach` on the way, and whether the output is a
+    view of that."""
     found: dict[int, tuple[torch.fx.Node, bool]] = {}
     nodes: Any = gm.graph.output_node().args[0]
     for place, node in enumerate(nodes):
@@ -228,7 +225,7 @@ def _detached_inputs(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node,
             if detach is None and node.target is torch.ops.aten.detach.default:
                 detach = node
             node = node.args[0]
-        if detach is not None and isinstance(node, torch.fx.Node) and node.op == "placeholder":
+        if detach is not None and isinstance(node, torch.fx.Node):
             found[place] = detach, last is not detach
     return found
 
@@ -240,9 +237,10 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 
 def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -> Plan:
-    """`plan` with the outputs at these places seen through a real `detach` of the input that they are views of: to a
-    plan a detached tensor is the input, to autograd it is no view of it."""
+    """`plan` with the outputs at these places seen through a real `detach` of the input, or the other output, that they
+    are views of: to a plan a detached tensor is that one, to autograd it is no view of it."""
     outputs, steps, buffers = list(plan.outputs), list(plan.steps), dict(plan.buffers)
+    others = {ref.name for place, ref in enumerate(outputs) if place not in detached and isinstance(ref, BufferRef)}
     views = {step.output: step for step in plan.steps if isinstance(step, ViewStep)}
     names: dict[torch.fx.Node, str] = {}
     for place, (node, is_view) in detached.items():
@@ -251,12 +249,13 @@ def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -
             continue
         view = views.get(output.name)
         base = output.name if view is None else view.base
-        if base not in plan.inputs:
+        if base not in plan.inputs and base not in others:
             continue
         if node not in names:
             name = names[node] = f"{base}_detached{len(names)}"
             buffers[name] = dataclasses.replace(buffers[base], name=name)
-            steps.insert(0, ExternStep(torch.detach, (BufferRef(base),), {}, (name,), check=False, aliases=True))
+            step = ExternStep(torch.detach, (BufferRef(base),), {}, (name,), check=False, aliases=True)
+            steps.insert(0 if base in plan.inputs else len(steps), step)
         outputs[place] = BufferRef(names[node])
         if view is not None or is_view:
             name = f"{output.name}_detached{place}"

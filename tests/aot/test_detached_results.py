@@ -88,3 +88,18 @@ def test_numbers_beside_batched_tensors_without_dimensions(factor: float) -> Non
     for z in (torch.arange(6.0).reshape(3, 2), torch.arange(3)):
         result = dynajit.compile(function, backend="codegen")(z)
         assert result.tolist() == function(z).tolist() and result.dtype == function(z).dtype
+
+
+@pytest.mark.parametrize("rest", [lambda t: t[:1], lambda t: t.flatten(), lambda t: t])
+def test_views_of_what_has_gradients(rest: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+
+    def f(x: torch.Tensor) -> Any:
+        t = (x + weight)[..., -1:]
+        return t, rest(t.detach())
+
+    t, seen = dynajit.compile(f)(torch.ones(4, 4))
+    assert t.requires_grad and not seen.requires_grad
+    assert t.data_ptr() == seen.data_ptr()
+    t.sum().backward()
+    assert weight.grad is not None and weight.grad.item() == 4
