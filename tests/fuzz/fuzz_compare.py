@@ -2,7 +2,9 @@
 
 What is compared for each call: the result and the arguments after it, as one graph of objects (so identity and shared
 storage count), with tensors' values, dtypes, shapes, strides and autograd state; the exception's type, message, cause
-and context; printed text, the module's globals, grad mode, random state, and gradients of the floating results.
+and context; printed text, the module's globals, grad mode, random state, and gradients of the floating results; and
+what finalisers print when the collector comes, which it does between calls alone: neither program prints into the
+other's text.
 `Describer` turns that into plain data; a new thing to compare is a line there or in `observe`.
 """
 
@@ -12,6 +14,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import gc
 import io
 import itertools
 import linecache
@@ -141,6 +144,24 @@ class Observed:
 
 def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
     """Make the arguments, call, and note everything that can be seen afterwards."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        observed, tensors = _observe_call(function, call, namespace)
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            gc.collect(0)  # nothing that the call made is any older
+        # the collector takes what it finds in no order that a program could rely on
+        observed.parts["printed when collected"] = sorted(_ADDRESS.sub("at 0x?", text.getvalue()).splitlines())
+        observed.parts["gradients"] = _gradients(tensors)
+    finally:
+        if collecting:
+            gc.enable()
+    return observed
+
+
+def _observe_call(function: Any, call: Call, namespace: dict[str, Any]) -> tuple[Observed, list[torch.Tensor]]:
+    """What is seen of a call before the collector comes; and all tensors that were met."""
     arguments = make_arguments(call)
     text = io.StringIO()
     parts: dict[str, Any] = {"exception": None}
@@ -161,8 +182,7 @@ def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
         seen = [namespace.get(name) for name in ("SEEN", "COUNT", "NET", "POINT")]
         parts["result"] = describer.describe([result, list(arguments), *seen])
     parts["printed"] = _ADDRESS.sub("at 0x?", text.getvalue())
-    parts["gradients"] = _gradients(describer.tensors)
-    return Observed(parts)
+    return Observed(parts), describer.tensors
 
 
 def _exception(error: BaseException) -> tuple[Any, ...]:
@@ -230,8 +250,15 @@ def load(source: str, name: str) -> dict[str, Any]:
     return namespace
 
 
+@functools.cache
+def _leave_the_rest_alone() -> None:
+    """What there is before the first program need not be looked at by each collection."""
+    gc.freeze()
+
+
 def check(source: str, calls: list[Call], backend: str, name: str = "<fuzz>") -> Finding | None:
     """Make the calls with the program as it is and with it compiled; the first difference."""
+    _leave_the_rest_alone()
     eager, compiled = load(source, name), load(source, name)
     dynajit.reset()
     function = dynajit.compile(compiled["main"], backend=backend)
