@@ -28,7 +28,8 @@ from dynajit.loopir.nodes import Extern, Shape, Source, Tensor, Value
 
 aten = torch.ops.aten
 
-# Rows, and columns, of the smallest product of tiles: so many queries, of all heads that share a head of keys, are one program's.
+# Rows, and columns, of the smallest product of tiles: so many queries, of all heads that share a head of keys, are one
+# program's.
 ROWS = 16
 # Keys that a program multiplies with in one step, the widest head, and the fewest keys for which this is worth it.
 STEP, WIDEST, FEW_KEYS = 64, 256, 128
