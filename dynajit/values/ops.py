@@ -135,7 +135,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
-    if "alpha" in kwargs and kwargs["alpha"].py_type() is bool:  # its fake takes it
+    # its fake takes it whatever the tensors are; eager among truth values alone
+    if "alpha" in kwargs and kwargs["alpha"].py_type() is bool and not _all_bool(args):
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
@@ -257,6 +258,10 @@ def _default_device(tx: Tracer) -> Value | None:
 
 def _says(device: Value | None) -> bool:
     return device is not None and not (device.is_const() and device.const() is None)
+
+
+def _all_bool(args: Sequence[Value]) -> bool:
+    return all(arg.fake.dtype is torch.bool for arg in args if isinstance(arg, TensorVal))
 
 
 def _refuse(name: str, args: Sequence[Value]) -> None:
