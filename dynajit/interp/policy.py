@@ -280,6 +280,8 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         inner = function.__dict__.get("_torchdynamo_orig_callable")
         if isinstance(inner, types.FunctionType) and not function.__dict__.get("_torchdynamo_disable_recursive", True):
             _C.mark_skip(inner.__code__)  # what it calls is compiled, it is not
+        elif inner is not None and _C.code_flags(function.__code__):
+            _C.reset_code(function.__code__)  # all that torch disables share it: the mark was meant for another one
         return breaks.DISABLED, function.__qualname__
     if hasattr(function, "_torchdynamo_orig_callable"):
         return breaks.COMPILED_CALL, function.__qualname__

@@ -12,6 +12,7 @@ import torch.utils.checkpoint as checkpointing
 from feature_cases import BACKENDS, Cases, leaf, rand
 
 import dynajit
+from dynajit import _C
 from dynajit.testing import CompileCounter, compare
 
 cases = Cases()
@@ -147,6 +148,11 @@ def test_disabled_for_torch(function: Any, graphs: int) -> None:
     compiled = dynajit.compile(lambda x: function(x.sin()) + 1, backend=counter)
     compare(compiled(x), function(x.sin()) + 1)
     assert counter.frame_count == graphs
+
+
+def test_a_mark_on_the_code_that_disabled_functions_share() -> None:
+    _C.mark_skip(eager_all_through.__code__)
+    test_disabled_for_torch(eager_all_through, 2)
 
 
 def test_bounds_of_torchs_marks() -> None:
