@@ -9,8 +9,11 @@ programs about exceptions. Comparisons of floats use odd thresholds, so that rou
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import re
+import warnings
 from collections.abc import Callable
 
 import fuzz_broad
@@ -521,8 +524,21 @@ RESULTS = (
 
 
 def program(seed: int) -> str:
-    """The source of a random module: some helpers, and `main(x, y, z, n, flag, items, table, obj)`."""
-    rng = random.Random(f"program {seed}")
+    """The source of a random module: some helpers, and `main(x, y, z, n, flag, items, table, obj)`.
+
+    What Python refuses is drawn again: a template may stand where its kind of expression is not allowed, as `:=` in
+    what a comprehension goes through.
+    """
+    for attempt in itertools.count():
+        source = _module(seed, random.Random(f"program {seed}" + f" again {attempt}" * (attempt > 0)))
+        with contextlib.suppress(SyntaxError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "<fuzz>", "exec")
+            return source
+    raise AssertionError("unreachable")
+
+
+def _module(seed: int, rng: random.Random) -> str:
     regions = seed >= REGIONS and (seed < fuzz_broad.BROAD or seed % 2 == 1)
     broad = seed >= fuzz_broad.BROAD
     parts = ["COUNT = 1\nSEEN = [2]\n"]

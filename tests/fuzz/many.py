@@ -30,6 +30,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+if __name__ == "__main__":
+    # The programs are about the CPU, and a process that is forked once torch has looked for GPUs can use none.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch  # noqa: E402
 from fuzz_generate import program  # noqa: E402
