@@ -118,6 +118,7 @@ def seeded() -> Iterator[None]:
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         # the call would run eagerly then, and equal itself
         warnings.filterwarnings("error", message="dynajit failed while compiling")
+        warnings.filterwarnings("error", message="dynajit: Triton .* refuses a kernel")
         yield
 
 
@@ -346,7 +347,7 @@ def _gradients(results: Any, wanted: list[torch.Tensor]) -> tuple[Any, ...] | No
     if not floating:
         return None
     generator = torch.Generator().manual_seed(3)
-    weights = [torch.rand(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) for x in floating]
+    weights = [torch.rand(x.shape, generator=generator, dtype=torch.float64).to(x.device, x.dtype) for x in floating]
     with seeded():
         return torch.autograd.grad(floating, wanted, weights, allow_unused=True)
 

@@ -4,20 +4,22 @@
     python tests/operators/run_operators.py --only softmax --all     every sample of operators named like that
     python tests/operators/run_operators.py --save FILE              also writes the table
     python tests/operators/run_operators.py --device cuda            on a GPU: float32, float16, bfloat16, int64, bool
+    ... --processes 14 --minutes 8 --state FILE                      eight minutes of it; again: goes on where it ended
 
-Each operator runs in a process of its own, so a crash is a finding like any other. The exit status is 1 if there is a
-finding that `operators_known.py` does not give a reason for.
+Operators run in processes of their own (`operators_workers.py`), so a crash is a finding like any other. The exit
+status is 1 if there is a finding that `operators_known.py` does not give a reason for.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import datetime
+import functools
 import os
+import random
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,13 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch  # noqa: E402
-from operators_compare import VARIANTS, Case, Finding, Skip, findings  # noqa: E402
+from operators_compare import VARIANTS, Case, Skip, findings  # noqa: E402
 from operators_known import METADATA_ONLY, reason_for  # noqa: E402
+from operators_workers import Outcome, State, Unit, run_units  # noqa: E402
 from torch.testing._internal import common_methods_invocations  # noqa: E402
 
 op_db = common_methods_invocations.op_db
 
-SECONDS_PER_OPERATOR = 900
 GPU_DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
 
 
@@ -43,17 +45,6 @@ def _without_seed(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 common_methods_invocations.wrapper_set_seed = _without_seed
-
-
-@dataclass
-class Outcome:
-    """What came of one operator: counts of what was compared, and the findings as (dtype, sample, finding)."""
-
-    name: str
-    compared: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    found: list[tuple[str, str, Finding]] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 def name_of(op: Any) -> str:
@@ -86,7 +77,7 @@ def run_operator(
     outcome = Outcome(name_of(op))
     start = time.monotonic()
     for dtype in dtypes_of(op, device):
-        if dtypes and str(dtype).removeprefix("torch.") not in dtypes:
+        if dtypes and _short(dtype) not in dtypes:
             continue
         torch.manual_seed(1)
         differentiable = op.supports_autograd and dtype in (torch.float32, torch.float64)
@@ -98,9 +89,13 @@ def run_operator(
         for place, sample in chosen(samples, limit):
             case = Case(op.op, op.inplace_variant, sample, differentiable, op.name in METADATA_ONLY, backend)
             for variant in variants:
-                _compare(outcome, case, variant, str(dtype).removeprefix("torch."), place)
+                _compare(outcome, case, variant, _short(dtype), place)
     outcome.seconds = time.monotonic() - start
     return outcome
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _compare(outcome: Outcome, case: Case, variant: str, dtype: str, place: int) -> None:
@@ -109,66 +104,9 @@ def _compare(outcome: Outcome, case: Case, variant: str, dtype: str, place: int)
     except Skip as skip:
         outcome.skipped[str(skip)] += 1
         return
-    outcome.compared[variant] += 1
+    outcome.compared[variant, dtype] += 1
     if found is not None:
         outcome.found.append((dtype, str(place), found))
-
-
-# ---- processes
-
-
-def _child(pipe: Any, numbers: list[int], options: Any) -> None:
-    torch.set_num_threads(1)
-    for number in numbers:
-        pipe.send(("start", name_of(op_db[number])))
-        dtypes = set(options.dtypes) if options.dtypes else None
-        variants = options.variants or VARIANTS
-        limit = 0 if options.all else options.samples
-        outcome = run_operator(op_db[number], limit, options.backend, dtypes, variants, options.device)
-        pipe.send(("done", outcome))
-    pipe.send(("end", None))
-
-
-def run_all(numbers: list[int], options: Any, each: Any) -> list[Outcome]:
-    """The outcome of each operator, from processes that may crash."""
-    outcomes: list[Outcome] = []
-    # A GPU that this process has opened is of no use to a fork of it; a process of its own takes seconds to start.
-    on_cpu = options.device == "cpu"
-    context: Any = multiprocessing.get_context("fork" if on_cpu else "spawn")
-    size = 8 if on_cpu else 64
-    left = list(numbers)
-    while left:
-        batch, left = left[:size], left[size:]
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(theirs, batch, options))
-        process.start()
-        theirs.close()
-        at = 0
-        running = ""
-        while True:
-            try:
-                if not ours.poll(SECONDS_PER_OPERATOR):
-                    process.kill()
-                    raise EOFError
-                kind, value = ours.recv()
-            except EOFError:
-                process.join()
-                crashed = Outcome(running)
-                crashed.found.append(("", "", Finding("", "crash", f"the process ended with {process.exitcode}")))
-                outcomes.append(crashed)
-                each(crashed)
-                left = batch[at + 1 :] + left
-                break
-            if kind == "start":
-                running = value
-            elif kind == "done":
-                at += 1
-                outcomes.append(value)
-                each(value)
-            else:
-                process.join()
-                break
-    return outcomes
 
 
 def show(outcome: Outcome, verbose: bool) -> None:
@@ -188,13 +126,25 @@ def show(outcome: Outcome, verbose: bool) -> None:
         print(f"{outcome.name}: and {left_out} more like these")
 
 
-def table(outcomes: list[Outcome], options: Any) -> str:
+def merged(outcomes: list[Outcome]) -> list[Outcome]:
+    """One outcome for each operator, of those of its dtypes; in the database's order."""
+    whole: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        into = whole.setdefault(outcome.name, Outcome(outcome.name))
+        into.compared += outcome.compared
+        into.skipped += outcome.skipped
+        into.found += outcome.found
+        into.seconds += outcome.seconds
+    return [whole[name] for name in dict.fromkeys(map(name_of, op_db)) if name in whole]
+
+
+def table(outcomes: list[Outcome], units: list[Unit], options: Any, minutes: float) -> str:
     """The result as Markdown."""
-    compared: Counter[str] = Counter()
+    compared: Counter[tuple[str, str]] = Counter()
     skipped: Counter[str] = Counter()
     known: dict[str, set[str]] = {}
     unknown: list[str] = []
-    for outcome in outcomes:
+    for outcome in merged(outcomes):
         compared += outcome.compared
         skipped += outcome.skipped
         for dtype, place, finding in outcome.found:
@@ -203,17 +153,22 @@ def table(outcomes: list[Outcome], options: Any) -> str:
                 known.setdefault(reason, set()).add(outcome.name)
             else:
                 unknown.append(f"{outcome.name} {dtype} #{place} {finding.variant} {finding.kind}: {finding.detail}")
+    columns = [variant for variant in VARIANTS if any(key[0] == variant for key in compared)]
+    dtypes = sorted({key[1] for key in compared})
+    device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
     lines = [
         "# Operators",
         "",
-        f"`python tests/operators/run_operators.py` with torch {torch.__version__}, "
-        f"{options.device}, backend `{options.backend}`: "
-        f"{len(outcomes)} operators, {'all' if options.all else f'up to {options.samples}'} samples for each dtype, "
-        f"{sum(o.seconds for o in outcomes) / 60:.0f} minutes.",
+        f"`python tests/operators/run_operators.py` with torch {torch.__version__}, {device}, backend "
+        f"`{options.backend}`, {datetime.date.today()}: {len(outcomes)} of {len(units)} pairs of an operator and a "
+        f"dtype ({len({unit.name for unit in units})} operators), "
+        f"{'all' if options.all else f'up to {options.samples}'} samples of each, {minutes:.0f} minutes in "
+        f"{options.processes} process{'es' if options.processes > 1 else ''}.",
         "",
-        "| way of calling | compared |",
-        "|---|---|",
-        *(f"| {variant} | {count} |" for variant, count in sorted(compared.items())),
+        f"| compared | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+        *(f"| {dtype} | {' | '.join(str(compared[variant, dtype]) for variant in columns)} |" for dtype in dtypes),
+        f"| all | {' | '.join(str(sum(compared[variant, d] for d in dtypes)) for variant in columns)} |",
         "",
         f"Findings without a reason: {len(unknown)}",
         "",
@@ -231,6 +186,33 @@ def table(outcomes: list[Outcome], options: Any) -> str:
     return "\n".join(lines)
 
 
+def units_of(options: Any) -> list[Unit]:
+    """What the options ask for, operators and dtypes mixed: what is done when the time is over tells of all."""
+    part, parts = (int(number) for number in options.part.split("/"))
+    units = [
+        Unit(number, name_of(op), _short(dtype))
+        for number, op in enumerate(op_db)
+        if number % parts == part
+        and (not options.only or any(text in name_of(op) for text in options.only))
+        and (not options.exact or name_of(op) in options.exact)
+        for dtype in dtypes_of(op, options.device)
+        if not options.dtypes or _short(dtype) in options.dtypes
+    ]
+    random.Random(0).shuffle(units)
+    return units
+
+
+def run_unit(options: Any, unit: Unit) -> Outcome:
+    """One operator in one dtype, in a worker. An error that the GPU reports later is raised here."""
+    torch.set_num_threads(1)
+    limit = 0 if options.all else options.samples
+    variants = options.variants or VARIANTS
+    outcome = run_operator(op_db[unit.number], limit, options.backend, {unit.dtype}, variants, options.device)
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+    return outcome
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[], help="operators whose name holds one of these")
@@ -244,22 +226,37 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="every finding")
     parser.add_argument("--save", help="write the table to this file")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--processes", type=int, default=1, help="how many operators at once")
+    parser.add_argument("--minutes", type=float, default=0, help="end after so long (0: when all is done)")
+    parser.add_argument("--state", help="keep what is done in this file, and go on from there")
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU")
     if options.device != "cpu" and not options.dtypes:
         options.dtypes = list(GPU_DTYPES)
-    torch.set_num_threads(1)
-    part, parts = (int(number) for number in options.part.split("/"))
-    numbers = [
-        number
-        for number, op in enumerate(op_db)
-        if number % parts == part
-        and (not options.only or any(text in name_of(op) for text in options.only))
-        and (not options.exact or name_of(op) in options.exact)
-    ]
-    outcomes = run_all(numbers, options, lambda outcome: show(outcome, options.verbose))
-    text = table(outcomes, options)
+    units = units_of(options)
+    state = State(options.state, [torch.__version__, options.device, options.backend, options.samples, options.all,
+                                  options.variants])  # fmt: skip
+    done = {unit: state.done[unit.key] for unit in units if unit.key in state.done}
+    for outcome in done.values():
+        show(outcome, options.verbose)
+
+    def each(unit: Unit, outcome: Outcome) -> None:
+        done[unit] = outcome
+        state.add(unit, outcome)
+        show(outcome, options.verbose)
+
+    # A GPU that this process has opened is of no use to a fork of it; a process of its own takes seconds to start.
+    method = "fork" if options.device == "cpu" else "spawn"
+    work = functools.partial(run_unit, options)
+    left = [unit for unit in units if unit not in done]
+    start = time.monotonic()
+    run_units(left, work, each, method, options.processes, options.minutes * 60 or float("inf"))
+    minutes = state.minutes(time.monotonic() - start)
+    outcomes = list(done.values())
+    text = table(outcomes, units, options, minutes)
     print(text)
-    for outcome in sorted(outcomes, key=lambda o: -o.seconds)[:10]:
+    for outcome in sorted(merged(outcomes), key=lambda o: -o.seconds)[:10]:
         print(f"{outcome.seconds:8.1f} s {outcome.name}")
     if options.save:
         Path(options.save).write_text(text)
