@@ -26,7 +26,7 @@ from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
-from dynajit.runtime import autotune, cpu, cuda_graphs, gpu, toolchain, triton_compiler
+from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 from dynajit.torch_compat import memory_of
 
 # option -> the values it takes, the default first
@@ -73,6 +73,8 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
     if why:
         _tell(f"{why}. Graphs run operator by operator")
         return compile_joint(gm, example_inputs, _run_op_by_op)
+    if device.type == "cuda":
+        compile_pool.start(gpu.capability(device))
     compile_fn: CompileFn = functools.partial(_generate, settings)
     table = decompositions.for_codegen(device.type, settings.eager_rounding)
     weights = freezing.weights_of(gm, example_inputs) if settings.freezing and device.type == "cpu" else None

@@ -1,8 +1,9 @@
 """Triton text to machine code of a GPU: compiled in parallel, kept in the artifact store.
 
 In:  `GpuKernel`s and the GPU's compute capability.
-Out: `compile_kernels`: for each a `Binary`, its cubin and how to launch it. A process that finds all of its kernels in
-     the store never imports Triton. `TritonError` where Triton is missing, of a version not known, or refuses the text.
+Out: `compile_kernels`: for each a `Binary`, its cubin and how to launch it. They are compiled by the processes of
+     `compile_pool`, or in threads where there are none. A process that finds all of its kernels in the store never
+     imports Triton. `TritonError` where Triton is missing, of a version not known, or refuses the text.
 """
 
 from __future__ import annotations
@@ -10,33 +11,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
-import json
-import linecache
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dynajit.codegen.plan import GpuKernel
-from dynajit.locks import process_lock
 from dynajit.report import phases, progress
-from dynajit.runtime import store
+from dynajit.runtime import compile_pool, store
+from dynajit.runtime.triton_worker import Binary, Job, compile_job, load, pack, unpack
 
 # Bump when what is compiled from the same text changes meaning.
 _FORMAT = "2"
 # Releases whose calling convention for kernels (pointers, then two for scratch memory) is known.
 _OLDEST, _NEWEST = (3, 5), (3, 7)
-PREAMBLE = "import triton\nimport triton.language as tl\n{lib}\n\n"
-_LIBDEVICE = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice as lib"
-# a * b + c rounds twice and small numbers are not flushed to zero, as in eager.
-_OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 _STAGES = 2
-# What torch's allocator keeps.
-_SCRATCH_ALIGNMENT = 512
 # From this compute capability on GPUs copy tiles by themselves, and start a kernel while the one before it ends: the
 # kernel waits before it does anything.
 _COPIES_TILES = 90
@@ -45,23 +35,8 @@ _WAITS = "    gdc_wait()\n    gdc_launch_dependents()\n"
 _ALIGNED = "ALIGNED = tl.constexpr(True)"
 
 
-_parsing = process_lock()
-
-
 class TritonError(Exception):
     """No kernel can be compiled; the text says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """A compiled kernel: the symbol in the cubin, dynamic shared memory in bytes, threads in a block."""
-
-    cubin: bytes
-    symbol: str
-    shared: int
-    threads: int
-    registers: int = 0
-    scratch: int = 0  # bytes of device memory for each program
 
 
 @functools.cache
@@ -89,11 +64,15 @@ def compile_kernels(
         if len(jobs) <= 1:
             return [_compiled(kernel, capability, positions) for kernel, positions in jobs]
         binaries: list[Binary] = []
-        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(len(jobs), compile_pool.workers())) as pool:
             progress.count(0, len(jobs))
-            for binary in pool.map(lambda job: _compiled(job[0], capability, job[1]), jobs):
-                binaries.append(binary)
-                progress.count(len(binaries), len(jobs))
+            running = [pool.submit(_compiled, kernel, capability, positions) for kernel, positions in jobs]
+            try:
+                for one in running:
+                    binaries.append(one.result())
+                    progress.count(len(binaries), len(jobs))
+            finally:  # of an interrupt, or of a kernel that can't be compiled
+                pool.shutdown(wait=False, cancel_futures=True)
         return binaries
 
 
@@ -109,28 +88,19 @@ def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> 
         facts += (kernel.stages,)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    def make(path: Path) -> None:
-        made = compile_text(text, symbol, kernel.pointers, kernel.warps, capability, unaligned, kernel.stages)
-        path.write_bytes(_pack(made))
-
-    return _unpack(store.get_or_make(key, ".cubin", make).read_bytes())
+    job = Job(text, symbol, kernel.pointers, kernel.warps, kernel.stages, capability, tuple(sorted(unaligned)))
+    return unpack(store.get_or_make(key, ".cubin", functools.partial(_make, job)).read_bytes())
 
 
-def _pack(binary: Binary) -> bytes:
-    head: dict[str, Any] = {
-        "symbol": binary.symbol,
-        "shared": binary.shared,
-        "threads": binary.threads,
-        "registers": binary.registers,
-    }
-    if binary.scratch:
-        head["scratch"] = binary.scratch
-    return json.dumps(head).encode() + b"\n" + binary.cubin
-
-
-def _unpack(data: bytes) -> Binary:
-    head, _, cubin = data.partition(b"\n")
-    return Binary(cubin, **json.loads(head))
+def _make(job: Job, path: Path) -> None:
+    """Compile into that file: in another process, or here where there is none."""
+    try:
+        if not compile_pool.compile_to(job, path):
+            path.write_bytes(pack(compile_job(job)))
+    except Exception as error:
+        if isinstance(error, OSError):  # no place left
+            raise
+        raise TritonError(f"Triton {version()} refuses a kernel: {error}\n{job.text}") from error
 
 
 def starts_early(kernel: GpuKernel, capability: int) -> bool:
@@ -143,58 +113,4 @@ def _symbol(name: str) -> str:
     return f"dynajit_{re.sub(r'^k[0-9]+_', '', name)}"
 
 
-def compile_text(
-    text: str,
-    symbol: str,
-    pointers: Sequence[str],
-    warps: int,
-    capability: int,
-    unaligned: frozenset[int] = frozenset(),
-    stages: int = 2,
-) -> Binary:
-    """Compile the function `symbol` in `text`."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    function = getattr(load(text, _LIBDEVICE), symbol)
-    names = function.arg_names
-    signature = dict(zip(names, pointers, strict=True))
-    aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(names)) if n not in unaligned}
-    source = ASTSource(function, signature, attrs=aligned)
-    try:
-        compiled = triton.compile(
-            source,
-            target=GPUTarget("cuda", capability, 32),
-            options={"num_warps": warps, "num_stages": stages, **_OPTIONS},
-        )
-    except Exception as error:
-        raise TritonError(f"Triton {version()} refuses a kernel: {error}\n{text}") from error
-    metadata = compiled.metadata
-    if metadata.profile_scratch_size or metadata.global_scratch_align > _SCRATCH_ALIGNMENT:
-        raise TritonError("a kernel wants scratch memory of a kind that generated kernels never need")
-    scratch = metadata.global_scratch_size
-    return Binary(compiled.asm["cubin"], metadata.name, metadata.shared, metadata.num_warps * 32, scratch=scratch)
-
-
-def load(text: str, lib: str) -> ModuleType:
-    """The module of Triton functions with this text; `lib` is the line that defines `lib`."""
-    source = PREAMBLE.format(lib=lib) + text
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    filename = f"<dynajit triton {digest}>"
-    module = ModuleType(f"dynajit_triton_{digest}")
-    module.__dict__["__file__"] = filename
-    # Triton reads the source of a function through inspect.
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    scope: dict[str, Any] = module.__dict__
-    with _parsing:
-        exec(compile(source, filename, "exec"), scope)
-        for value in list(scope.values()):
-            if hasattr(value, "parse"):
-                value.parse = functools.partial(_known, value.parse())
-    return module
-
-
-def _known(tree: Any) -> Any:
-    """What `JITFunction.parse` would give. CPython 3.11's `ast.parse` fails when threads are in it at once."""
-    return tree
+__all__ = ["Binary", "TritonError", "compile_kernels", "load", "starts_early", "version"]
