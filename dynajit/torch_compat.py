@@ -133,7 +133,6 @@ def plain_training(metadata: Any) -> tuple[list[bool], int, int] | None:
         and not metadata.num_graphsafe_rng_states
         and not getattr(metadata, "num_opaque_objects_saved_for_bw", None)
         and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
-        and metadata.grad_enabled_mutation is None
         and metadata.num_tensors_saved_with_no_vc_check is not None
     )
     if not plain:

@@ -125,7 +125,8 @@ def _compile(
         again = None if once else Again(gm.forward)
         own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards)
     if own is not None:
-        compiled = own
+        mode = context.fw_metadata.grad_enabled_mutation
+        compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
     elif reach is not None and reach.apart:
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     elif not once:
@@ -250,6 +251,13 @@ def _drops_nothing(node: torch.fx.Node, in_training: bool) -> bool:
 
 def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
     return compiled(*inputs)[:count]
+
+
+def _left_in_mode(grad_enabled: bool, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
+    """`compiled` and the grad mode that the graph ends in."""
+    results = compiled(*inputs)
+    torch._C._set_grad_enabled(grad_enabled)
+    return results
 
 
 def _mutated(context: TracingContext, inputs: Sequence[Any]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -50,3 +52,24 @@ def test_gradients_that_the_graph_turns_on_itself() -> None:
     assert made.requires_grad == expected.requires_grad
     ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (made, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_a_graph_that_ends_in_another_grad_mode_leads_only_where_gradients_go() -> None:
+    """A node that kept the one of an input without a gradient would know that input by the shape it had."""
+
+    def fn(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        y = x * 0.5
+        (z * 2).sum()
+        torch.set_grad_enabled(False)
+        torch.mul(x, y, out=z)
+        return y
+
+    for call in (fn, dynajit.compile(fn)):
+        x, z = torch.randn(3, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that out= is given another size
+            y = call(x, z)
+            assert not torch.is_grad_enabled() and y.requires_grad
+        (y.sum() + z.sum()).backward()
+        assert x.grad is not None and x.grad.unique().tolist() == [0.5]
+        assert z.grad is not None and z.grad.tolist() == [[1.0] * 3] * 3
