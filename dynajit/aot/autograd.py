@@ -21,6 +21,7 @@ from dynajit.aot.double_backward import Again, differentiable_twice, reason_agai
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
+from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
 from dynajit.torch_compat import memory_of
@@ -59,6 +60,7 @@ def _compile(
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
 
+    grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
     parts: dict[str, Part] = {}
     backwards: Backwards | None = None
     reach = reach_of(gm)
@@ -121,10 +123,11 @@ def _compile(
     once = reason_against(mutated, draws, _plain_outputs(context))
     own = None
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
-    if traced is gm and (torch.is_grad_enabled() or not turns_gradients_on(gm)):
+    if traced is gm and (grad_enabled or not turns_gradients_on(gm)):
         again = None if once else Again(gm.forward)
         own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards)
     if own is not None:
+        assert context.fw_metadata is not None
         mode = context.fw_metadata.grad_enabled_mutation
         compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
     elif reach is not None and reach.apart:
@@ -171,9 +174,13 @@ def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    floats = any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes)
-    partition = default_partition if floats else min_cut_rematerialization_partition
-    return partition(joint, *args, **kwargs)
+    if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
+        return default_partition(joint, *args, **kwargs)
+    n_results = kwargs["num_fwd_outputs"]
+    memories = keep_results(joint, n_results)
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    copy_kept(forward, n_results, memories)
+    return forward, backward
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -66,3 +66,28 @@ def test_number_that_a_decomposition_refuses() -> None:
         assert str(found.value) == str(error)
     else:
         assert torch.equal(dynajit.compile(f, backend="codegen")(x), wanted)  # type: ignore[arg-type]
+
+
+def _bias(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return ((x + bias).sin().sum(),)
+
+
+def _result(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x + bias
+    return (y * 2).sin().sum(), y
+
+
+@pytest.mark.parametrize("f", [_bias, _result])
+@pytest.mark.parametrize("size", [3, 1 << 17])
+def test_what_eager_does_not_keep_may_be_written(f: Callable[..., tuple[torch.Tensor, ...]], size: int) -> None:
+    gradients = []
+    x, bias = torch.randn(size), torch.randn(size)
+    for call in (f, dynajit.compile(f, backend="codegen")):
+        given = x.clone().requires_grad_(), bias.clone().requires_grad_()
+        total, *others = call(*given)
+        with torch.no_grad():
+            for tensor in (*given, *others):
+                tensor.zero_()
+        total.backward()
+        gradients.append([tensor.grad for tensor in given])
+    torch.testing.assert_close(gradients[1], gradients[0])

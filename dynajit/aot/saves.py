@@ -1,0 +1,91 @@
+"""What backward keeps of a graph: no tensor that the program can write, save those that eager keeps too.
+
+In:  the joint graph of forward and backward, before it is parted, and what the partitioner made of it. Out: marks on
+nodes that may not be computed again (`keep_results`), and copies in the place of tensors that are kept (`copy_kept`).
+
+The partitioner keeps inputs of the graph gladly, which cost no memory, and computes from them once more what autograd
+would have kept. Backward fails if a tensor that was kept has been written since; so a program that writes one that
+eager does not keep, such as a bias, would fail only when it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from dynajit.torch_compat import memory_of
+
+aten = torch.ops.aten
+
+#: A tensor of no more elements is copied; of a larger one what is computed from it is kept, as eager does.
+SMALL = 1 << 16
+
+
+def keep_results(joint: GraphModule, n_results: int) -> set[int]:
+    """Mark what may not be computed again in backward. Returns the memory, as `memory_of` names it, of the inputs and
+    results that eager does not keep. Regions of `torch.utils.checkpoint` keep their inputs: such graphs stay."""
+    if any("recompute" in node.meta for node in joint.graph.nodes):
+        return set()
+    outputs: Any = joint.graph.output_node().args[0]
+    results, gradients = (
+        [node for node in part if isinstance(node, Node)] for part in (outputs[:n_results], outputs[n_results:])
+    )
+    forward = _behind(results)
+    parameters = joint.graph.find_nodes(op="placeholder")
+    seen = {_memory(node): node for node in (*parameters, *results) if _memory(node) is not None}
+    for node in _behind(gradients) - forward:
+        for source in node.all_input_nodes:
+            if _memory(source) != _memory(node):
+                seen.pop(_memory(source), None)
+    large = {memory for memory, node in seen.items() if not _is_small(node)}
+    for node in forward:
+        if any(_memory(source) in large and _memory(source) != _memory(node) for source in node.all_input_nodes):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return {memory for memory in seen if memory is not None}
+
+
+def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
+    """Have the forward graph keep a copy of what lies in these memories."""
+    end = forward.graph.output_node()
+    outputs: Any = end.args[0]
+    copies: dict[Node, Node] = {}
+    inputs = forward.graph.find_nodes(op="placeholder")
+    for node in dict.fromkeys(outputs[n_results:]):
+        if not isinstance(node, Node) or _memory(node) not in memories:
+            continue
+        value = node.meta["val"]
+        copy = value.clone()
+        if copy.stride() != value.stride():
+            continue  # backward was made for these strides
+        with forward.graph.inserting_after(inputs[-1] if node.op == "placeholder" else node):
+            copies[node] = forward.graph.call_function(aten.clone.default, (node,))
+        copies[node].meta = {"val": copy}
+    if copies:
+        kept = [copies.get(node, node) if isinstance(node, Node) else node for node in outputs[n_results:]]
+        end.args = ((*outputs[:n_results], *kept),)
+        forward.recompile()
+
+
+def _behind(ends: Sequence[Node]) -> set[Node]:
+    found: set[Node] = set()
+    waiting = list(ends)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return found
+
+
+def _memory(node: Node) -> int | None:
+    value = node.meta.get("val")
+    return memory_of(value) if isinstance(value, torch.Tensor) else None
+
+
+def _is_small(node: Node) -> bool:
+    sizes = node.meta["val"].shape
+    return all(type(size) is int for size in sizes) and sizes.numel() <= SMALL
