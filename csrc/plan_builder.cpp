@@ -101,19 +101,6 @@ BufferSpec buffer_spec(PyObject *given)
     return spec;
 }
 
-KernelStep kernel_step(const NativePlan &plan, PyObject *given)
-{
-    PyObject *kernel = item(given, 1);
-    need(is_gpu_kernel(kernel));
-    KernelStep step{kernel, gpu_kernel(kernel), slot_numbers(plan, item(given, 2), false), numbers<int>(item(given, 3)),
-                    static_cast<unsigned>(as_long(item(given, 4)))};
-    for (int position : step.checked) {
-        need(position >= 0 && position < static_cast<int>(step.slots.size()));
-    }
-    Py_INCREF(kernel);
-    return step;
-}
-
 std::vector<int> numbers_below(PyObject *sequence, size_t bound)
 {
     std::vector<int> found = numbers<int>(sequence);
@@ -121,6 +108,21 @@ std::vector<int> numbers_below(PyObject *sequence, size_t bound)
         need(number >= 0 && static_cast<size_t>(number) < bound);
     }
     return found;
+}
+
+KernelStep kernel_step(const NativePlan &plan, PyObject *given)
+{
+    PyObject *kernel = item(given, 1);
+    need(is_gpu_kernel(kernel));
+    KernelStep step{kernel, gpu_kernel(kernel), slot_numbers(plan, item(given, 2), false), numbers<int>(item(given, 3)),
+                    static_cast<unsigned>(as_long(item(given, 4))), numbers_below(item(given, 5), plan.symbols.size()),
+                    static_cast<int>(as_long(item(given, 6)))};
+    need(step.counted < static_cast<int>(plan.symbols.size()));
+    for (int position : step.checked) {
+        need(position >= 0 && position < static_cast<int>(step.slots.size()));
+    }
+    Py_INCREF(kernel);
+    return step;
 }
 
 /* (kind, library, address, slots, what to call where a value is refused or None, name, symbols) */

@@ -132,8 +132,15 @@ struct Executor {
 
     void operator()(const KernelStep &step)
     {
+        unsigned programs = step.programs;
+        if (step.counted >= 0) {
+            programs = static_cast<unsigned>(run.sized->symbols[static_cast<size_t>(step.counted)]);
+            if (programs == 0) {
+                return; /* nothing is to be written */
+            }
+        }
         std::vector<char *> addresses;
-        addresses.reserve(step.slots.size() + 2);
+        addresses.reserve(step.slots.size() + step.symbols.size() + 2);
         for (int slot : step.slots) {
             addresses.push_back(at(slot).address);
         }
@@ -145,6 +152,11 @@ struct Executor {
         if (unaligned && kernel.unaligned == nullptr) {
             load_unaligned(&kernel);
         }
+        for (int symbol : step.symbols) {
+            /* the kernel reads its low half */
+            int64_t value = run.sized->symbols[static_cast<size_t>(symbol)];
+            addresses.push_back(reinterpret_cast<char *>(static_cast<intptr_t>(value)));
+        }
         CuFunction function = unaligned ? kernel.unaligned : kernel.function;
         unsigned shared = unaligned ? kernel.unaligned_shared : kernel.shared;
         unsigned threads = unaligned ? kernel.unaligned_threads : kernel.threads;
@@ -152,7 +164,7 @@ struct Executor {
          * is freed below is used again by later launches of this stream only. */
         c10::DataPtr scratch;
         if (kernel.scratch != 0 && !unaligned) {
-            scratch = plan.allocator->allocate(static_cast<size_t>(kernel.scratch) * step.programs);
+            scratch = plan.allocator->allocate(static_cast<size_t>(kernel.scratch) * programs);
         }
         addresses.push_back(static_cast<char *>(scratch.get()));
         addresses.push_back(nullptr);
@@ -162,11 +174,11 @@ struct Executor {
             params.push_back(&address);
         }
         const CudaDriver &cuda = cuda_driver();
-        CuResult result = launch_kernel(kernel, function, step.programs, threads, shared, run.stream, params.data());
+        CuResult result = launch_kernel(kernel, function, programs, threads, shared, run.stream, params.data());
         if (result == kCuInvalidContext) {
             /* a thread that has not used the device yet */
             cuda_check(cuda.set_context(kernel.context), "entering a kernel's context");
-            result = launch_kernel(kernel, function, step.programs, threads, shared, run.stream, params.data());
+            result = launch_kernel(kernel, function, programs, threads, shared, run.stream, params.data());
         }
         cuda_check(result, "launching a kernel");
         if (run.listener != nullptr) {

@@ -44,6 +44,8 @@ struct KernelStep {
     std::vector<int> slots;
     std::vector<int> checked; /* positions of arguments whose alignment is not known */
     unsigned programs;
+    std::vector<int> symbols; /* whose values it takes after the addresses, as ints of 32 bits */
+    int counted = -1;         /* the symbol that says how many programs run; -1: `programs` does */
 };
 /* Calls a C function with these addresses; what it returns. */
 using CpuCall = int (*)(void *function, char *const *addresses);

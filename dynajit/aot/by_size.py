@@ -3,7 +3,8 @@
 In:  a functional ATen graph with symbolic sizes, its fake inputs, and what compiles a graph without symbols.
 Out: `BySize`, a callable that takes what the graph takes. At most `MOST` combinations are compiled, each when it is
      first met; for any more, and where a size depends on values, the graph runs operator by operator.
-For targets whose kernels have all sizes in their text.
+For kernels that have all sizes in their text: of graphs on GPUs that are recorded or timed, or whose sizes can't be
+arguments.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
+from dynajit.runtime.plan_sizes import NotNative, TooLarge
 from dynajit.torch_compat import memory_of
 
 # option -> the values it takes, the default first
@@ -120,8 +121,8 @@ def _kernel_device(gm: torch.fx.GraphModule) -> torch.device:
     return _CPU
 
 
-def _has_sizes_in_text(device: torch.device) -> bool:
-    """Are kernels for the device made for sizes that are known?"""
+def _may_have_sizes_in_text(device: torch.device) -> bool:
+    """May kernels for the device be made for sizes that are known?"""
     return device.type != "cpu"
 
 
@@ -133,8 +134,44 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
 
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
-    if by_size.varies(inputs) and _has_sizes_in_text(_kernel_device(gm)):
-        return by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
+    device = _kernel_device(gm)
+    if by_size.varies(inputs) and _may_have_sizes_in_text(device):
+        known = by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
+        # What is recorded or timed is so for one size.
+        all_sizes = device.type != "cpu" and settings.mode == "default"
+        return _for_all_sizes(settings, gm, inputs, phase, known) if all_sizes else known
+    try:
+        return _compiled(settings, gm, inputs, phase, device)
+    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
+        # OSError: there is no place left to write a kernel to
+        _tell(f"{error}; such graphs run operator by operator")
+        return _run_op_by_op(gm, inputs, phase)
+
+
+def _for_all_sizes(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, known: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The graph with kernels that take sizes as arguments; `known`, which has kernels for each size, where such kernels
+    can't be made, and for sizes that they have too few bits for."""
+    try:
+        compiled = _compiled(settings, gm, inputs, phase, _kernel_device(gm))
+    except (generator.CannotGenerate, triton_compiler.TritonError, NotNative) as error:
+        logs.emit("perf", f"kernels for each size by itself, for one that is an argument: {error}")
+        return known
+
+    def call(*given: Any) -> Any:
+        try:
+            return compiled(*given)
+        except TooLarge:
+            return known(*given)
+
+    return call
+
+
+def _compiled(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
+) -> Callable[..., Any]:
+    """The graph's plan, ready to run. Raises what can't be planned or compiled."""
     mode = settings.mode
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
@@ -142,25 +179,19 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         text = gm.print_readable(False, include_stride=more, include_device=more)
         logs.emit("aot_graphs", f"{name}\n{text}")
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
-    try:
-        with phases.timer("codegen"):
-            device = _kernel_device(gm)
-            choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
-            fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
-            if phase == "backward" and device.type == "cpu":
-                fused = added_in_place(gm)
-            rounding, backward = settings.eager_rounding, phase == "backward"
-            made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
-            plan = _with_separate_objects(made, fused)
-            if plan.eager is not None and "original" in gm.meta:
-                plan = dataclasses.replace(plan, eager=gm.meta["original"])
-            compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
-            if device.type != "cpu" and mode in _GRAPH_MODES:
-                compiled = cuda_graphs.record(plan, compiled, phase == "backward")
-    except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
-        # OSError: there is no place left to write a kernel to
-        _tell(f"{error}; such graphs run operator by operator")
-        return _run_op_by_op(gm, inputs, phase)
+    with phases.timer("codegen"):
+        choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
+        fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
+        if phase == "backward" and device.type == "cpu":
+            fused = added_in_place(gm)
+        rounding, backward = settings.eager_rounding, phase == "backward"
+        made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
+        plan = _with_separate_objects(made, fused)
+        if plan.eager is not None and "original" in gm.meta:
+            plan = dataclasses.replace(plan, eager=gm.meta["original"])
+        compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
+        if device.type != "cpu" and mode in _GRAPH_MODES:
+            compiled = cuda_graphs.record(plan, compiled, phase == "backward")
     _report(plan, phase)
     return compiled
 

@@ -29,7 +29,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import attention, products, side_by_side, tiling
+from dynajit.codegen.triton import attention, products, side_by_side, sizes, tiling
 from dynajit.codegen.triton.functions import POINTERS, Unprintable
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -39,7 +39,7 @@ from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import Extern, NameRef, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.printer import program_text
-from dynajit.loopir.size import Undecided, symbols_in
+from dynajit.loopir.size import Size, Undecided, hint_of, symbols_in
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, scalars_in, values_in
@@ -78,8 +78,8 @@ def generate(
             try:
                 with timer("lowering"):
                     program = lower(gm, name, device, left, eager_rounding)
-                    if device.type != "cpu" and _has_symbols(program):
-                        raise SymbolicShapes(f"kernels for {device.type} have static sizes")
+                    if device.type != "cpu" and any(isinstance(i, Extern) and i.origins for i in program.items):
+                        raise SymbolicShapes("a size that an operator's result tells")
                     if debug.enabled():
                         debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
@@ -106,10 +106,6 @@ def _store_over(program: Program, schedule: Schedule) -> None:
     kept: set[Tensor] = {value.root for value in values_in(program.outputs)}
     kept.update(program.sources[name] for name in (*program.inputs, *program.constants) if name in program.sources)
     schedule.stored_in.update(taken_over(schedule.units, schedule.reads, schedule.stored_in, kept))
-
-
-def _has_symbols(program: Program) -> bool:
-    return bool(program.size_origins) or any(isinstance(item, Extern) and item.origins for item in program.items)
 
 
 class _Unprintable(Exception):
@@ -339,7 +335,7 @@ SHORT_BYTES = 1 << 27
 
 
 def _early(printed: PrintedTriton) -> bool:
-    return sum(tensor.numel * tensor.dtype.itemsize for tensor in printed.arguments) <= SHORT_BYTES
+    return hint_of(sum(tensor.numel * tensor.dtype.itemsize for tensor in printed.arguments)) <= SHORT_BYTES
 
 
 def _read_in(program: Program) -> frozenset[Tensor]:
@@ -361,9 +357,14 @@ class _TritonPlanner(_Planner):
         self.choose = choose
         self.taken: dict[Group, Launches] = {}
         self.read = _read_in(program)
+        self.extents: dict[Size, None] = {}
+        self.grids: dict[str, str] = {}
 
     def _extern(self, call: Call) -> None:
         extern = call.extern
+        if self.program.size_origins:
+            super()._extern(call)
+            return
         own = attention.launches_of(extern, self.read, self.program.device)
         if own is not None:
             origin, written = extern.origin, own.printed[-1].written
@@ -426,7 +427,12 @@ class _TritonPlanner(_Planner):
             arguments = tuple(map(self._buffer, printed.arguments))
             written = tuple(map(self._buffer, printed.written))
             self.read_by_kernels.update(arguments)
-            self.steps.append(KernelStep(name, arguments, written, printed.programs))
+            self.extents.update(dict.fromkeys(printed.extents))
+            self.steps.append(KernelStep(name, arguments, written, self._programs(printed.programs)))
+
+    def _programs(self, programs: int | str) -> int | str:
+        """The number, or the symbol that is it when the plan runs."""
+        return programs if isinstance(programs, int) else self.grids.setdefault(programs, f"grid{len(self.grids)}")
 
     def _launches(self, kernel: Kernel) -> Launches:
         device = self.program.device
@@ -443,15 +449,27 @@ class _TritonPlanner(_Planner):
             ops, lines, short = named
             name = f"k{len(self.kernels)}_{short}"
             text = rename(printed.text, name)
-            found = GpuKernel(name, text, pointers, printed.warps, ops, lines, printed.stages, early)
+            found = GpuKernel(name, text, pointers, printed.warps, ops, lines, printed.stages, printed.sizes, early)
             self.kernels[key] = found
         return found.name
 
     def _finish(self) -> None:
+        if self.program.size_origins:
+            self._finish_sizes()
+            return
         self.steps, kernels = side_by_side.merged(
             self.steps, {kernel.name: kernel for kernel in self.kernels.values()}, self.buffers
         )
         self.kernels = {kernel.name: kernel for kernel in kernels}
+
+    def _finish_sizes(self) -> None:
+        """Symbols that are known once the inputs' sizes are: whether numbers of 32 bits do, how many programs run."""
+        at = sum(isinstance(step, SizeStep) for step in self.steps)
+        made = [SizeStep(name, "expression", text) for text, name in self.grids.items()]
+        if self.extents:
+            numbers = ", ".join(map(repr, self.extents))
+            made.insert(0, SizeStep("small0", "expression", f"small({sizes.LIMIT}, [{numbers}])"))
+        self.steps[at:at] = made
 
     def _source(self) -> str:
         return "\n".join(kernel.text for kernel in self.kernels.values())

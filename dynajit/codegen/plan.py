@@ -87,12 +87,12 @@ class AllocStep:
 @dataclass(frozen=True, slots=True)
 class KernelStep:
     """Call function `kernel` with the addresses of the tensors `args`; those in `outputs` are written. On a GPU
-    `programs` blocks run it."""
+    `programs` blocks run it, or as many as the symbol of this name says; none where that is 0."""
 
     kernel: str
     args: tuple[str, ...]
     outputs: tuple[str, ...]
-    programs: int = 0
+    programs: int | str = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ class ViewStep:
 class SizeStep:
     """`symbol` gets its value: `what` is "number" (the int or float under the name `source`), "size" or "stride" (of
     the tensor `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known before; it may
-    call functions of `math`, and `float_bits`: the int64 that has a float's bits, for a kernel's argument)."""
+    call functions of `math`, `float_bits`: the int64 that has a float's bits, for a kernel's argument, and
+    `small(limit, numbers)`: 0, or TooLarge where a number is not below the limit)."""
 
     symbol: str
     what: str
@@ -178,6 +179,7 @@ class GpuKernel:
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     stages: int = 2  # of loads that are under way at once in a loop
+    sizes: tuple[str, ...] = ()  # symbols whose values it takes behind the pointers, as ints of 32 bits
     early: bool = False  # starts while the kernel before it ends, where the GPU can, and waits for that by itself
 
 

@@ -108,7 +108,7 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
             found.append(None)  # more registers or shared memory than there are
             continue
         steps = [
-            native.launch(kernel, [slots[_name(t)] for t in printed.arguments], printed.programs)
+            native.launch(kernel, [slots[_name(t)] for t in printed.arguments], int(printed.programs))
             for kernel, printed in zip(loaded, way.printed, strict=True)
         ]
         executor = _C.PlanExecutor(device, len(slots), [None] * len(slots), [], steps, [])

@@ -59,7 +59,7 @@ def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ..
 
 def launch(kernel: Any, slots: Sequence[int], programs: int) -> tuple[Any, ...]:
     """The step that launches a loaded kernel on these slots."""
-    return _KERNEL, kernel, tuple(slots), (), programs
+    return _KERNEL, kernel, tuple(slots), (), programs, (), -1
 
 
 class _Writer:
@@ -70,6 +70,7 @@ class _Writer:
         self.kernels = kernels
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
         self.sizes = PlanSizes(plan)
+        self.takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
         self.tensors = tensors_used(plan)
         self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
         self.referred = _referred(plan)
@@ -117,7 +118,11 @@ class _Writer:
                     symbols = self.sizes.symbols_of(loaded.sizes)
                     return _CPU_KERNEL, loaded.owner, loaded.address, slots, loaded.refused, name, symbols
                 checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
-                return _KERNEL, loaded, tuple(map(self.slot, args)), checked, programs
+                symbols = self.sizes.symbols_of(self.takes.get(kernel, ()))
+                slots = tuple(map(self.slot, args))
+                if isinstance(programs, int):
+                    return _KERNEL, loaded, slots, checked, programs, symbols, -1
+                return _KERNEL, loaded, slots, checked, 0, symbols, *self.sizes.symbols_of([programs])
             case ViewStep(output, base, offset):
                 size = self.sizes.number(offset) if isinstance(offset, Size) else -1
                 known = 0 if isinstance(offset, Size) else offset

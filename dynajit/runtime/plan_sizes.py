@@ -22,6 +22,17 @@ class NotNative(Exception):
     """The plan is one for the executor in Python."""
 
 
+class TooLarge(Exception):
+    """A number that a kernel computes with has more bits than the kernel has for it."""
+
+
+def small(limit: int, numbers: Sequence[int]) -> int:
+    """0, or TooLarge where one of the numbers is not below the limit."""
+    if any(abs(number) >= limit for number in numbers):
+        raise TooLarge
+    return 0
+
+
 class PlanSizes:
     """The numbers given to a plan's symbols and sizes so far."""
 
@@ -46,7 +57,7 @@ class PlanSizes:
             if "float_bits" in step.source:
                 raise NotNative
             names = symbols_in(step.source)
-            function = eval(f"lambda {', '.join(names)}: {step.source}", {"math": math})
+            function = eval(f"lambda {', '.join(names)}: {step.source}", {"math": math, "small": small})
             source = (_COMPUTED, -1, 0, function, self.symbols_of(names))
         elif step.source in self.inputs:
             source = (_READ[step.what], self.inputs[step.source], step.at, None, ())

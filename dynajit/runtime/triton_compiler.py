@@ -83,12 +83,13 @@ def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> 
         text = re.sub(rf"(def {symbol}\(.*\):\n)", rf"\1{_WAITS}", text)
     if unaligned or capability < _COPIES_TILES:
         text = text.replace(_ALIGNED, _ALIGNED.replace("True", "False"))
-    facts: tuple[Any, ...] = (_FORMAT, version(), capability, kernel.pointers, sorted(unaligned), kernel.warps, text)
+    signature = (*kernel.pointers, *["i32"] * len(kernel.sizes))
+    facts: tuple[Any, ...] = (_FORMAT, version(), capability, signature, sorted(unaligned), kernel.warps, text)
     if kernel.stages != _STAGES:
         facts += (kernel.stages,)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    job = Job(text, symbol, kernel.pointers, kernel.warps, kernel.stages, capability, tuple(sorted(unaligned)))
+    job = Job(text, symbol, signature, kernel.warps, kernel.stages, capability, tuple(sorted(unaligned)))
     return unpack(store.get_or_make(key, ".cubin", functools.partial(_make, job)).read_bytes())
 
 

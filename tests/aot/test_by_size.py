@@ -16,7 +16,7 @@ from dynajit.backends import codegen as backend
 @pytest.fixture(autouse=True)
 def static_target(monkeypatch: pytest.MonkeyPatch) -> None:
     dynajit.reset()
-    monkeypatch.setattr(backend, "_has_sizes_in_text", lambda device: True)
+    monkeypatch.setattr(backend, "_may_have_sizes_in_text", lambda device: True)
     monkeypatch.setattr(backend, "_told", set())
 
 

@@ -6,6 +6,7 @@ else; `compile_all` compiles each kernel for sm_90.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -18,11 +19,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
 from dynajit.codegen.generate import Choose
+from dynajit.codegen.plan import SizeStep
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
 from dynajit.loopir.interpret import interpret
+from dynajit.loopir.size import Size
 from dynajit.loopir.verify import verify
 from dynajit.runtime import triton_compiler
+from dynajit.runtime.plan_sizes import small
 
 GPU = torch.device("cuda", 0)
 
@@ -40,9 +44,11 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModul
     return moved(gm, args)
 
 
-def moved(gm: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+def moved(
+    gm: torch.fx.GraphModule, args: Sequence[Any], mode: FakeTensorMode | None = None
+) -> tuple[torch.fx.GraphModule, list[Any]]:
     """The graph and its inputs as if they were on a GPU."""
-    mode = FakeTensorMode()
+    mode = mode or FakeTensorMode()
 
     def move(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
@@ -62,6 +68,21 @@ def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = No
     """The plan of the function for these inputs, as if they were on a GPU."""
     gm, fakes = trace(function, *args)
     return generate(gm, fakes, "test", GPU, choose)
+
+
+def plan_of_any_size(function: Callable[..., Any], *args: Any) -> Plan:
+    """The plan of the function for inputs whose sizes vary, those of two and more."""
+
+    def flat(*inputs: Any) -> tuple[Any, ...]:
+        result = torch.func.functionalize(function)(*inputs)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    with torch.no_grad():
+        gm = make_fx(flat, tracing_mode="symbolic")(*args)
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    mode = next(x.fake_mode for x in inputs if isinstance(x, torch.Tensor))
+    gm, fakes = moved(gm, inputs, mode)
+    return generate(gm, fakes, "test", GPU)
 
 
 def reference(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
@@ -95,7 +116,13 @@ def check(
 
 
 def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
-    """The plan, on the CPU."""
+    """The plan, on the CPU. Raises TooLarge for sizes that its kernels have too few bits for."""
+    symbols: dict[str, Any] = {"math": math, "small": small}
+    takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
+
+    def known(size: Any) -> int:
+        return size if isinstance(size, int) else eval(str(size), symbols)
+
     table: dict[str, Any] = {**plan.constants, **dict(zip(plan.inputs, inputs, strict=True))}
     functions = {kernel.name: interpreted(kernel.text, kernel.name) for kernel in plan.kernels}
 
@@ -104,16 +131,25 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
             return table[tree.name]
         if isinstance(tree, (tuple, list)):
             return type(tree)([value(item) for item in tree])
+        if isinstance(tree, Size):
+            return known(tree)
         return {key: value(item) for key, item in tree.items()} if isinstance(tree, dict) else tree
 
     for step in plan.steps:
         match step:
             case AllocStep(name):
                 buffer = plan.buffers[name]
-                table[name] = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype)
+                shape, stride = (tuple(map(known, numbers)) for numbers in (buffer.shape, buffer.stride))
+                table[name] = torch.empty_strided(shape, stride, dtype=buffer.dtype)
                 table[name].fill_(7)  # what is not written is seen
             case KernelStep(kernel, args, _, programs):
-                functions[kernel][(programs,)](*(_flat(table[arg]) for arg in args))
+                count = known(programs)
+                if count:
+                    functions[kernel][(count,)](*(_flat(table[arg]) for arg in args), *map(known, takes[kernel]))
+            case SizeStep(symbol, "size" | "stride" as what, source, at):
+                symbols[symbol] = getattr(table[source], what)(at)
+            case SizeStep(symbol, what, source):
+                symbols[symbol] = table[source] if what == "number" else known(source)
             case ExternStep():
                 result = step.target(*value(step.args), **value(dict(step.kwargs)))
                 for name, item in zip(step.outputs, (result,) if step.single else result, strict=True):
@@ -121,8 +157,9 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
                         table[name] = item
             case ViewStep(output, base, offset):
                 buffer = plan.buffers[output]
-                at = table[base].storage_offset() + offset
-                table[output] = table[base].as_strided(buffer.shape, buffer.stride, at)
+                at = table[base].storage_offset() + known(offset)
+                shape, stride = (tuple(map(known, numbers)) for numbers in (buffer.shape, buffer.stride))
+                table[output] = table[base].as_strided(shape, stride, at)
             case FreeStep(names):
                 for name in names:
                     del table[name]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.aot import by_size
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 BACKENDS = ("eager", "aot_eager", "codegen")
@@ -470,6 +471,31 @@ def test_sizes_that_vary() -> None:
                 x = torch.randn(rows, 64, device="cuda")
                 torch.testing.assert_close(compiled(x, w), fn(x, w), rtol=1e-4, atol=1e-4)
         dynajit.reset()
+
+
+def test_sizes_that_vary_are_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second size compiles nothing."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = torch.nn.functional.gelu(x @ w) * x.shape[0]
+        return y, torch.softmax(y, -1), y.sum(0), torch.softmax(y.t(), -1).contiguous()
+
+    def made(*_: Any) -> Any:
+        raise AssertionError("a graph of one size is compiled")
+
+    monkeypatch.setattr(by_size.BySize, "_make", made)
+    compiled = dynajit.compile(fn, dynamic=True, fullgraph=True)
+    w = torch.randn(64, 72, device="cuda", requires_grad=True)
+    for rows in (5, 64, 1000, 2, 77, 40_000):
+        x = torch.randn(rows, 64, device="cuda")
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                ours, theirs = compiled(x, w), fn(x, w)
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+            if grad:
+                gradients = [torch.autograd.grad(sum(t.square().sum() for t in out), w)[0] for out in (ours, theirs)]
+                torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-2)
+    assert dynajit.counters()["unique_graphs"] <= 2
 
 
 def test_two_devices() -> None:

@@ -32,12 +32,18 @@ static void twice(unsigned programs, void **params)
     for (unsigned i = 0; i < programs; i++) pointer(params, 1)[i] = pointer(params, 0)[i] * 2;
 }
 
+static void add_size(unsigned programs, void **params)
+{
+    for (unsigned i = 0; i < programs; i++) pointer(params, 1)[i] = pointer(params, 0)[i] + *(int *)params[2];
+}
+
 int cuModuleLoadData(void **module, const void *data) { *module = (void *)data; return memcmp(data, "bad", 3) == 0 ? 209 : 0; }
 int cuModuleUnload(void *module) { (void)module; return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name)
 {
     (void)module;
-    *function = strcmp(name, "add_one") == 0 ? (void *)add_one : strcmp(name, "twice") == 0 ? (void *)twice : NULL;
+    *function = strcmp(name, "add_one") == 0 ? (void *)add_one : strcmp(name, "twice") == 0 ? (void *)twice
+              : strcmp(name, "add_size") == 0 ? (void *)add_size : NULL;
     return *function == NULL ? 500 : 0;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return 0; }

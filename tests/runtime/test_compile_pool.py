@@ -66,7 +66,8 @@ def test_refused_kernels_raise_what_triton_says(pool: compile_pool._Pool, tmp_pa
 
 def test_a_job_whose_process_is_killed_is_done_again(pool: compile_pool._Pool, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    dies = f"import os\nif not os.path.exists({str(mark)!r}):\n    os.mkdir({str(mark)!r})\n    os.kill(os.getpid(), 9)\n"
+    dies = f"import os\nif not os.path.exists({str(mark)!r}):\n"
+    dies += f"    os.mkdir({str(mark)!r})\n    os.kill(os.getpid(), 9)\n"
     assert compile_pool.compile_to(job(dies + ADD.format(2.0)), tmp_path / "made")
     assert mark.exists()
     always = "import os\nos.kill(os.getpid(), 11)\n"

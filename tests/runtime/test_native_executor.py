@@ -21,10 +21,13 @@ from dynajit.codegen.plan import (
     GpuKernel,
     KernelStep,
     Plan,
+    SizeStep,
     Step,
     ViewStep,
 )
+from dynajit.loopir.size import Size, SizeSymbol
 from dynajit.runtime import native
+from dynajit.runtime.plan_sizes import TooLarge
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -86,6 +89,31 @@ def test_kernels_and_memory(driver: ctypes.CDLL) -> None:
         torch.testing.assert_close(result, (x + 1) * 2 + 1)
         assert (three, nothing) == (3, None)
     assert driver.fake_launches() == before + 9
+
+
+def test_sizes_are_arguments_of_kernels(driver: ctypes.CDLL) -> None:
+    """As many programs as the input has elements: none for none, and no more than 32 bits can count."""
+    size = Size({(SizeSymbol("s0", 0, 8),): 1})
+    steps = (
+        SizeStep("s0", "size", "x"),
+        SizeStep("small0", "expression", "small(1000, [s0])"),
+        SizeStep("grid0", "expression", "((s0 + 0) // 1)"),
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), "grid0"),
+    )
+    buffers: Any = {name: Buffer(name, (size,), (1,), torch.float32, CPU) for name in ("x", "a")}  # type: ignore[arg-type]
+    info = (GpuKernel("one", "", ("*fp32", "*fp32"), 1, sizes=("s0",)),)
+    run: Any = native.build(
+        Plan("test", "", info, buffers, ("x",), {}, steps, (BufferRef("a"),)), {"one": kernel("add_size")}
+    )
+    before = driver.fake_launches()
+    for count in (8, 8, 5, 0, 1, 300):
+        x = torch.randn(count)
+        torch.testing.assert_close(run(x)[0], x + count)
+    assert driver.fake_launches() == before + 5
+    with pytest.raises(TooLarge):
+        run(torch.randn(1000))
+    assert driver.fake_launches() == before + 5
 
 
 def test_kernels_that_start_early(driver: ctypes.CDLL) -> None:

@@ -15,6 +15,7 @@ from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
 from dynajit.loopir.nodes import Op, Reduction, Scalar, Source, Tensor
+from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import Group
 from dynajit.schedule.loops import Kernel, Load, Section, load
 
@@ -65,7 +66,7 @@ def _combining(kernel: Kernel, partial: list[Source], pieces: int, rows: int) ->
         kernel,
         group=group,
         inner=inner,
-        mode="column" if rows > 1 else "row",
+        mode="column" if hint_of(rows) > 1 else "row",
         sections=sections,
         writes=[tensor for tensor in kernel.writes if tensor in stored],
     )

@@ -2,7 +2,8 @@
 
 In:  `schedule.loops.Kernel` and the `tiling.Tile` to cut it with.
 Out: `print_kernel(kernel, tile)`: a `Printed` with the text of one function whose name is the placeholder `NAME` (so
-     that equal kernels are equal texts), its arguments and how many programs there are. All sizes are in the text.
+     that equal kernels are equal texts), its arguments and how many programs there are. Sizes that are known are in the
+     text; symbols are arguments behind the pointers (`sizes.py`), and all numbers of such a kernel have 32 bits.
 A kernel without reductions is one block of elements a program; one with reductions holds `x` rows in registers and
 reads each once, or (`tile.looped`) goes over them in steps, once for each section.
 A new way to run a loop: beside `_row_at_once` and `_row_in_steps`.
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from dynajit.codegen.triton import functions, mathlib
+from dynajit.codegen.triton import functions, mathlib, sizes
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, count
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Scan, Tensor
 from dynajit.loopir.ops import CHECKS, REDUCTIONS
+from dynajit.loopir.size import Size, Undecided, divides, is_symbolic
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update
 
 _INT32 = 1 << 31
@@ -33,9 +36,11 @@ class Printed:
     text: str
     arguments: tuple[Tensor, ...]
     written: tuple[Tensor, ...]
-    programs: int
+    programs: int | str  # text over `sizes` as the plan has it, where they decide it
     warps: int
     stages: int = 2
+    sizes: tuple[str, ...] = ()  # symbols that are arguments behind the tensors
+    extents: tuple[Size, ...] = ()  # numbers in it, each of which has to be below `sizes.LIMIT`
 
 
 def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> Printed:
@@ -79,6 +84,7 @@ class Printer:
         self.dim_of = {axis: name for name, axes in self.dims.items() for axis in axes}
         self.sizes = {name: count(axes) for name, axes in self.dims.items()}
         self.blocks = {"x": tile.x, "y": tile.y_size, "r": tile.r, "z": 1}
+        self.extents: tuple[Size, ...] = ()
         self.wide = self._needs_wide_indices()
         self.masked = {name for name in "xyr" if name in self.dims and self._needs_mask(name)}
         self.tiled = tuple(name for name in ("y", "x", "r") if name in self.dims and not self._scalar(name))
@@ -107,20 +113,32 @@ class Printer:
         if self._scalar(name):
             return False
         if name == "r" and self.tile.pieces > 1:
-            return self._piece * self.tile.pieces != self.sizes[name]
-        return self.sizes[name] % self.blocks[name] != 0
+            piece = self._piece
+            return isinstance(piece, str) or piece * self.tile.pieces != self.sizes[name]
+        return not divides(self.blocks[name], self.sizes[name])
 
     @property
-    def _piece(self) -> int:
+    def _piece(self) -> int | str:
         """How much of a row is one program's, in whole steps."""
-        return ceil_div(ceil_div(self.sizes["r"], self.tile.pieces), self.tile.r) * self.tile.r
+        tile, size = self.tile, self.sizes["r"]
+        if isinstance(size, Size):
+            return f"({sizes.blocks(size, tile.pieces * tile.r)} * {tile.r})"
+        return ceil_div(ceil_div(size, tile.pieces), tile.r) * tile.r
 
     def _needs_wide_indices(self) -> bool:
         addresses = [node.address for node in self.nodes() if isinstance(node, Load)]
         addresses += [node.index for node in self.nodes() if isinstance(node, Position)]
         addresses += [store.address for store in self.kernel.all_stores()]
+        points = count((*self.kernel.outer, *self.kernel.inner))
+        numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
+        if is_symbolic(numbers) or is_symbolic(self.sizes.values()):
+            if any(not isinstance(number, Size) and abs(number) >= sizes.LIMIT for number in numbers):
+                raise Undecided("indices of 64 bits in a kernel with symbolic sizes")
+            everything: list[Any] = [*numbers, *self.sizes.values()]
+            self.extents = tuple(number for number in everything if isinstance(number, Size))
+            return False
         reach = max(self.sizes[name] + self.blocks[name] for name in self.dims)
-        points = reach if len(self.dims) == 1 else count((*self.kernel.outer, *self.kernel.inner))
+        points = reach if len(self.dims) == 1 else points
         return max(reach, points) >= _INT32 or any(a.high >= _INT32 or a.low < -_INT32 for a in addresses)
 
     def nodes(self) -> set[Scalar]:
@@ -150,32 +168,40 @@ class Printer:
             self._row_in_steps()
         else:
             self._row_at_once()
-        names = ", ".join(self.arguments.values())
-        body = self.outer.text() or ["    pass"]
-        function = f"@triton.jit\ndef NAME({names}):\n" + "\n".join(body) + "\n"
+        text = "\n".join(self.outer.text() or ["    pass"])
+        symbols = sizes.arguments(text)
+        names = ", ".join((*self.arguments.values(), *map(sizes.parameter, symbols)))
+        function = f"@triton.jit\ndef NAME({names}):\n{text}\n"
         helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(function))
-        return Printed(helpers + function, tuple(self.arguments), self.written, programs, self.tile.warps)
+        known = programs if isinstance(programs, int) else sizes.plan_text(programs)
+        return Printed(
+            helpers + function,
+            tuple(self.arguments),
+            self.written,
+            known,
+            self.tile.warps,
+            sizes=symbols,
+            extents=self.extents,
+        )
 
-    def _program_ids(self) -> int:
+    def _program_ids(self) -> int | str:
         """Define the dimensions' variables; how many programs there are."""
         head = self.outer.head
         head.append("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
         programs = {
-            name: self.tile.pieces if name == "r" else ceil_div(self.sizes[name], self.blocks[name])
+            name: self.tile.pieces if name == "r" else sizes.blocks(self.sizes[name], self.blocks[name])
             for name in self.dims
         }
-        left = [name for name in ("x", "y", "z", "r") if programs.get(name, 1) > 1]
+        left = [name for name in ("x", "y", "z", "r") if programs.get(name, 1) not in (0, 1)]
         for n, name in enumerate(left):
             last = n == len(left) - 1
             head.append(f"{name}_id = pid" if last else f"{name}_id = pid % {programs[name]}")
             if not last:
                 head.append(f"pid = pid // {programs[name]}")
-        total = 1
         for name in self.dims:
-            total *= programs[name]
             if name != "r" or not self.tile.looped:
                 self._define(name, f"{name}_id" if name in left else "", head)
-        return total
+        return sizes.product(programs.values())
 
     def _define(self, name: str, number: str, lines: list[str]) -> None:
         """The variable of a dimension, and its mask; `number` counts blocks ("" is the first)."""
@@ -185,7 +211,7 @@ class Printer:
             return
         lines.append(f"{name} = {f'{number} * {block} + ' if number else ''}tl.arange(0, {block}){self._spread(name)}")
         if name in self.masked:
-            lines.append(f"{name}m = {name} < {self.sizes[name]}")
+            lines.append(f"{name}m = {name} < {sizes.text(self.sizes[name])}")
 
     def _spread(self, name: str) -> str:
         """The subscript that lays the dimension along its axis of the tile."""
@@ -245,7 +271,7 @@ class Printer:
         if tile.pieces > 1:
             self._loop(self._piece, f"r_id * {self._piece} + ", inner)
         else:
-            self._loop(self.sizes["r"], "", inner)
+            self._loop(sizes.text(self.sizes["r"]), "", inner)
         for (reduction, _), total in zip(section.reductions, totals, strict=True):
             self._finish(reduction, functions.reduction(reduction.kind, reduction.dtype)[0], total)
 
@@ -270,7 +296,7 @@ class Printer:
         inner.put(f"{total} = {total} * {exp.format(f'({greatest} - {base})')}")
         inner.put(f"{total} += " + (f"tl.where(rm, {added}, 0.0)" if "r" in self.masked else added))
         inner.put(f"{greatest} = {up}")
-        self._loop(self.sizes["r"], "", inner)
+        self._loop(sizes.text(self.sizes["r"]), "", inner)
         self.locals[both.greatest] = greatest
         nothing = f'tl.where({greatest} == float("-inf"), float("nan"), {total})'
         self._finish(both.total, functions.reduction("sum", both.total.dtype)[0], nothing)
@@ -296,19 +322,19 @@ class Printer:
         where, mask = self._index(store.address, scope), self._mask(self._axes_in(store.address))
         scope.put(f"tl.store({self.arguments[store.tensor]} + ({where}), running{mask})")
         if self.tile.looped:
-            self._loop(self.sizes["r"], "", scope)
+            self._loop(sizes.text(self.sizes["r"]), "", scope)
 
     @property
     def _rows_shape(self) -> str:
         return "[" + ", ".join("1" if name == "r" else str(self.blocks[name]) for name in self.tiled) + "]"
 
-    def _loop(self, steps: int, first: str, inner: Scope) -> None:
+    def _loop(self, steps: int | str, first: str, inner: Scope) -> None:
         """The loop over `r` around what was written."""
         tile, outer = self.tile, self.outer
         outer.put(f"for start in range(0, {steps}, {tile.r}):")
         outer.put(f"    r = {first}start + tl.arange(0, {tile.r}){self._spread('r')}")
         if "r" in self.masked:
-            outer.put(f"    rm = r < {self.sizes['r']}")
+            outer.put(f"    rm = r < {sizes.text(self.sizes['r'])}")
         outer.lines.extend(inner.text())
         self.inner = None
 
@@ -321,7 +347,7 @@ class Printer:
 
     def _store_partial(self, section: Section) -> None:
         mask = ", xm" if "x" in self.masked else ""
-        piece = f"r_id * {self.sizes['x']} + x" if self.tile.pieces > 1 else "x"
+        piece = f"r_id * {sizes.text(self.sizes['x'])} + x" if self.tile.pieces > 1 else "x"
         for (reduction, _), tensor in zip(section.reductions, self.partial, strict=True):
             value = self._stored(self.locals[reduction], tensor.dtype)
             self.outer.put(f"tl.store({self.arguments[tensor]} + ({piece}), {value}{mask})")
@@ -499,24 +525,26 @@ class Printer:
         for name, axes in self.dims.items():
             factor = _along(terms, axes)  # type: ignore[arg-type]
             if factor is not None:
-                parts.append(name if factor == 1 else f"{factor} * {name}")
+                parts.append(name if factor == 1 else f"{sizes.text(factor)} * {name}")
                 for axis in axes:
                     terms.pop(axis, None)
         for atom, factor in terms.items():
             text = self._axis(atom, scope) if isinstance(atom, Axis) else self._atom(atom, scope)
-            parts.append(text if factor == 1 else f"{factor} * {text}")
+            parts.append(text if factor == 1 else f"{sizes.text(factor)} * {text}")
         if index.constant or not parts:
-            parts.append(str(index.constant))
+            parts.append(sizes.text(index.constant))
         return " + ".join(parts)
 
     def _atom(self, atom: Div | Mod, scope: Scope) -> str:
-        inside = self._index(atom.index, scope)
+        inside, divisor = self._index(atom.index, scope), sizes.text(atom.divisor)
         if atom.index.low >= 0:
-            return f"(({inside}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})"
+            return f"(({inside}) {'//' if isinstance(atom, Div) else '%'} {divisor})"
+        if is_symbolic((atom.index.low, atom.divisor)):
+            raise Undecided(f"the sign of {atom.index}")
         # Division would round towards zero: moved up by a multiple of the divisor.
         steps = -(atom.index.low // atom.divisor)
         inside = f"({inside} + {steps * atom.divisor})"
-        return f"({inside} // {atom.divisor} - {steps})" if isinstance(atom, Div) else f"({inside} % {atom.divisor})"
+        return f"({inside} // {divisor} - {steps})" if isinstance(atom, Div) else f"({inside} % {divisor})"
 
     def _axis(self, axis: Axis, scope: Scope) -> str:
         """The variable of one axis: its part of its dimension's."""
@@ -529,9 +557,9 @@ class Printer:
         if found is None:
             at = axes.index(axis)
             step = count(axes[at + 1 :])
-            text = name if step == 1 else f"{name} // {step}"
+            text = name if step == 1 else f"{name} // {sizes.text(step)}"
             found = home.axes[axis] = axis.name
-            home.head.append(f"{found} = {text if at == 0 else f'{text} % {axis.size}'}")
+            home.head.append(f"{found} = {text if at == 0 else f'{text} % {sizes.text(axis.size)}'}")
         return found
 
 

@@ -98,7 +98,7 @@ def _launch(launch: _Launch, found: dict[tuple[str, tuple[str, ...], int], GpuKe
         key = (first.name, (), 0)
         found.setdefault(key, first)
         return step
-    text = _text([(kernel, part.programs) for kernel, part in launch.parts])
+    text = _text([(kernel, int(part.programs)) for kernel, part in launch.parts])
     pointers = tuple(pointer for kernel, _ in launch.parts for pointer in kernel.pointers)
     made = found.get((text, pointers, first.warps))
     if made is None:
@@ -112,7 +112,7 @@ def _launch(launch: _Launch, found: dict[tuple[str, tuple[str, ...], int], GpuKe
         found[text, pointers, first.warps] = made
     args = tuple(name for _, part in launch.parts for name in part.args)
     outputs = tuple(name for _, part in launch.parts for name in part.outputs)
-    return KernelStep(made.name, args, outputs, sum(part.programs for _, part in launch.parts))
+    return KernelStep(made.name, args, outputs, sum(int(part.programs) for _, part in launch.parts))
 
 
 def _text(parts: Sequence[tuple[GpuKernel, int]]) -> str:

@@ -1,6 +1,6 @@
 """Block sizes of a kernel, without timing anything.
 
-In:  a `schedule.loops.Kernel`.
+In:  a `schedule.loops.Kernel`; for sizes that are symbolic the values at hand count.
 Out: `tile(kernel)`: the `Tile` to print it with; `candidates(kernel)`: others worth timing under max-autotune.
 A kernel's axes are gathered in dimensions of its tile: `x` (the outer axes of a reduction; all axes of a pointwise
 kernel, or the last one), `r` (the inner axes of a reduction), `y` (of a pointwise kernel that reads along another axis
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.loopir.index import Axis
 from dynajit.loopir.nodes import Scan
+from dynajit.loopir.size import Size, hint_of
 from dynajit.schedule.loops import Kernel
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
@@ -70,8 +71,13 @@ def power_of_two(n: int) -> int:
 def tile(kernel: Kernel) -> Tile:
     """The tile to print the kernel with."""
     if isinstance(kernel.group.members[0], Scan):
-        return _scan(kernel)
-    return _reduction(kernel) if kernel.group.reduces else _pointwise(kernel)
+        return _any_length(kernel, _scan(kernel))
+    return _any_length(kernel, _reduction(kernel)) if kernel.group.reduces else _pointwise(kernel)
+
+
+def _any_length(kernel: Kernel, cut: Tile) -> Tile:
+    """The tile, in steps if rows may be longer than those at hand."""
+    return replace(cut, r=min(cut.r, STEP), looped=True) if isinstance(count(kernel.inner), Size) else cut
 
 
 def candidates(kernel: Kernel) -> Iterator[Tile]:
@@ -112,7 +118,7 @@ def _variants(kernel: Kernel, first: Tile) -> Iterator[Tile]:
 
 
 def _scan(kernel: Kernel) -> Tile:
-    rows, length = count(kernel.outer), count(kernel.inner)
+    rows, length = hint_of(count(kernel.outer)), hint_of(count(kernel.inner))
     if rows < FEW_ROWS and length > LONG_SCAN:
         raise Unprintable("a scan of few long rows")
     if kernel.mode == "column":
@@ -128,11 +134,11 @@ def _scan(kernel: Kernel) -> Tile:
 
 def _pointwise(kernel: Kernel) -> Tile:
     axes = (*kernel.outer, *kernel.inner)
-    points = count(axes)
+    points = hint_of(count(axes))
     across = kernel.across
     if across is not None:
-        x = min(power_of_two(axes[-1].size), 64)
-        y = min(power_of_two(across.size), 64 if x >= 32 else 4096 // max(x, 1))
+        x = min(power_of_two(hint_of(axes[-1].size)), 64)
+        y = min(power_of_two(hint_of(across.size)), 64 if x >= 32 else 4096 // max(x, 1))
         return Tile(x, y=across, y_size=y, warps=8 if x * y >= 4096 else 4)
     # At least one vector of 16 bytes for each thread, two for what is large.
     if points >= 1024 * 4 * MULTIPROCESSORS:
@@ -146,7 +152,7 @@ def _pointwise(kernel: Kernel) -> Tile:
 
 
 def _reduction(kernel: Kernel) -> Tile:
-    rows, length = count(kernel.outer), count(kernel.inner)
+    rows, length = hint_of(count(kernel.outer)), hint_of(count(kernel.inner))
     if kernel.mode == "column":
         return _columns(kernel, rows, length)
     single = can_split(kernel)

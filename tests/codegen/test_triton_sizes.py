@@ -1,0 +1,135 @@
+"""Kernels for GPUs that take sizes as arguments: one plan for all sizes, under Triton's interpreter and through its
+compiler for sm_90."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
+
+from triton_harness import compile_all, plan_of, plan_of_any_size, run
+
+from dynajit.codegen import ExternStep, KernelStep
+from dynajit.codegen.plan import SizeStep
+from dynajit.codegen.triton import sizes
+from dynajit.loopir.size import Size, SizeSymbol
+from dynajit.runtime.plan_sizes import TooLarge
+
+F = torch.nn.functional
+randn = torch.randn
+
+
+def rows(n: int) -> tuple[Any, ...]:
+    return (randn(n, 24),)
+
+
+def square(n: int) -> tuple[Any, ...]:
+    return (randn(n, n + 5),)
+
+
+def two(n: int) -> tuple[Any, ...]:
+    return randn(n, 2 * n + 1), randn(2 * n + 1)
+
+
+def deep(n: int) -> tuple[Any, ...]:
+    return (randn(3, n, 2, n + 2),)
+
+
+def places(n: int) -> tuple[Any, ...]:
+    return randn(n + 1, 24), torch.randint(0, n + 1, (2 * n,))
+
+
+# function, arguments for a size
+FUNCTIONS: dict[str, Any] = {
+    "pointwise": (lambda x: torch.relu(x * 2 + 1) * x, square),
+    "broadcast": (lambda x, y: x * y + y.exp(), two),
+    "transposed": (lambda x: (x.t() * 2).contiguous() + 1, square),
+    "in the middle": (lambda x: x.transpose(1, 3).contiguous() * 2, deep),
+    "parts": (lambda x: x[1:, :-1] * 2 + x[:-1, 1:], square),
+    "row sum": (lambda x: x.sum(1), square),
+    "column sum": (lambda x: x.sum(0), square),
+    "all": (lambda x: (x.exp().sum(), x.mean()), square),
+    "greatest": (lambda x: (x.amax(1), x.amin(0)), square),
+    "softmax": (lambda x: torch.softmax(x, -1), square),
+    "softmax down": (lambda x: torch.softmax(x, 0), square),
+    "log softmax": (lambda x: F.log_softmax(x * 2, -1), square),
+    "layer norm of known rows": (lambda x: F.layer_norm(x, (24,)) * x, rows),
+    "norm": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5), square),
+    "variance": (lambda x: x.var(1), square),
+    "running sum": (lambda x: x.cumsum(1), square),
+    "size as a number": (lambda x: x * x.shape[0] + torch.arange(x.shape[1]), square),
+    "gathered": (lambda x, i: x[i] * 2, places),
+    "half": (lambda x: torch.softmax(x.bfloat16(), -1), square),
+    "flat": (lambda x: x.reshape(-1) + 1, deep),
+}
+SIZES = (5, 2, 33)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_plan_for_all_sizes(name: str) -> None:
+    function, arguments = FUNCTIONS[name]
+    plan = plan_of_any_size(function, *arguments(9))
+    assert plan.kernels and not any(isinstance(step, ExternStep) for step in plan.steps), str(plan)
+    steps = [step for step in plan.steps if isinstance(step, KernelStep)]
+    assert any(kernel.sizes for kernel in plan.kernels) or any(isinstance(step.programs, str) for step in steps)
+    for size in SIZES:
+        inputs = arguments(size)
+        expected = function(*inputs)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for ours, theirs in zip(run(plan, *inputs), expected, strict=True):
+            tolerance = 2e-2 if theirs.dtype is torch.bfloat16 else 1e-4
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+            assert ours.stride() == theirs.stride()
+    compile_all(plan)
+
+
+def test_sizes_of_none_and_one() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x * 2 + y, torch.softmax(x, -1), x.sum(0)
+
+    plan = plan_of_any_size(function, randn(9, 24), randn(24))
+    for n in (0, 1, 3):
+        x, y = randn(n, 24), randn(24)
+        for ours, theirs in zip(run(plan, x, y), function(x, y), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_few_long_rows_are_shared() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1) * 2
+
+    plan = plan_of_any_size(function, torch.ones(3, 50_000))
+    assert len(plan.kernels) == 2
+    for shape in ((3, 50_000), (2, 70_001), (40, 11)):
+        x = torch.randint(-9, 9, shape).float()
+        torch.testing.assert_close(run(plan, x)[0], function(x))
+    compile_all(plan)
+
+
+def test_more_than_32_bits_are_refused() -> None:
+    plan = plan_of_any_size(lambda x, y: x + y, randn(9, 1), randn(1, 7))
+    x, y = torch.zeros(1 << 20, 1), torch.zeros(1, 1 << 11)
+    with pytest.raises(TooLarge):
+        run(plan, x, y)
+    plan = plan_of_any_size(lambda x: x * 2, randn(9))
+    (limit,) = [step.source for step in plan.steps if isinstance(step, SizeStep) and step.symbol == "small0"]
+    assert str(sizes.LIMIT) in limit
+
+
+def test_known_sizes_are_no_arguments() -> None:
+    plan = plan_of(lambda x: x * 2, randn(9, 8))
+    assert not any(kernel.sizes for kernel in plan.kernels)
+    assert all(isinstance(step.programs, int) for step in plan.steps if isinstance(step, KernelStep))
+
+
+def test_texts() -> None:
+    symbol, other = (Size({(SizeSymbol(name, 2, 9),): 1}) for name in ("s1", "s10"))
+    assert sizes.text(symbol * other + 3) == "(size_s1*size_s10 + 3)"
+    assert sizes.plan_text(sizes.text(symbol * other + 3)) == "(s1*s10 + 3)"
+    assert sizes.arguments("s1 + size_s10 * size_s1") == ("s1", "s10")
+    assert sizes.blocks(symbol * 64, 32) == "(2*size_s1)"
+    assert sizes.blocks(symbol, 32) == "((size_s1 + 31) // 32)"
+    assert (sizes.product([2, 3]), sizes.product([1, "n"]), sizes.product([2, "n"])) == (6, "n", "n * 2")
