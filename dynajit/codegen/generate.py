@@ -380,8 +380,8 @@ class _TritonPlanner(_Planner):
         group = _only_reader(self.schedule, self.program, call) if product is not None else None
         if product is None or group is None or group in self.taken:
             return False
-        target, sizes = for_device(self.program.device), (product.a.shape[0], product.b.shape[1])
-        kernel = build_tile_kernel(group, self.schedule.inlined, sizes, target)
+        target = for_device(self.program.device)
+        kernel = build_tile_kernel(group, self.schedule.inlined, product.sizes, target)
         if not products.fits(product, kernel):
             return False
         apart = build_kernel(group, self.schedule.inlined, target)

@@ -14,6 +14,7 @@ from dynajit.loopir.build import apply, compute_dtype, convert, like
 from dynajit.loopir.builder import Builder, Number, check_dtype, dense_stride
 from dynajit.loopir.nodes import Value
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.size import hint_of
 
 aten = torch.ops.aten
 
@@ -34,7 +35,8 @@ def _product(build: Builder, a: Value, b: Value) -> Value:
     total = rows * columns * length
     for size in batch:
         total *= size
-    if length > LONGEST or (min(rows, columns) > 1 and total > SMALL):
+    # What varies may be large at another call.
+    if hint_of(length) > LONGEST or not (total <= SMALL or 1 in (rows, columns)):
         raise NotLowered
     dtype = compute_dtype(check_dtype(a.dtype))
     rank = len(batch)

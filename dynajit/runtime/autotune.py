@@ -141,10 +141,11 @@ def _library_call(product: Product, memory: dict[str, torch.Tensor]) -> Callable
 
     a, b = seen(product.a), seen(product.b)
     out = memory[_name(product.result)].view(product.result.shape)
+    one, added = (torch.mm, torch.addmm) if a.dim() == 2 else (torch.bmm, torch.baddbmm)
     if product.bias is None:
-        return lambda: torch.mm(a, b, out=out)
+        return lambda: one(a, b, out=out)
     bias = seen(product.bias)
-    return lambda: torch.addmm(bias, a, b, out=out)
+    return lambda: added(bias, a, b, out=out)
 
 
 def _name(tensor: Any) -> str:

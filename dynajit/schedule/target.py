@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dynajit.loopir.size import hint_of
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -44,6 +46,7 @@ class Target:
         """Is a reduction of `rows` rows of that length (`columns`: across memory) computed in pieces, by one kernel for
         the pieces and one that combines them? Such a kernel has one loop over its rows: nothing that needs its result
         a row long joins it."""
+        rows, length = hint_of(rows), hint_of(length)
         if columns:
             return rows < self.few_columns and length > self.long_column
         return rows < self.few_rows and length > self.long_row

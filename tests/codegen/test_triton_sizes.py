@@ -97,6 +97,20 @@ def test_sizes_of_none_and_one() -> None:
             torch.testing.assert_close(ours, theirs)
 
 
+def test_products_of_any_size_are_the_library_s() -> None:
+    """What is small at hand may be large at another call; what is one row is not."""
+    plan = plan_of_any_size(lambda a, b: F.relu(a @ b), randn(9, 24), randn(24, 7))
+    (call,) = [step for step in plan.steps if isinstance(step, ExternStep)]
+    assert call.target is torch.ops.aten.mm.default
+    compile_all(plan)
+    a, b = randn(50, 24), randn(24, 33)
+    torch.testing.assert_close(run(plan, a, b)[0], F.relu(a @ b))
+    plan = plan_of_any_size(lambda a, b: F.relu(a @ b), randn(1, 24), randn(24, 7))
+    assert not any(isinstance(step, ExternStep) for step in plan.steps)
+    a, b = randn(1, 24), randn(24, 33)
+    torch.testing.assert_close(run(plan, a, b)[0], F.relu(a @ b))
+
+
 def test_few_long_rows_are_shared() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.sum(1) * 2

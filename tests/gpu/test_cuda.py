@@ -337,6 +337,25 @@ def test_products_as_kernels(way: int, monkeypatch: pytest.MonkeyPatch) -> None:
         dynajit.reset()
 
 
+@pytest.mark.parametrize("way", (1, 2, 3, 4))
+def test_batches_of_products_as_kernels(way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dynajit.runtime import autotune
+
+    monkeypatch.setattr(autotune, "chooser", lambda device: lambda ways: way if ways[0].call is not None else 0)
+
+    def fn(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        one = torch.relu(torch.baddbmm(c, a, b)) + c
+        return one, torch.bmm(a, b).float() * 2, torch.bmm(one.mT, a.mT.mT).abs()
+
+    args = [torch.randn(shape, device="cuda").bfloat16() for shape in ((32, 264, 520), (32, 520, 328), (32, 264, 328))]
+    compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
+    for _ in range(2):
+        for got, eager, exact in zip(compiled(*args), fn(*args), fn(*(arg.double() for arg in args)), strict=True):
+            ours, theirs = ((t.double() - exact).norm() / exact.norm() for t in (got, eager))
+            assert ours <= 1.2 * theirs + 1e-4
+    assert not dynajit.counters["internal_errors"]
+
+
 def test_attention_in_cuda_graphs() -> None:
     """Its kernels hide their addresses: inputs that move are copied."""
 

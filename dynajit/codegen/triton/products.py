@@ -1,7 +1,7 @@
 """Products of large matrices as Triton functions, with what is done to their results: for max-autotune, which times
 them against a library's product and a kernel after it.
 
-In:  a call of `mm` or `addmm`, and the kernel that alone reads its result.
+In:  a call of `mm`, `addmm`, `bmm` or `baddbmm`, and the kernel that alone reads its result.
 Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`: functions that do it all.
 One more size of tiles: a line in `CUTS`. One more operator: a case in `product_of`.
 
@@ -11,6 +11,7 @@ each program makes. What the kernel does is printed as for any pointwise kernel,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from dynajit.codegen.triton import functions
 from dynajit.codegen.triton.printer import Printed, Printer, Scope
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div
 from dynajit.loopir.builder import affine
+from dynajit.loopir.index import contiguous_strides
 from dynajit.loopir.nodes import Extern, Tensor, Value
 from dynajit.schedule.loops import Kernel, Load
 
@@ -34,7 +36,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix, or a vector, in a tensor's memory."""
+    """A vector, a matrix, or a batch of them, in a tensor's memory."""
 
     tensor: Tensor
     shape: tuple[int, ...]
@@ -44,12 +46,23 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """bias + a @ b, stored in `result`, whose rows lie one after the other."""
+    """bias + a @ b, stored in `result`, whose rows lie one after the other. Of a batch of matrices all have three
+    dimensions; a bias that is the same for several elements has strides of 0."""
 
     a: Operand
     b: Operand
     bias: Operand | None
     result: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Matrices if there is a batch of them, rows, columns."""
+        return (*self.a.shape[:-1], self.b.shape[-1])
+
+    @property
+    def length(self) -> int:
+        """What is summed over."""
+        return self.a.shape[-1]
 
     def __str__(self) -> str:
         parts = (self.a, self.b, self.bias)
@@ -74,22 +87,33 @@ def product_of(extern: Extern) -> Product | None:
     """The product that this call is, if it is large and tiles can be copied from where its operands lie."""
     if extern.kwargs or not extern.single or not isinstance(extern.results[0], Tensor):
         return None
-    if extern.target is aten.mm.default:
+    if extern.target in (aten.mm.default, aten.bmm.default):
         bias, (a, b) = None, extern.args
-    elif extern.target is aten.addmm.default and len(extern.args) == 3:
+    elif extern.target in (aten.addmm.default, aten.baddbmm.default) and len(extern.args) == 3:
         bias, a, b = extern.args
     else:
         return None
     result = extern.results[0]
-    rows, columns, length = a.shape[0], b.shape[1], a.shape[1]
-    if a.dtype not in _HALF or rows * columns * length < LARGE or result.stride != (columns, 1):
+    sizes = (*a.shape[:-1], b.shape[-1])
+    if a.dtype not in _HALF or math.prod((*sizes, a.shape[-1])) < LARGE or result.stride != contiguous_strides(sizes):
         return None
     left, right, added = _operand(a), _operand(b), None if bias is None else _operand(bias)
     if left is None or right is None or not (_copied_in_tiles(left) and _copied_in_tiles(right)):
         return None
-    if bias is not None and (added is None or added.shape != (columns,)):
-        return None
+    if bias is not None:
+        added = _for_all(added, sizes) if len(sizes) == 3 else added
+        if added is None or added.shape not in (sizes, sizes[-1:]) or len(added.shape) == 2:
+            return None
     return Product(left, right, added, result)
+
+
+def _for_all(bias: Operand | None, sizes: tuple[int, ...]) -> Operand | None:
+    """The bias of a batch of products, with an element for each of theirs."""
+    if bias is None:
+        return None
+    missing = len(sizes) - len(bias.shape)
+    stride = tuple(0 if size == 1 else step for size, step in zip(bias.shape, bias.stride, strict=True))
+    return Operand(bias.tensor, sizes, (*[0] * missing, *stride), bias.offset)
 
 
 def _operand(value: Value) -> Operand | None:
@@ -98,24 +122,25 @@ def _operand(value: Value) -> Operand | None:
 
 
 def _copied_in_tiles(matrix: Operand) -> bool:
-    """Do rows or columns lie densely, and start at multiples of 16 bytes?"""
+    """Do rows or columns lie densely, and start at multiples of 16 bytes, as the matrices of a batch do?"""
     size = matrix.tensor.dtype.itemsize
-    apart = [stride for stride in matrix.stride if stride != 1]
-    return len(apart) == 1 and apart[0] * size % 16 == 0 and matrix.offset * size % 16 == 0 and min(matrix.shape) > 1
+    apart = [stride for stride in matrix.stride[-2:] if stride != 1]
+    starts = (*apart, *matrix.stride[:-2])
+    dense = len(apart) == 1 and min(matrix.shape) > 1 and min(starts) > 0
+    return dense and all(number * size % 16 == 0 for number in (*starts, matrix.offset))
 
 
 def fits(product: Product, kernel: Kernel) -> bool:
     """Does the kernel read the result only at the element at hand, of a tile of rows and columns?"""
     axes = (*kernel.outer, *kernel.inner)
-    rows, columns = product.a.shape[0], product.b.shape[1]
-    if kernel.group.reduces or [axis.size for axis in axes] != [rows, columns]:
+    if kernel.group.reduces or tuple(axis.size for axis in axes) != product.sizes:
         return False
-    for node in Printer(kernel, Tile(1), ()).nodes():
-        if isinstance(node, Load) and node.tensor is product.result:
-            terms = dict(node.address.terms)
-            if node.address.constant or terms != {axes[0]: columns, axes[1]: 1}:
-                return False
-    return True
+    expected = dict(zip(axes, contiguous_strides(product.sizes), strict=True))
+    return all(
+        not node.address.constant and dict(node.address.terms) == expected
+        for node in Printer(kernel, Tile(1), ()).nodes()
+        if isinstance(node, Load) and node.tensor is product.result
+    )
 
 
 def ways(product: Product, kernel: Kernel) -> Iterator[Printed]:
@@ -128,7 +153,8 @@ class _ProductPrinter(Printer):
     """The text of one function."""
 
     def __init__(self, product: Product, kernel: Kernel, cut: Cut) -> None:
-        super().__init__(kernel, Tile(cut.columns, y=kernel.outer[0], y_size=cut.rows, warps=cut.warps), ())
+        down = (*kernel.outer, *kernel.inner)[-2]
+        super().__init__(kernel, Tile(cut.columns, y=down, y_size=cut.rows, warps=cut.warps), ())
         self.product = product
         self.cut = cut
         operands = [o.tensor for o in (product.a, product.b, product.bias) if o is not None]
@@ -141,8 +167,8 @@ class _ProductPrinter(Printer):
             self._rows(section)
             self._elements(section, self.outer)
         cut = self.cut
-        rows, columns = self.product.a.shape[0], self.product.b.shape[1]
-        tiles = ceil_div(rows, cut.rows) * ceil_div(columns, cut.columns)
+        *batch, rows, columns = self.product.sizes
+        tiles = math.prod(batch) * ceil_div(rows, cut.rows) * ceil_div(columns, cut.columns)
         programs = min(tiles, MULTIPROCESSORS)
         lines = [*self._descriptors(), *self._tile(tiles, programs), *self._sum(), *self._result(), *self.outer.text()]
         body = f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
@@ -153,10 +179,10 @@ class _ProductPrinter(Printer):
     def _descriptors(self) -> list[str]:
         lines = ["    if ALIGNED:"]
         for name, matrix, shape in self._matrices():
-            turned = matrix.stride[1] != 1
-            order = (1, 0) if turned else (0, 1)
-            size, block = [matrix.shape[n] for n in order], [shape[n] for n in order]
-            strides = [matrix.stride[order[0]], 1]
+            order = (-1, -2) if matrix.stride[-1] != 1 else (-2, -1)
+            size, block = [*matrix.shape[:-2], *(matrix.shape[n] for n in order)], [shape[n] for n in order]
+            strides = [*matrix.stride[:-2], matrix.stride[order[0]], 1]
+            block = [*[1] * (len(size) - 2), *block]
             lines.append(
                 f"        {name}_d = tl.make_tensor_descriptor({self._start_of(matrix)}, {size}, {strides}, {block})"
             )
@@ -173,18 +199,22 @@ class _ProductPrinter(Printer):
     def _tile(self, tiles: int, programs: int) -> list[str]:
         """Which tile is next: `down` rows of tiles and `across` columns of them."""
         cut = self.cut
-        high, wide = ceil_div(self.product.a.shape[0], cut.rows), ceil_div(self.product.b.shape[1], cut.columns)
+        *batch, rows, columns = self.product.sizes
+        high, wide = ceil_div(rows, cut.rows), ceil_div(columns, cut.columns)
         loop = f"for tile in tl.range(tl.program_id(0), {tiles}, {programs}):"
+        matrix = [f"        z = tile // {high * wide}", f"        place = tile % {high * wide}"]
+        place = "place" if batch else "tile"
         return [
             f"    {loop}",
-            f"        start = tile // {TOGETHER * wide} * {TOGETHER}",
+            *(matrix if batch else ()),
+            f"        start = {place} // {TOGETHER * wide} * {TOGETHER}",
             f"        few = tl.minimum({high} - start, {TOGETHER})",
-            f"        down = (start + tile % {TOGETHER * wide} % few) * {cut.rows}",
-            f"        across = tile % {TOGETHER * wide} // few * {cut.columns}",
+            f"        down = (start + {place} % {TOGETHER * wide} % few) * {cut.rows}",
+            f"        across = {place} % {TOGETHER * wide} // few * {cut.columns}",
         ]
 
     def _sum(self) -> list[str]:
-        cut, length = self.cut, self.product.a.shape[1]
+        cut, length = self.cut, self.product.length
         lines = [
             f"        total = tl.full([{cut.rows}, {cut.columns}], 0.0, tl.float32)",
             f"        for step in range(0, {length}, {cut.length}):",
@@ -194,16 +224,22 @@ class _ProductPrinter(Printer):
         for (name, matrix, shape), (top, left) in zip(
             self._matrices(), (("down", "step"), ("step", "across")), strict=True
         ):
-            turned = matrix.stride[1] != 1
-            at = f"[{left}, {top}]).T" if turned else f"[{top}, {left}])"
-            lines.append(f"                {name} = {name}_d.load({at}")
+            turned = matrix.stride[-1] != 1
+            tall = (shape[1], shape[0]) if turned else shape
+            batch = f"z, {left}, {top}" if turned else f"z, {top}, {left}"
+            loaded = f"{name}_d.load([{batch if len(matrix.shape) == 3 else batch.removeprefix('z, ')}])"
+            if len(matrix.shape) == 3:
+                loaded += f".reshape([{tall[0]}, {tall[1]}])"
+            lines.append(f"                {name} = {loaded}{'.T' if turned else ''}")
             row, column = (
                 f"({top} + tl.arange(0, {shape[0]}))[:, None]",
                 f"({left} + tl.arange(0, {shape[1]}))[None, :]",
             )
-            where = f"{row} * {matrix.stride[0]} + {column} * {matrix.stride[1]}"
-            mask = f"({row} < {matrix.shape[0]}) & ({column} < {matrix.shape[1]})"
+            where = f"{row} * {matrix.stride[-2]} + {column} * {matrix.stride[-1]}"
+            mask = f"({row} < {matrix.shape[-2]}) & ({column} < {matrix.shape[-1]})"
             wide = ".to(tl.int64)" if matrix.tensor.numel + matrix.offset >= 1 << 31 else ""
+            if len(matrix.shape) == 3:
+                where = f"z{wide} * {matrix.stride[0]} + {where}"
             loads.append(
                 f"                {name} = tl.load({self._start_of(matrix)} + ({where}){wide}, mask={mask}, other=0.0)"
             )
@@ -217,10 +253,15 @@ class _ProductPrinter(Printer):
             f"        x = across + tl.arange(0, {cut.columns})[None, :]",
         ]
         lines += [f"        {name}m = {name} < {self.sizes[name]}" for name in "yx" if name in self.masked]
+        if len(self.product.sizes) == 3 and self.wide:
+            lines.insert(0, "        z = z.to(tl.int64)")
         bias = self.product.bias
         if bias is not None:
-            mask = ", mask=xm" if "x" in self.masked else ""
-            place = "x" if bias.stride[0] == 1 else f"x * {bias.stride[0]}"
+            names = "zyx"[-len(bias.shape) :]
+            used = [(name, stride) for name, stride in zip(names, bias.stride, strict=True) if stride]
+            place = " + ".join(name if stride == 1 else f"{name} * {stride}" for name, stride in used) or "0"
+            mask = " & ".join(f"{name}m" for name, _ in used if name in self.masked)
+            mask = f", mask={mask}" if mask else ""
             lines.append(f"        total += tl.load({self._start_of(bias)} + {place}{mask}).to(tl.float32)")
         return [*lines, f"        product = total.to({functions.TYPES[self.product.result.dtype]})"]
 
