@@ -90,7 +90,8 @@ def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, int] | None:
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             continue
         key = id(value) if value.grad_fn is None else value.grad_fn
-        if memory_of(value) in written or key in places:
+        # one that is a leaf still was written past autograd, as optimizers do
+        if key in places or (value.grad_fn is not None and memory_of(value) in written):
             return None
         places[key] = place
     return places

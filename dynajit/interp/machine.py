@@ -81,6 +81,7 @@ class Interpreter(Calls):
         self._objects: dict[int, tuple[Any, Value]] = {}
         self._keep: list[Any] = []
         self._boxes: list[LocalBox] = []
+        self._models: list[Value] = []  # of the program's objects, those of what was rolled back too
         self._stacks: dict[tuple[Any, ...], str] = {}
         #: the class of an object that the outermost frame let go of, and that runs code when it dies
         self.dropped: type | None = None
@@ -268,7 +269,7 @@ class Interpreter(Calls):
 
     def forget(self) -> None:
         """Let go of the program's objects: what was made of them refers to itself, and would wait for the collector."""
-        for _, value in self._objects.values():
+        for value in self._models:
             value.__dict__.clear()
         for box in self._boxes:
             box.__dict__.clear()
@@ -341,6 +342,7 @@ class Interpreter(Calls):
 
     def remember_object(self, obj: Any, value: Value) -> None:
         self._keep.append(obj)
+        self._models.append(value)
         self.journal.set_item(self._objects, id(obj), (obj, value))
 
     def remember_tensor(self, value: TensorVal) -> None:
@@ -349,7 +351,9 @@ class Interpreter(Calls):
 
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
         if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):
-            return KeeperCell(None, source, self.cell_contents_source(source), cell)
+            keeper = KeeperCell(None, source, self.cell_contents_source(source), cell)
+            self._models.append(keeper)
+            return keeper
         from_outside = self.known_object(cell, source)
         if isinstance(from_outside, CellVal):
             return from_outside

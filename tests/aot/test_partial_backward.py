@@ -191,3 +191,21 @@ def test_an_input_without_gradient_gets_another_size(backend: str) -> None:
         result = dynajit.compile(function, backend=backend)(x, z)
     torch.autograd.backward([result.sum(), z.sum()])
     assert_equal(z.grad, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_of_the_optimizer_in_the_graph_leaves_results_apart(backend: str) -> None:
+    def program(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            weight.sub_(0.5)
+        return (weight * x.detach()).sin().sum(), x * 2
+
+    gradients = []
+    for call in (program, dynajit.compile(program, backend=backend)):
+        x, weight = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        loss, y = call(x, weight)
+        loss.backward()
+        assert x.grad is None
+        y.sum().backward()
+        gradients.append([x.grad, weight.grad])
+    assert_equal(gradients[1], gradients[0])

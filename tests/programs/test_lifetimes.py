@@ -66,3 +66,32 @@ def test_long_loops_without_tensors_are_run_not_traced() -> None:
     dynajit.counters.clear()
     assert compiled(torch.ones(1), 10**6).item() == program(torch.ones(1), 10**6).item()
     assert dynajit.counters["graph_breaks"]["trace-too-long"] >= 1
+
+
+def test_what_a_loop_leaves_behind_dies_with_the_function() -> None:
+    """The cell that keeps it for the loop's next round is held by nothing of the capture."""
+    ended: list[int] = []
+
+    def talks(number: int) -> Any:
+        try:
+            yield number
+        finally:
+            ended.append(number)
+
+    def program(x: Any, items: list[Any]) -> Any:
+        for number in range(2):
+            talk = talks(number)
+            next(talk)
+            dynajit.graph_break()
+            for _ in items:
+                x = x + 1
+        return x
+
+    gc.disable()
+    try:
+        for call in (program, dynajit.compile(program, backend="eager")):
+            ended.clear()
+            call(torch.ones(1), [None])
+            assert ended == [0, 1]
+    finally:
+        gc.enable()
