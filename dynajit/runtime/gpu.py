@@ -2,7 +2,7 @@
 
 In:  a `codegen.plan.Plan` for a GPU.
 Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs. Kernels are compiled in parallel or
-     found in the artifact store, and loaded through the driver. `TritonError` where none can be compiled,
+     found in the artifact store, and loaded through the driver. `TritonError` where one can't be compiled or loaded,
      `unsupported(device)` where the device can't run them.
 """
 
@@ -62,15 +62,18 @@ def load_kernels(plan: Plan) -> dict[str, Any]:
     with torch.cuda.device(plan.device):
         torch.cuda.current_stream()  # there is a context from here on
         for kernel, binary in zip(kernels, triton_compiler.compile_kernels(kernels, level), strict=True):
-            loaded[kernel.name] = _C.GpuKernel(
-                binary.cubin,
-                binary.symbol,
-                binary.shared,
-                binary.threads,
-                functools.partial(_unaligned, kernel, level),
-                binary.scratch,
-                triton_compiler.starts_early(kernel, level),
-            )
+            try:
+                loaded[kernel.name] = _C.GpuKernel(
+                    binary.cubin,
+                    binary.symbol,
+                    binary.shared,
+                    binary.threads,
+                    functools.partial(_unaligned, kernel, level),
+                    binary.scratch,
+                    triton_compiler.starts_early(kernel, level),
+                )
+            except RuntimeError as error:  # the driver's; what eager can't do either it will say itself
+                raise TritonError(f"a kernel can't be loaded: {error}") from error
     return loaded
 
 

@@ -3,7 +3,9 @@
 #include <stdint.h>
 #include <string.h>
 
-static int launches, updates, capturing, early;
+static int launches, updates, capturing, early, failure;
+
+void fake_failure(int error) { failure = error; }
 
 /* A recorded graph: kernels of two pointers, and copies. */
 typedef struct {
@@ -56,6 +58,7 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
         *node = (Node){function, x, {*(void **)params[0], *(void **)params[1]}, 0};
         return 0;
     }
+    if (failure) return failure;
     launches++;
     ((Kernel)function)(x, params);
     return 0;
@@ -70,7 +73,7 @@ int cuLaunchKernelEx(const LaunchConfig *config, void *function, void **params, 
                           extra);
 }
 int fake_early(void) { return early; }
-int cuGetErrorString(int error, const char **text) { *text = error == 209 ? "no binary for gpu" : "some error"; return 0; }
+int cuGetErrorString(int error, const char **text) { *text = error == 209 ? "no binary for gpu" : error == 700 ? "an illegal memory access was encountered" : "some error"; return 0; }
 int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const void ***found, size_t *number)
 {
     static const void *last;

@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from dynajit.codegen.plan import Buffer, BufferRef, ExternStep, Plan
-from dynajit.runtime import cuda_graphs, gpu, triton_compiler
+from dynajit.codegen.triton.generate import Launches
+from dynajit.codegen.triton.printer import Printed
+from dynajit.config import config
+from dynajit.loopir.nodes import Origin, Source
+from dynajit.report import logs
+from dynajit.runtime import autotune, cuda_graphs, gpu, triton_compiler
 
 GPU = torch.device("cuda", 0)
 
@@ -57,6 +63,33 @@ def test_no_triton(machine: pytest.MonkeyPatch) -> None:
 def test_another_triton(machine: pytest.MonkeyPatch, found: str) -> None:
     machine.setattr(importlib.metadata, "version", lambda name: found)
     assert f"Triton {found} is installed" in gpu.unsupported(GPU)
+
+
+# ---- timing
+
+
+def test_no_memory_to_time_with(
+    machine: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first way is taken, and timing is tried again by the next process."""
+    tensor = Source("x", (1 << 19,), (1,), torch.float32, 0, Origin("", ""), GPU)
+    ways = [Launches([Printed(f"way {n}", (tensor,), (tensor,), 8, 4)], []) for n in range(2)]
+    tried: list[Any] = []
+
+    def fastest(device: torch.device, given: Any) -> int:
+        tried.append(given)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    machine.setattr(autotune, "_fastest", fastest)
+    logs.set_logs(perf=True)
+    try:
+        with config.patch(cache_dir=str(tmp_path)):
+            assert [autotune.chooser(GPU)(ways) for _ in range(2)] == [0, 0]
+    finally:
+        logs.set_logs(perf=False)
+    assert tried == [ways, ways]
+    assert "no memory left to time kernels" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 # ---- recording

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,9 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.size import Size, SizeSymbol
-from dynajit.runtime import native
+from dynajit.runtime import gpu, native, triton_compiler
 from dynajit.runtime.plan_sizes import TooLarge
+from dynajit.runtime.triton_worker import Binary
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -228,6 +231,35 @@ def test_kernels_that_do_not_load(driver: ctypes.CDLL) -> None:
         kernel("unknown")
     with pytest.raises(RuntimeError, match="no CUDA driver"):
         _C.open_cuda_driver("/nonexistent/libcuda.so")
+
+
+def test_plans_whose_kernels_do_not_load_say_so(driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the error for which a graph runs operator by operator."""
+    _C.open_cuda_driver(driver._name)
+    bad = Binary(b"bad code", "add_one", 0, 32)
+    monkeypatch.setattr(triton_compiler, "compile_kernels", lambda kernels, level: [bad for _ in kernels])
+    monkeypatch.setattr(gpu, "capability", lambda device: 90)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    with pytest.raises(triton_compiler.TritonError, match=r"can't be loaded: CUDA error .* no binary for gpu"):
+        gpu.load_kernels(plan([], [BufferRef("x")]))
+
+
+def test_an_error_of_the_gpu_is_raised_and_nothing_is_kept(driver: ctypes.CDLL) -> None:
+    """As after an illegal access in another kernel, which every call after it is told of."""
+    steps: list[Step] = [AllocStep("a"), KernelStep("one", ("x", "a"), ("a",), 8)]
+    run = build(plan(steps, [BufferRef("a")]))
+    x = torch.randn(8)
+    references = sys.getrefcount(x)
+    driver.fake_failure(700)
+    try:
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match=r"launching a kernel: an illegal memory access .*\(700\)"):
+                run(x)
+    finally:
+        driver.fake_failure(0)
+    assert sys.getrefcount(x) == references
+    torch.testing.assert_close(run(x)[0], x + 1)
 
 
 def test_malformed_plans_are_refused() -> None:
