@@ -141,6 +141,11 @@ def _library_call(product: Product, memory: dict[str, torch.Tensor]) -> Callable
 
     a, b = seen(product.a), seen(product.b)
     out = memory[_name(product.result)].view(product.result.shape)
+    if product.ends is not None:
+        ends = seen(product.ends)
+        # groups of the same length
+        ends.copy_(torch.linspace(0, a.shape[0], len(ends) + 1, device=ends.device)[1:])
+        return lambda: torch._grouped_mm(a, b, offs=ends)
     one, added = (torch.mm, torch.addmm) if a.dim() == 2 else (torch.bmm, torch.baddbmm)
     if product.bias is None:
         return lambda: one(a, b, out=out)

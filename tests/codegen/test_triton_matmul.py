@@ -68,6 +68,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda q, k: (q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * 0.1).tanh(),
         (randn(2, 33, 3, 16), randn(2, 40, 3, 16)),
     ),
+    "groups": (
+        lambda a, b, ends: F.gelu(torch._grouped_mm(a, b, offs=ends)),
+        (randn(100, 48).bfloat16(), randn(4, 48, 40).bfloat16(), torch.tensor([37, 37, 96, 100], dtype=torch.int32)),
+    ),
+    "groups, columns of the second": (
+        lambda a, b, ends, y: torch._grouped_mm(a, b.mT, offs=ends).relu() + y,
+        (
+            *(randn(70, 48).bfloat16(), randn(3, 56, 48).bfloat16()),
+            *(torch.tensor([1, 40, 70], dtype=torch.int32), randn(70, 56).bfloat16()),
+        ),
+    ),
     "a part": (lambda a, b: (a[8:, 16:] @ b).relu(), (randn(40, 48), randn(32, 40))),
 }
 
@@ -161,6 +172,7 @@ def run_text(plan: Plan, text: str, *args: torch.Tensor) -> torch.Tensor:
         (lambda a, b: F.relu(c := a @ b) + c.t(), (randn(40, 48), randn(48, 40))),
         (lambda a, b: torch.bmm(a, b).transpose(0, 1).contiguous() + 1, (randn(3, 40, 48), randn(3, 48, 40))),
         (lambda a, b: torch.bmm(a, b.expand(3, 48, 40)).relu(), (randn(3, 40, 48), randn(1, 48, 40))),  # no steps of 16
+        (lambda a, b: torch._grouped_mm(a, b).relu(), (randn(3, 40, 48).bfloat16(), randn(3, 48, 40).bfloat16())),
         (lambda c, a, b: torch.baddbmm(c, a, b, beta=2).relu(), (randn(3, 40, 40), randn(3, 40, 48), randn(3, 48, 40))),
     ],
 )

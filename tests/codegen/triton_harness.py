@@ -189,6 +189,7 @@ def interpreted(text: str, name: str) -> Any:
     interpreter.ScanOps.generic_scan = _scan
     interpreter._convert_float = _convert_float
     interpreter.InterpreterBuilder.create_fma = _fma
+    interpreter.InterpreterBuilder.create_dot = _dot
     interpreter._patch_lang_tensor = _patch_tensor
     text = text.replace(HELPERS["dj_refuse"].strip(), _REFUSE)
     sys.modules.setdefault("dynajit_interpreted_lib", _library())
@@ -243,6 +244,19 @@ def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:
 
     exact = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
     return TensorHandle(exact.astype(z.data.dtype), z.dtype)
+
+
+def _dot(self: Any, a: Any, b: Any, total: Any, *options: Any) -> Any:
+    """The interpreter's own multiplies the bits of bfloat16."""
+    from triton.runtime.interpreter import TensorHandle
+
+    left, right = (_widened(x.data) if str(x.dtype.scalar) == "bf16" else x.data for x in (a, b))
+    return TensorHandle(np.matmul(left, right, dtype=total.data.dtype) + total.data, total.dtype.scalar)
+
+
+def _widened(data: Any) -> Any:
+    """bfloat16 as float32."""
+    return (np.ascontiguousarray(data).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _convert_float(data: Any, source: Any, target: Any, rounding: Any) -> Any:

@@ -356,6 +356,24 @@ def test_batches_of_products_as_kernels(way: int, monkeypatch: pytest.MonkeyPatc
     assert not dynajit.counters["internal_errors"]
 
 
+@pytest.mark.parametrize("way", (1, 2, 3, 4))
+def test_groups_of_products_as_kernels(way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty group among them, and ends that tiles do not meet."""
+    from dynajit.runtime import autotune
+
+    monkeypatch.setattr(autotune, "chooser", lambda device: lambda ways: way if ways[0].call is not None else 0)
+
+    def fn(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(torch._grouped_mm(a, b.mT, offs=ends)) * y
+
+    a, b, y = (torch.randn(s, device="cuda").bfloat16() for s in ((4000, 768), (5, 520, 768), (4000, 520)))
+    compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
+    for numbers in ([100, 100, 1777, 3999, 4000], [800, 1600, 2400, 3200, 4000], [0, 0, 0, 0, 4000]):
+        ends = torch.tensor(numbers, device="cuda", dtype=torch.int32)
+        torch.testing.assert_close(compiled(a, b, ends, y), fn(a, b, ends, y), rtol=2e-2, atol=5e-1)
+    assert not dynajit.counters["internal_errors"]
+
+
 def test_attention_in_cuda_graphs() -> None:
     """Its kernels hide their addresses: inputs that move are copied."""
 

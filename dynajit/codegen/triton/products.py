@@ -1,7 +1,7 @@
 """Products of large matrices as Triton functions, with what is done to their results: for max-autotune, which times
 them against a library's product and a kernel after it.
 
-In:  a call of `mm`, `addmm`, `bmm` or `baddbmm`, and the kernel that alone reads its result.
+In:  a call of `mm`, `addmm`, `bmm`, `baddbmm` or `_grouped_mm`, and the kernel that alone reads its result.
 Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`: functions that do it all.
 One more size of tiles: a line in `CUTS`. One more operator: a case in `product_of`.
 
@@ -19,7 +19,7 @@ import torch
 
 from dynajit.codegen.triton import functions
 from dynajit.codegen.triton.printer import Printed, Printer, Scope
-from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div
+from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides
 from dynajit.loopir.nodes import Extern, Tensor, Value
@@ -32,6 +32,9 @@ LARGE = 1 << 30
 # Neighbouring tiles that share rows of the first matrix and columns of the second while they are in the cache.
 TOGETHER = 8
 _HALF = (torch.bfloat16, torch.float16)
+# Groups whose ends each program holds in registers.
+MOST_GROUPS = 1024
+_GROUPED = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else None  # older releases have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Product:
     b: Operand
     bias: Operand | None
     result: Tensor
+    ends: Operand | None = None  # of groups of rows of `a`, each of which has its matrix in the batch `b`
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -65,7 +69,7 @@ class Product:
         return self.a.shape[-1]
 
     def __str__(self) -> str:
-        parts = (self.a, self.b, self.bias)
+        parts = (self.a, self.b, self.bias, self.ends)
         return f"{[(p.shape, p.stride, p.offset) for p in parts if p is not None]} {self.result.dtype}"
 
 
@@ -85,7 +89,11 @@ CUTS = (Cut(128, 256, 64, 8, 4), Cut(128, 256, 64, 8, 3), Cut(128, 128, 64, 8, 4
 
 def product_of(extern: Extern) -> Product | None:
     """The product that this call is, if it is large and tiles can be copied from where its operands lie."""
-    if extern.kwargs or not extern.single or not isinstance(extern.results[0], Tensor):
+    if not extern.single or not isinstance(extern.results[0], Tensor):
+        return None
+    if extern.target is _GROUPED:
+        return _grouped(extern)
+    if extern.kwargs:
         return None
     if extern.target in (aten.mm.default, aten.bmm.default):
         bias, (a, b) = None, extern.args
@@ -105,6 +113,25 @@ def product_of(extern: Extern) -> Product | None:
         if added is None or added.shape not in (sizes, sizes[-1:]) or len(added.shape) == 2:
             return None
     return Product(left, right, added, result)
+
+
+def _grouped(extern: Extern) -> Product | None:
+    """Rows of a matrix in groups, each times a matrix of its own."""
+    given = {**dict(zip(("a", "b", "offs", "bias", "out_dtype"), extern.args, strict=False)), **extern.kwargs}
+    a, b, offs, result = given["a"], given["b"], given.get("offs"), extern.results[0]
+    assert isinstance(result, Tensor)
+    if (len(a.shape), len(b.shape)) != (2, 3) or offs is None or given.get("bias") is not None:
+        return None
+    if a.dtype not in _HALF or result.dtype is not a.dtype or offs.dtype is not torch.int32:
+        return None
+    sizes = (a.shape[0], b.shape[-1])
+    if math.prod((*sizes, a.shape[-1])) < LARGE or result.stride != contiguous_strides(sizes):
+        return None
+    left, right, ends = _operand(a), _operand(b), _operand(offs)
+    if left is None or right is None or ends is None or ends.stride != (1,) or ends.shape[0] > MOST_GROUPS:
+        return None
+    copied = _copied_in_tiles(left) and _copied_in_tiles(right)
+    return Product(left, right, None, result, ends) if copied else None
 
 
 def _for_all(bias: Operand | None, sizes: tuple[int, ...]) -> Operand | None:
@@ -157,10 +184,12 @@ class _ProductPrinter(Printer):
         super().__init__(kernel, Tile(cut.columns, y=down, y_size=cut.rows, warps=cut.warps), ())
         self.product = product
         self.cut = cut
-        operands = [o.tensor for o in (product.a, product.b, product.bias) if o is not None]
+        operands = [o.tensor for o in (product.a, product.b, product.bias, product.ends) if o is not None]
         tensors = dict.fromkeys((*operands, *(tensor for tensor in self.arguments if tensor is not product.result)))
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
         self.outer = Scope(2, frozenset("xyz"))
+        if product.ends is not None:
+            self.masked.add("y")
 
     def printed(self) -> Printed:
         for section in self.kernel.sections:
@@ -169,7 +198,7 @@ class _ProductPrinter(Printer):
         cut = self.cut
         *batch, rows, columns = self.product.sizes
         tiles = math.prod(batch) * ceil_div(rows, cut.rows) * ceil_div(columns, cut.columns)
-        programs = min(tiles, MULTIPROCESSORS)
+        programs = min(tiles, MULTIPROCESSORS)  # groups have a few tiles more
         lines = [*self._descriptors(), *self._tile(tiles, programs), *self._sum(), *self._result(), *self.outer.text()]
         body = f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
         helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(body))
@@ -199,6 +228,8 @@ class _ProductPrinter(Printer):
     def _tile(self, tiles: int, programs: int) -> list[str]:
         """Which tile is next: `down` rows of tiles and `across` columns of them."""
         cut = self.cut
+        if self.product.ends is not None:
+            return self._tile_of_groups(self.product.ends, programs)
         *batch, rows, columns = self.product.sizes
         high, wide = ceil_div(rows, cut.rows), ceil_div(columns, cut.columns)
         loop = f"for tile in tl.range(tl.program_id(0), {tiles}, {programs}):"
@@ -211,6 +242,25 @@ class _ProductPrinter(Printer):
             f"        few = tl.minimum({high} - start, {TOGETHER})",
             f"        down = (start + {place} % {TOGETHER * wide} % few) * {cut.rows}",
             f"        across = {place} % {TOGETHER * wide} // few * {cut.columns}",
+        ]
+
+    def _tile_of_groups(self, ends: Operand, programs: int) -> list[str]:
+        """Which tile is next: in group `z`, whose rows end at `last`. No tile has rows of two groups."""
+        rows, wide = self.cut.rows, ceil_div(self.product.sizes[1], self.cut.columns)
+        count, start = ends.shape[0], self._start_of(ends)
+        return [
+            f"    groups = tl.arange(0, {power_of_two(count)})",
+            f"    ends = tl.load({start} + groups, mask=groups < {count}, other=0)",
+            f"    firsts = tl.load({start} + groups - 1, mask=(groups > 0) & (groups < {count}), other=0)",
+            f"    tiles = (ends - firsts + {rows - 1}) // {rows}",
+            "    so_far = tl.associative_scan(tiles, 0, dj_add)",
+            f"    for tile in tl.range(tl.program_id(0), tl.reduce(tiles, 0, dj_add) * {wide}, {programs}):",
+            f"        place = tile // {wide}",
+            f"        across = tile % {wide} * {self.cut.columns}",
+            f"        z = tl.reduce(((so_far <= place) & (groups < {count})).to(tl.int32), 0, dj_add)",
+            "        before = tl.reduce(tl.where(groups == z, so_far - tiles, 0), 0, dj_add)",
+            f"        down = tl.reduce(tl.where(groups == z, firsts, 0), 0, dj_add) + (place - before) * {rows}",
+            "        last = tl.reduce(tl.where(groups == z, ends, 0), 0, dj_add)",
         ]
 
     def _sum(self) -> list[str]:
@@ -252,7 +302,8 @@ class _ProductPrinter(Printer):
             f"        y = (down + tl.arange(0, {cut.rows})[:, None]){wide}",
             f"        x = across + tl.arange(0, {cut.columns})[None, :]",
         ]
-        lines += [f"        {name}m = {name} < {self.sizes[name]}" for name in "yx" if name in self.masked]
+        ends = {"y": self.sizes["y"] if self.product.ends is None else "last", "x": self.sizes["x"]}
+        lines += [f"        {name}m = {name} < {end}" for name, end in ends.items() if name in self.masked]
         if len(self.product.sizes) == 3 and self.wide:
             lines.insert(0, "        z = z.to(tl.int64)")
         bias = self.product.bias
