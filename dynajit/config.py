@@ -49,7 +49,9 @@ class Config:
     compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")
     threads: int = _doc(0, "threads of generated CPU kernels; 0: torch.get_num_threads() at compile time")
     compile_workers: int = _doc(
-        0, "kernels for GPUs compiled at once, in processes of their own; 0: as many as there are cores, 1: in this one"
+        0,
+        "kernels for GPUs compiled at once, in processes of their own; 0: as many as there are cores (below four: in "
+        "threads), 1: in this one",
     )
     simd: str = _doc(
         "auto", "vector instructions of CPU kernels: auto (what this machine has), avx512, avx2, neon, none"

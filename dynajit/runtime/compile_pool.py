@@ -29,6 +29,8 @@ from dynajit.runtime.triton_worker import Job
 
 # More at once than this are never worth their memory.
 _MOST = 32
+# On fewer cores threads do as well, and what the process costs to begin is not won back.
+_FEW_CORES = 4
 
 
 class CompileError(Exception):
@@ -114,8 +116,11 @@ _capability = 0
 
 def workers() -> int:
     """How many kernels compile at once."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, config.compile_workers or min(cores, _MOST))
+    return max(1, config.compile_workers or min(_cores(), _MOST))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start(capability: int) -> None:
@@ -128,7 +133,8 @@ def start(capability: int) -> None:
 def _current() -> _Pool | None:
     """The pool, begun if there is none."""
     global _pool
-    if not _capability or _given_up or workers() < 2 or not sys.executable:
+    pays = config.compile_workers > 1 or (not config.compile_workers and _cores() >= _FEW_CORES)
+    if not _capability or _given_up or not pays or not sys.executable:
         return None
     with _lock:
         if _pool is not None and (_pool.ended or _pool.limit != workers()):

@@ -97,6 +97,14 @@ def test_one_worker_is_this_process(tmp_path: Path) -> None:
     compile_pool._capability = 0
 
 
+def test_on_few_cores_threads_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "_cores", lambda: 2)
+    compile_pool.start(90)
+    assert compile_pool.workers() == 2
+    assert compile_pool._pool is None and not compile_pool.compile_to(job(), tmp_path / "made")
+    compile_pool._capability = 0
+
+
 def test_it_ends_with_its_parent() -> None:
     text = (
         "import os, signal\nfrom dynajit.config import config\nfrom dynajit.runtime import compile_pool\n"
