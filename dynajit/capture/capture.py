@@ -48,6 +48,7 @@ from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.builtins.break_errors import are_errors
+from dynajit.values.symbolic import is_data_dependent
 from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -310,6 +311,9 @@ class FrameCapture:
             except GraphBreak as stop:
                 # the frames it came through would keep the program's objects alive
                 stop.__traceback__ = stop.__context__ = None
+                if stop.at is not None:
+                    stop.at.restore(tx)
+                    tx.broken_frames = stop.at.frames
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
         if not tx.can_stop_here():
@@ -451,6 +455,7 @@ class FrameCapture:
 
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         outputs = emission.outputs()
+        emission.make_calls(late=False)
         if tx.graph.op_count and (outputs or tx.graph.impure or tx.graph.checks or _mutates(tx)):
             module, inputs = tx.graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
@@ -465,6 +470,7 @@ class FrameCapture:
             globals_ = self.function.__globals__
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
             emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
+        emission.make_calls(late=True)
         with timer("bytecode"):
             code = emission.finish()
         with timer("guards"):
@@ -535,7 +541,9 @@ class FrameCapture:
             with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
                 compiled = backend(module, examples, **self.session.options)
         except Exception as error:
-            raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
+            if not (tx.graph.shapes.unknowns and is_data_dependent(error)):
+                raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
+            compiled = module.forward  # which decides by the numbers that were drawn
         if not callable(compiled):
             cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
             raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))

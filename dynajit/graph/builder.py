@@ -93,6 +93,8 @@ class GraphBuilder:
         #: an operation was called for its effect; one raises where values are not what the trace took them for
         self.effects = False
         self.checks = False
+        #: called with each operation before it is added
+        self.watch: Callable[[Any], None] | None = None
         self._nodes: list[fx.Node] = []
         self._last_placeholder: fx.Node | None = None
         self._names: set[str] = set()
@@ -150,6 +152,13 @@ class GraphBuilder:
     def add_number(self, source: Source, real: Any) -> Any:
         """A symbolic int or float for the one reached through `source`."""
         return self.shapes.number(real, source)
+
+    def add_made(self, source: Source, like: torch.Tensor, fake: torch.Tensor) -> GraphInput:
+        """A placeholder for a tensor that generated code makes before the graph's call; `like`: a real one like it."""
+        made = self._add_placeholder(source, like, fake)
+        made.sizes = [size if isinstance(size, int) else None for size in fake.shape]
+        made.strides = [stride if isinstance(stride, int) else None for stride in fake.stride()]
+        return made
 
     def _add_placeholder(self, source: Source, real: Any, fake: Any, symbol: str | None = None) -> GraphInput:
         if self._last_placeholder is not None:
@@ -267,6 +276,8 @@ class GraphBuilder:
         self, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], meta: dict[str, Any]
     ) -> fx.Node:
         """Append a node; its fake value is set by the caller in `meta["example_value"]`."""
+        if self.watch is not None:
+            self.watch(target)
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(meta)
         self._nodes.append(node)

@@ -71,6 +71,8 @@ class Shapes:
         # numbers other than a symbol's first, and what they have to equal
         self._bound: list[tuple[Source, Any, FrameLoc | None]] = []
         self._places: list[FrameLoc | None] = []
+        #: symbols that only the running program knows the number of
+        self.unknowns: set[str] = set()
 
     @cached_property
     def mode(self) -> FakeMode:
@@ -142,8 +144,9 @@ class Shapes:
 
     def symbolic(self, symbol: Symbol) -> Any:
         """A SymInt or SymFloat of the symbol."""
+        hint = None if str(symbol.sympy) in self.unknowns else symbol.hint
         create = self.env.create_symfloatnode if type(symbol.hint) is float else self.env.create_symintnode
-        return create(symbol.sympy, hint=symbol.hint)
+        return create(symbol.sympy, hint=hint)
 
     def _limit(self, size: Any, mark: Mark) -> None:
         from torch.utils._sympy.value_ranges import ValueRanges
@@ -220,6 +223,16 @@ class Shapes:
         self._numbers[source] = str(made.node._expr)
         return made
 
+    def unknown(self, kind: type, source: Source) -> Any:
+        """A symbolic int or float that only the running program knows: every decision that depends on it is refused."""
+        env = self.env
+        made = env.create_unbacked_symfloat() if kind is float else env.create_unbacked_symint()
+        expr = made.node.expr
+        env.pending_fresh_unbacked_symbols.remove(expr)  # torch waits for an operation to give it
+        self.symbols[str(expr)] = Symbol(source, kind(), None, expr, self.locate())
+        self.unknowns.add(str(expr))
+        return made
+
     # -- at the end
 
     def note(self) -> None:
@@ -237,6 +250,12 @@ class Shapes:
                 if not promise.expr.is_number:
                     tree = symbols.tree_of(promise.expr)
                     yield str(promise.expr), tree, f"{symbols.readable(tree)} does not hold"
+
+    def takes_for_granted(self) -> bool:
+        """Whether torch relied on anything about a number that only the running program knows."""
+        return bool(self.unknowns) and any(
+            not self.unknowns.isdisjoint(symbols.names_in(tree)) for _, tree, _ in self.promises()
+        )
 
     def source_of(self, name: str) -> Source:
         """Where a symbol's number comes from."""

@@ -543,3 +543,16 @@ class CallSource(Source):
             return self.function(base)
         except Exception as error:
             raise Unreachable(self._name) from error
+
+
+class RunTimeSource(Source):
+    """What a call gives that generated code makes for real, such as one that draws a number. Nothing can be guarded of
+    it: guards are checked before."""
+
+    __slots__ = ()
+
+    def __new__(cls, number: int, text: str) -> RunTimeSource:
+        return cls._make((number, text), None, f"{text}#{number}")
+
+    def __init__(self, number: int, text: str) -> None:
+        pass

@@ -20,7 +20,7 @@ from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, Source
+from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, RunTimeSource, Source
 from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.dispatch import SIMPLE
@@ -73,6 +73,9 @@ class Interpreter(Calls):
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
         self.static_numbers = False
+        #: calls that generated code makes around the graph's
+        self.calls: list[Any] = []
+        self.runs_elsewhere = ""
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None
         self.class_writes: dict[tuple[type, str], Value | None] = {}
@@ -286,6 +289,8 @@ class Interpreter(Calls):
             return
         if self.made_classes and source is not None and self._is_made(source):
             return
+        if source is not None and isinstance(source.root(), RunTimeSource):
+            return  # made anew at each call, in the same way
         location = self._location()
         if location is not None and len(self.guards) > MOST_GUARDS:
             raise GraphBreak(breaks.TOO_LONG, f"{len(self.guards)} guards")

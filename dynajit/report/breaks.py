@@ -41,6 +41,11 @@ DATA_DEPENDENT = _kind(
     "an operation needs a tensor's values while tracing",
     "keep the value in a tensor, or set dynajit.config.capture_scalar_outputs",
 )
+RUN_TIME_NUMBER = _kind(
+    "run-time-number",
+    "how the program goes on depends on a number that is drawn at random, or on the clock",
+    "draw the number, or read the clock, outside of the compiled function",
+)
 DYNAMIC_OUTPUT = _kind(
     "dynamic-output-shape",
     "the shape of a result depends on a tensor's values",

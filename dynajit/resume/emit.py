@@ -18,7 +18,7 @@ from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.bytecode.landing import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
-from dynajit.guards.source import LocalSource, Source
+from dynajit.guards.source import LocalSource, RunTimeSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.report import breaks
@@ -39,6 +39,7 @@ from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
 from dynajit.values.base import NULL, GraphBreak, Value
 from dynajit.values.exceptions import raised_at
 from dynajit.values.local_classes import made_at
+from dynajit.values.run_time import State
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
@@ -101,6 +102,8 @@ class Emission:
         self.gone: set[str] = set()
         self.plan: Plan | None = None
         self.handed: list[Source] = []
+        # states that the calls around the graph's change, and the variables that they are kept in
+        self.saved: list[tuple[State, str]] = []
         self._failing: tuple[Callable[..., Any], Label] | None = None
         self.exit_state = tx.entry_state.changes()
 
@@ -207,6 +210,32 @@ class Emission:
 
     # -- the code
 
+    def make_calls(self, late: bool) -> None:
+        """The calls that are made for real around that of the graph."""
+        calls = [call for call in self.tx.calls if call.late == late]
+        for call in calls:
+            if call.state is not None and not any(call.state.same(known) for known, _ in self.saved):
+                self._save(call.state)
+        for call in calls:
+            parts = [*call.args, *call.kwargs.values()]
+            self.out.call_const(call.function, partial(self._push_all, parts), len(parts), tuple(call.kwargs))
+            name = self.out.variable("drawn")
+            self.emit.store_fast(name)
+            self.out.bind_source(call.source, name)
+
+    def _push_all(self, values: Sequence[Value]) -> None:
+        for value in values:
+            self.out.push(value)
+
+    def _save(self, state: State) -> None:
+        """Keep a state that the calls change, for the case that the graph raises."""
+        if state.owner is not None and isinstance(state.owner.source, RunTimeSource):
+            return  # nobody else has it
+        self._call(state.save, [] if state.owner is None else [partial(self.out.push, state.owner)])
+        name = self.out.variable("state")
+        self.emit.store_fast(name)
+        self.saved.append((state, name))
+
     def call_graph(
         self,
         graph: Callable[..., Any],
@@ -217,7 +246,8 @@ class Emission:
         """Call the compiled graph and keep its outputs in variables; if it raises, `failing` takes over."""
 
         read = [entry.source for entry in inputs if not isinstance(entry.source, LocalSource)]
-        if len(read) >= FEWEST_HANDED:
+        made_here = any(isinstance(source, RunTimeSource) for source in read)
+        if len(read) >= FEWEST_HANDED and not made_here:
             self.handed = [entry.source for entry in inputs]
         for entry in inputs if not self.handed else ():
             self.out.ensure_source(entry.source)
@@ -281,6 +311,10 @@ class Emission:
         self.emit.mark(label)
         error = self.out.variable("error")
         self.emit.store_fast(error)
+        for state, kept in self.saved:
+            owner = [] if state.owner is None else [partial(self.out.push, state.owner)]
+            self._call(state.restore, [*owner, partial(self.emit.load_fast, kept)])
+            self.emit.pop_top()
 
         def push() -> None:
             self.emit.load_fast(error)

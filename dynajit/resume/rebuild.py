@@ -167,6 +167,11 @@ class Rebuilder:
         self.stored.append(name)
         self.emit.store_fast(name)
 
+    def bind_source(self, source: Source, name: str) -> None:
+        """What the source leads to is in variable `name`."""
+        self._sources[source] = name
+        self.stored.append(name)
+
     def read(self, value: Value) -> None:
         """Read a value's object now, if it comes from outside and will be pushed."""
         known = id(value) in self._variables or (isinstance(value, ConstVal) and not isinstance(value, UnreadConst))

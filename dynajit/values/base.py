@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 class GraphBreak(Exception):
-    """Tracing can't go on at the current instruction."""
+    """Tracing can't go on at the current instruction; or, with `at`, from an earlier one on."""
 
-    def __init__(self, kind: BreakKind, detail: str = "", cause: BaseException | None = None) -> None:
+    def __init__(self, kind: BreakKind, detail: str = "", cause: BaseException | None = None, at: Any = None) -> None:
         super().__init__(f"{kind.text}: {detail}" if detail else kind.text)
         self.kind = kind
         self.detail = detail
         self.cause = cause
+        self.at = at
 
 
 class Raised(Exception):
@@ -73,8 +74,13 @@ class Tracer(Protocol):
     class_writes: dict[tuple[type, str], Value | None]
     made_classes: dict[int, tuple[object, Any]]
     needed: list[Value]
+    # calls that generated code makes around the graph's, in order
+    calls: list[Any]
+    # what is being traced that does not run once, now: a branch, a hook; empty: nothing of the kind
+    runs_elsewhere: str
 
     def opening(self) -> None: ...
+    def snapshot(self) -> Any: ...
 
     # making models
     def wrap(self, obj: object, source: Source | None) -> Value: ...

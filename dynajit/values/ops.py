@@ -27,7 +27,7 @@ from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
-from dynajit.symbols import is_symbolic
+from dynajit.symbols import is_symbolic, names_in, tree_of
 from dynajit.values import graph_arrays, overrides
 from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
@@ -37,7 +37,7 @@ from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
 from dynajit.values.operators import INPLACE
 from dynajit.values.sequence import ListVal, TupleVal
-from dynajit.values.symbolic import SymVal, is_data_dependent
+from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
 
 # What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
@@ -156,6 +156,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
     result = run_fake(tx.graph, op, target, *fakes)
+    if tx.graph.shapes.unknowns:
+        _check_sizes(tx.graph, name, result)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
         if out.source is not None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
@@ -201,6 +203,24 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if isinstance(result, list) and name.startswith("_foreach_") and name.endswith("_"):
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
+
+
+def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
+    """Break where sizes depend on a number that only the running program knows, unless the user wants such sizes."""
+    if graph.shapes.takes_for_granted():
+        raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{name} of numbers in a range of its own")
+    if config.capture_dynamic_output_shape_ops:
+        return
+    for made in result if isinstance(result, (tuple, list)) else (result,):
+        if not isinstance(made, torch.Tensor):
+            continue
+        for number in (*made.shape, *made.stride(), made.storage_offset()):
+            if isinstance(number, torch.SymInt) and not all(
+                known in graph.shapes.symbols and known not in graph.shapes.unknowns
+                for known in names_in(tree_of(number.node.expr))
+            ):
+                graph.shapes.env.pending_fresh_unbacked_symbols.clear()
+                raise GraphBreak(breaks.RUN_TIME_NUMBER, f"the size or place of what {name} gives")
 
 
 def _versions(fakes: Any) -> list[int | None]:
@@ -348,7 +368,7 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
         ArithmeticError,
     ) as error:
         if is_data_dependent(error):
-            raise GraphBreak(breaks.DATA_DEPENDENT, f"{_name_of(target)}: {_first_line(error)}", error) from None
+            raise undecided(graph, f"{_name_of(target)}: {_first_line(error)}", error) from None
         raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
     finally:
         graph.shapes.note()

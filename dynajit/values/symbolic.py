@@ -88,6 +88,11 @@ class SymVal(Value):
         """Whether only the graph can tell the number: it depends on data."""
         return not all(name in self.graph.shapes.symbols for name in symbols.names_in(self._tree()))
 
+    @property
+    def unknown(self) -> bool:
+        """Whether a call that is made at run time tells the number."""
+        return not self.graph.shapes.unknowns.isdisjoint(symbols.names_in(self._tree()))
+
     def _tree(self) -> symbols.Tree:
         return symbols.tree_of(self.number.node.expr)
 
@@ -118,9 +123,16 @@ def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:
     except RuntimeError as error:
         if not is_data_dependent(error):
             return None  # torch has no symbol for the result, such as of 2 ** -1
-        raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of the symbolic number {number}", error) from None
+        raise undecided(graph, f"{kind.__name__}() of the symbolic number {number}", error) from None
     finally:
         graph.shapes.note()
+
+
+def undecided(graph: GraphBuilder, detail: str, error: BaseException) -> GraphBreak:
+    """The break where torch would have to decide what only data tells, or a call made at run time."""
+    asked = {str(symbol) for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())}
+    drawn = bool(asked) and asked <= graph.shapes.unknowns
+    return GraphBreak(breaks.RUN_TIME_NUMBER if drawn else breaks.DATA_DEPENDENT, detail, error)
 
 
 def is_data_dependent(error: BaseException) -> bool:
@@ -134,7 +146,7 @@ def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Valu
     if not symbols.is_symbolic(found):
         return ConstVal(found)
     made = SymVal(tx.graph, number, source)
-    if isinstance(number, torch.SymBool) and not made.from_graph:
+    if isinstance(number, torch.SymBool) and not (made.from_graph or made.unknown):
         # torch's arithmetic on symbolic bools is not Python's (True == 1, True + 1), and a bool is there to be decided
         return ConstVal(made.const())
     return made
@@ -235,14 +247,16 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     except RuntimeError as error:
         if not is_data_dependent(error):
             return None  # torch has no symbol for the result, such as of 2 ** -1
-        raise GraphBreak(breaks.DATA_DEPENDENT, f"{fn.__name__} of symbolic numbers", error) from None
+        raise undecided(tx.graph, f"{fn.__name__} of symbolic numbers", error) from None
     except (TypeError, ValueError, ArithmeticError, NotImplementedError, AttributeError, symbols.Untranslatable):
         return None  # the numbers themselves say what is wrong, if anything is
     finally:
         tx.graph.shapes.note()
+    if tx.graph.shapes.takes_for_granted():
+        raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
     if result is NotImplemented:
         return None
     return tx.from_real(result)
 
 
-__all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate"]
+__all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate", "undecided"]

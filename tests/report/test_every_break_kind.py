@@ -6,6 +6,7 @@ In: the table of kinds. Out: a failure for a kind that no program reaches, and f
 import abc
 import asyncio
 import importlib
+import random
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,10 @@ def importing(x: Tensor) -> Any:
     return y * break_kind_module.FACTOR
 
 
+def run_time_number(x: Tensor) -> Any:
+    return x * 2 if random.random() < 2 else x
+
+
 def too_long(x: Tensor) -> Any:
     total = 0
     for i in range(60_000):
@@ -176,6 +181,7 @@ def too_long(x: Tensor) -> Any:
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "tensor-branch": tensor_branch,
     "data-dependent": data_dependent,
+    "run-time-number": run_time_number,
     "dynamic-output-shape": dynamic_output,
     "operation-raises": operation_raises,
     "exception": exception,

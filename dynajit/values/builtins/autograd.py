@@ -23,6 +23,7 @@ from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
+from dynajit.values.run_time import running_elsewhere
 from dynajit.values.sequence import TupleVal
 from dynajit.values.tensor import TensorVal
 from dynajit.values.watched import Watched
@@ -158,9 +159,10 @@ def checkpoint(
         raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
     if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
         raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
-    if not use_reentrant.truth(tx) or not torch.is_grad_enabled():
-        return tx.call(function, args, kwargs)
-    # the older kind gives its result no gradient unless an argument has one
-    if any(isinstance(value, TensorVal) and value.fake.requires_grad for value in args):
-        return tx.call(function, args, kwargs)
+    with running_elsewhere(tx, "a checkpointed function, which backward runs again"):
+        if not use_reentrant.truth(tx) or not torch.is_grad_enabled():
+            return tx.call(function, args, kwargs)
+        # the older kind gives its result no gradient unless an argument has one
+        if any(isinstance(value, TensorVal) and value.fake.requires_grad for value in args):
+            return tx.call(function, args, kwargs)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) without an argument that requires grad")

@@ -24,6 +24,7 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.ops import model_tensor
 from dynajit.values.polyfills import higher_order as polyfills
+from dynajit.values.run_time import running_elsewhere
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
 from dynajit.values.watched import Watched
@@ -75,7 +76,7 @@ def trace_body(tx: Tracer, function: Value, args: Sequence[Value], what: str) ->
     versions = [(entry, entry.mutated) for entry in tx.graph.inputs]
     before = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
     watched = Watched([function, *args])
-    with tx.indirect():
+    with tx.indirect(), running_elsewhere(tx, what):
         result = tx.call(function, args, {})
     changed = [value for key, value in tx.journal.dirty.items() if key not in dirty]
     changed += [value for value in (watched.changed(),) if value is not None]
