@@ -27,7 +27,7 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "loop": lambda x: torch.stack([x + random.random() for _ in range(4)]),
     "own": lambda x: x * random.Random(3).random(),
     "seeded": lambda x: (random.seed(3), x * random.random())[1],
-    "functions": lambda x: (x.clamp(max=(a := random.random())), x.add(x, alpha=a), torch.full((2,), a), x**a),
+    "functions": lambda x: (x.clamp(max=(a := random.random())), x.add(x, alpha=a), torch.full((2,), a), x - a),
 }
 
 
