@@ -24,7 +24,7 @@ from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
 from dynajit.values import arrays, graph_arrays, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
+from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, random_tensors, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
@@ -92,7 +92,7 @@ class Calls(Tracer):
                 self.direct_call = direct
                 return call_handler(self, handler, args, kwargs)
             if torch_functions.is_operation(real):
-                return torch_op(self, "call_function", real, args, kwargs)
+                return self.torch_op("call_function", real, args, kwargs)
             if is_pure(real):
                 return self.fold(real, args, kwargs)
             if graph_arrays.computes(real, args, kwargs):
@@ -176,7 +176,7 @@ class Calls(Tracer):
             self.direct_call = direct
             return call_handler(self, handler, args, kwargs)
         if torch_functions.is_operation(fn):
-            return torch_op(self, "call_function", fn, args, kwargs)
+            return self.torch_op("call_function", fn, args, kwargs)
         if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], (TensorVal, SubTensorVal)):
             return args[0].call_method(self, fn.__name__, args[1:], kwargs)
         attribute = tensor_attribute(fn)
@@ -289,7 +289,8 @@ class Calls(Tracer):
             raise raised_again(self, error) from None
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        return torch_op(self, op, target, args, kwargs)
+        drawn = random_tensors.draw(self, op, target, args, kwargs) if "generator" in kwargs else None
+        return torch_op(self, op, target, args, kwargs) if drawn is None else drawn
 
     def unary(self, op: str, value: Value) -> Value:
         return operators.unary(self, op, value)

@@ -128,8 +128,8 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
         return ConstVal(value.const())
     if isinstance(value, TensorVal):
         entry = next((entry for entry in tx.graph.inputs if entry.node is value.node), None)
-        if entry is None or entry.mutated or entry.requires_grad:
-            refuse(f"{name} of a tensor that the graph computes, or that requires gradients")
+        if entry is None or entry.requires_grad or any(each.mutated for each in tx.graph.inputs):
+            refuse(f"{name} of a tensor that the graph computes or may write, or that requires gradients")
         return value
     if isinstance(value, ObjVal) and value.source is not None and not _changed(tx, value):
         return value
@@ -157,7 +157,7 @@ def tensor(tx: Tracer, source: RunTimeSource, fake: torch.Tensor) -> TensorVal:
 
 
 def _hint(number: Any) -> int:
-    return int(number.node.require_hint()) if isinstance(number, torch.SymInt) else int(number)
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
 
 
 def follow(tx: Tracer, detail: str, follows: Callable[[Any], bool]) -> None:
