@@ -59,6 +59,7 @@ struct ReplayOutput {
     int dynamic = -1;
     int64_t offset = 0; /* in elements; for inputs, from their first element */
     bool same = false;  /* the input itself */
+    bool detached = false; /* a part of an input, and no view of it to autograd */
     BufferSpec spec;
     at::Tensor kept;
     size_t holders = 0; /* of its memory, when nobody but the graph holds it */
@@ -281,6 +282,12 @@ void place_inputs(Recorder &recorder, const std::vector<at::Tensor> &statics)
     }
 }
 
+/* What autograd takes the tensor for a view of, or the tensor itself. */
+const void *first_of(const at::Tensor &tensor)
+{
+    return tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl();
+}
+
 /* Where the output lies: in an input, in memory that kernels wrote, or in what an operator gave. */
 void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
 {
@@ -314,6 +321,7 @@ void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
             made.kind = ReplayOutput::kInput;
             made.dynamic = static_cast<int>(at);
             made.same = output.slot < run.plan.inputs;
+            made.detached = first_of(tensor) != first_of(run.slots[at].tensor);
             made.offset = tensor.storage_offset() - run.slots[at].tensor.storage_offset();
         }
         else if (dynamic >= run.plan.inputs) {
@@ -483,8 +491,8 @@ PyObject *wrap_output(const Replay &replay, const ReplayOutput &output, const st
         if (output.same) {
             return THPVariable_Wrap(base);
         }
-        return THPVariable_Wrap(
-            at::as_strided(base, output.spec.sizes, output.spec.strides, base.storage_offset() + output.offset));
+        return THPVariable_Wrap(at::as_strided(output.detached ? base.detach() : base, output.spec.sizes,
+                                               output.spec.strides, base.storage_offset() + output.offset));
     }
     if (output.kind == ReplayOutput::kKept) {
         return THPVariable_Wrap(shared(replay, output.kept, output.spec, output.kept.storage_offset()));

@@ -194,7 +194,7 @@ void add_step(NativePlan &plan, PyObject *given)
         break;
     case kView:
         plan.steps.emplace_back(ViewStep{slot_at(1), slot_at(2), as_long(item(given, 3)), flag_at(4),
-                                         static_cast<int>(as_long(item(given, 5)))});
+                                         static_cast<int>(as_long(item(given, 5))), flag_at(6)});
         need(std::get<ViewStep>(plan.steps.back()).size < static_cast<int>(plan.sizes.size()));
         break;
     case kFree:

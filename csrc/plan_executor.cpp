@@ -299,6 +299,10 @@ struct Executor {
     void operator()(const ViewStep &step)
     {
         const at::Tensor &base = at(step.base).tensor;
+        if (step.detached) {
+            set_tensor(at(step.slot), base.detach());
+            return;
+        }
         const BufferSpec &wanted = spec(step.slot);
         int64_t offset = base.storage_offset() + (step.size < 0 ? step.offset : size(step.size));
         set_tensor(at(step.slot), step.tracked ? at::as_strided(base, wanted.sizes, wanted.strides, offset)

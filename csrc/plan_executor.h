@@ -79,6 +79,7 @@ struct ViewStep {
     int64_t offset;
     bool tracked; /* the user sees that it is a view */
     int size;     /* the size that is the offset; -1: it is `offset` */
+    bool detached; /* all of the base, and no view of it to autograd */
 };
 struct FreeStep {
     std::vector<int> slots;

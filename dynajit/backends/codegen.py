@@ -24,7 +24,7 @@ from dynajit.aot.attention import recognise
 from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
-from dynajit.codegen.plan import BufferRef, ExternStep, Plan, ViewStep
+from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 from dynajit.runtime.plan_sizes import NotNative, TooLarge
@@ -227,7 +227,7 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
 
     To a plan `x.detach()` or `x.view_as(x)` is x; to the user it is another tensor with the same memory.
     """
-    if plan.device.type == "cpu" and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+    if gm.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         shown = len(plan.outputs) if plan.returns is None else plan.returns  # the rest is kept for the backward
         plan = _detach_first(plan, {place: found for place, found in _detached(gm).items() if place < shown})
     owners: dict[str, Any] = dict(zip(plan.inputs, gm.graph.find_nodes(op="placeholder"), strict=True))
@@ -287,8 +287,7 @@ def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -
         if node not in names:
             name = names[node] = f"{base}_detached{len(names)}"
             buffers[name] = dataclasses.replace(buffers[base], name=name)
-            step = ExternStep(torch.detach, (BufferRef(base),), {}, (name,), check=False, aliases=True)
-            steps.insert(0 if base in plan.inputs else len(steps), step)
+            steps.insert(0 if base in plan.inputs else len(steps), ViewStep(name, base, 0, detached=True))
         outputs[place] = BufferRef(names[node])
         if view is not None or is_view:
             name = f"{output.name}_detached{place}"

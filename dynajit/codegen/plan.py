@@ -115,11 +115,13 @@ class ExternStep:
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """`output` is `base` seen with `output`'s own sizes and strides, starting `offset` elements after base's first."""
+    """`output` is `base` seen with `output`'s own sizes and strides, starting `offset` elements after base's first; or,
+    where `detached`, all of `base` as `Tensor.detach` gives it: in the same memory, and no view of it to autograd."""
 
     output: str
     base: str
     offset: int
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,8 @@ def _step_text(plan: Plan, step: Step) -> str:
                 + "".join(f", {key}={_value_text(value)}" for key, value in kwargs.items())
                 + ")"
             )
+        case ViewStep(output, base, _, True):
+            return f"view {output}: {base} detached"
         case ViewStep(output, base, offset):
             return f"view {_shape_text(plan, output)} of {base} at {offset}"
         case SizeStep(symbol, what, source, at):

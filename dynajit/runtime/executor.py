@@ -99,7 +99,8 @@ class _Writer:
         self._tensor_uses = _tensors_used(plan)
         self._returns = len(plan.outputs) if plan.returns is None else plan.returns
         # Only these rely on strides known beforehand; to the user and to other operators goes what an operator gave.
-        self._laid_out = set(self._pointer_uses) | {step.base for step in plan.steps if isinstance(step, ViewStep)}
+        views = (step for step in plan.steps if isinstance(step, ViewStep))
+        self._laid_out = set(self._pointer_uses) | {step.base for step in views if not step.detached}
         self._laid_out |= {ref.name for ref in plan.outputs[self._returns :] if isinstance(ref, BufferRef)}
         self._outputs = {ref.name for ref in plan.outputs[: self._returns] if isinstance(ref, BufferRef)}
         self._unchecked: list[tuple[str, Callable[..., Any]]] = []
@@ -230,6 +231,9 @@ class _Writer:
     def _view(self, step: ViewStep) -> None:
         buffer = self.plan.buffers[step.output]
         base = self._name(step.base)
+        if step.detached:
+            self.lines.append(f"{self._name(step.output)} = {self._bind('detach', torch.detach)}({base})")
+            return
         offset = str(step.offset)
         if step.base not in self._fresh:
             offset = f"{base}.storage_offset()" + (f" + {step.offset}" if step.offset else "")

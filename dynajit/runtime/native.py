@@ -123,10 +123,10 @@ class _Writer:
                 if isinstance(programs, int):
                     return _KERNEL, loaded, slots, checked, programs, symbols, -1
                 return _KERNEL, loaded, slots, checked, 0, symbols, *self.sizes.symbols_of([programs])
-            case ViewStep(output, base, offset):
+            case ViewStep(output, base, offset, detached):
                 size = self.sizes.number(offset) if isinstance(offset, Size) else -1
                 known = 0 if isinstance(offset, Size) else offset
-                return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size
+                return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size, detached
             case FreeStep(buffers):
                 return _FREE, tuple(map(self.slot, buffers))
             case TouchStep(buffer):
@@ -280,7 +280,7 @@ def _laid_out(plan: Plan) -> set[str]:
     """The buffers whose strides something relies on: kernels, views, the backward graph. To the user and to other
     operators goes what an operator gave."""
     found = {arg for step in plan.steps if isinstance(step, KernelStep) for arg in step.args}
-    found |= {step.base for step in plan.steps if isinstance(step, ViewStep)}
+    found |= {step.base for step in plan.steps if isinstance(step, ViewStep) and not step.detached}
     if plan.returns is not None:
         found |= {ref.name for ref in plan.outputs[plan.returns :] if isinstance(ref, BufferRef)}
     return found

@@ -548,3 +548,33 @@ def test_two_devices() -> None:
 
     x = torch.randn(64, 64, device="cuda:0")
     torch.testing.assert_close(dynajit.compile(moved)(x), moved(x))
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_detached_views_of_results_need_no_gradient(mode: str | None) -> None:
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        result = (x + weight)[..., -1:]
+        return result, result.detach()[:1]
+
+    compiled = dynajit.compile(fn, mode=mode, fullgraph=True)
+    for _ in range(4):
+        x = torch.randn(64, 8, device="cuda")
+        whole, part = compiled(x)
+        assert whole.requires_grad and not part.requires_grad
+        assert part.data_ptr() == whole.data_ptr()
+        torch.testing.assert_close((whole, part), fn(x))
+        weight.grad = None
+        whole.sum().backward()
+        assert weight.grad is not None and weight.grad.sum().item() == 64
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_detached_inputs_are_no_views_to_autograd(mode: str | None) -> None:
+    compiled = dynajit.compile(lambda x: (x.detach()[1:], x * 2), mode=mode, fullgraph=True)
+    x = torch.randn(64, 8, device="cuda", requires_grad=True)
+    with torch.no_grad():
+        for _ in range(4):
+            part, _ = compiled(x)
+            assert part._base is not x and part.data_ptr() == x[1:].data_ptr()
