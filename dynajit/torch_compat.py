@@ -28,6 +28,9 @@ empty_strided_cpu: Callable[..., torch.Tensor] = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", _empty_strided_cpu
 )
 
+# Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
+FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4).to(torch.float8_e4m3fn).float().item() == 448
+
 
 def check() -> None:
     """Refuse a torch older than dynajit knows, at import."""

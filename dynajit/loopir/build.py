@@ -12,7 +12,7 @@ import torch
 from dynajit.loopir import nodes
 from dynajit.loopir.index import constant
 from dynajit.loopir.nodes import Const, Op, Scalar
-from dynajit.loopir.ops import LOW_PRECISION, OPS
+from dynajit.loopir.ops import FLOATS_OF_8_BITS, LOW_PRECISION, OPS
 from dynajit.loopir.size import RuntimeFloat, Size
 
 
@@ -41,7 +41,11 @@ def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
     if x.dtype is dtype:
         return x
     # A float constant may not fit an integer dtype: left to the machine, as in eager.
-    if isinstance(x, Const) and (dtype.is_floating_point or not x.dtype.is_floating_point):
+    if (
+        isinstance(x, Const)
+        and dtype not in FLOATS_OF_8_BITS
+        and (dtype.is_floating_point or not x.dtype.is_floating_point)
+    ):
         return number(_wrapped(x.value, dtype), dtype)
     if isinstance(x, Op) and x.name == "convert" and _exact(x.arguments[0].dtype, x.dtype):
         # Going through a wider type changes nothing.

@@ -28,7 +28,7 @@ from dynajit.loopir.nodes import (
     axis_of,
 )
 from dynajit.loopir.one_hot import only_element
-from dynajit.loopir.ops import SUPPORTED
+from dynajit.loopir.ops import STORED, SUPPORTED
 from dynajit.loopir.registry import NotLowered
 from dynajit.loopir.size import hint_of
 
@@ -86,9 +86,10 @@ class Builder:
         self.program.items.append(tensor)
         return whole(tensor)
 
-    def result(self, body: Callable[[tuple[Index, ...]], Scalar]) -> Value:
-        """A new tensor with the shape, strides and dtype of the op's fake result."""
-        dtype = check_dtype(self.out.dtype)
+    def result(self, body: Callable[[tuple[Index, ...]], Scalar], moved: bool = False) -> Value:
+        """A new tensor with the shape, strides and dtype of the op's fake result. `moved`: nothing is computed, so it
+        may have any dtype that can be stored."""
+        dtype = self.out.dtype if moved and self.out.dtype in STORED else check_dtype(self.out.dtype)
         return self.pointwise(self.out.shape, lambda axes: convert(body(axes), dtype), dense_stride(self.out))
 
     def elementwise(

@@ -46,7 +46,7 @@ from dynajit.loopir.nodes import (
     Value,
     const,
 )
-from dynajit.loopir.ops import SUPPORTED
+from dynajit.loopir.ops import STORED, SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
@@ -224,8 +224,9 @@ class _Lowering:
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
         out = (node.all_input_nodes[0] if node in self.updates else node).meta.get("val")
+        dtypes = STORED if node.target in _MOVES or _is_view(node.target) else SUPPORTED
         if not _computed_on(out, self.device) or not all(
-            _lowerable(arg, self.device) for arg in (*args, *kwargs.values())
+            _lowerable(arg, self.device, dtypes) for arg in (*args, *kwargs.values())
         ):
             return None
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
@@ -400,11 +401,7 @@ def _as_in_eager(value: Any, fake: Any) -> Any:
 def _is_lost_view(target: Any, value: Any) -> bool:
     """Whether torch gives a view here, whose memory is its base's, and the value found is none that memory has: with
     symbolic sizes it may take knowledge that nobody has here to tell the strides."""
-    return (
-        isinstance(value, Value)
-        and any(result.alias_info is not None for result in target._schema.returns)
-        and affine(value) is None
-    )
+    return isinstance(value, Value) and _is_view(target) and affine(value) is None
 
 
 def _only_reads(schema: Any) -> bool:
@@ -426,14 +423,18 @@ def _computed_on(out: Any, device: torch.device) -> bool:
     return not empty and out.device == device and out.layout is torch.strided
 
 
-def _lowerable(arg: Any, device: torch.device) -> bool:
+def _is_view(target: Any) -> bool:
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def _lowerable(arg: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -> bool:
     if isinstance(arg, Value):
         root = arg.root
         if 0 in arg.shape:
             return False
-        return not isinstance(root, Source) or (root.device == device and root.dtype in SUPPORTED)
+        return root.dtype in dtypes and (not isinstance(root, Source) or root.device == device)
     if isinstance(arg, (tuple, list)):
-        return all(_lowerable(item, device) for item in arg)
+        return all(_lowerable(item, device, dtypes) for item in arg)
     return not isinstance(arg, (NameRef, complex))
 
 
@@ -465,6 +466,10 @@ def _trailing_copies(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return found
 
 
+# Operators that compute nothing: they take floats of 8 bits.
+_MOVES = frozenset(
+    {aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default, aten.copy.default}
+)
 # Operators that write a part of a tensor -> the same in place.
 _IN_PLACE: dict[Any, Any] = {
     aten.index_copy.default: aten.index_copy_.default,

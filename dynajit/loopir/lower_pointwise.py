@@ -425,7 +425,7 @@ def _masked_fill(build: Builder, x: Value, mask: Value, value: Operand) -> Value
 
 @lowering(aten.clone.default, aten.lift_fresh_copy.default, aten.lift_fresh.default)
 def _clone(build: Builder, x: Value, memory_format: Any = None) -> Value:
-    return build.result(lambda axes: build.element(x, axes))
+    return build.result(lambda axes: build.element(x, axes), moved=True)
 
 
 @lowering(aten._to_copy.default, torch.ops.prims.convert_element_type.default)
@@ -434,12 +434,12 @@ def _to_copy(build: Builder, x: Value | Number, *args: Any, **kwargs: Any) -> Va
         raise NotLowered
     if not isinstance(x, Value):  # numbers stand for tensors where vmap puts them beside batched ones
         return build.result(lambda axes: build.argument(x, axes, build.out.dtype))
-    return build.result(lambda axes: build.element(x, axes))
+    return build.result(lambda axes: build.element(x, axes), moved=True)
 
 
 @lowering(aten.copy.default)
 def _copy(build: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    return build.result(lambda axes: convert(build.element(source, axes), x.dtype))
+    return build.result(lambda axes: convert(build.element(source, axes), x.dtype), moved=True)
 
 
 # ---- constants

@@ -15,7 +15,7 @@ The grammar of scalar expressions (checked by `verify.py`):
 be inside of the tensor, which `Op("inside")` sees to.
 
 An expression of dtype bfloat16 or float16 is a float that this dtype can hold: arithmetic is done in float32, and
-`Op("convert")` rounds.
+`Op("convert")` rounds. One of a float of 8 bits is these bits: there is no arithmetic on them, only `Op("convert")`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
 NUMBERS = FLOATS | INTS
 ANY = NUMBERS | BOOL
 SUPPORTED = ANY | LOW_PRECISION
+# Of these there is no arithmetic, in eager neither: they are copied and converted.
+FLOATS_OF_8_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+STORED = SUPPORTED | FLOATS_OF_8_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ OPS: dict[str, ScalarOp] = {
     # An element of a tensor where values say (`nodes.Fetch`), and of its memory (`schedule.loops.LoadAt`).
     "fetch": ScalarOp(-1, INTS, "any", 4, lambda *arguments: None, ""),
     # Any dtype to any: the result's C type is known to the printer.
-    "convert": ScalarOp(1, SUPPORTED, "any", 1, torch.Tensor.to, ""),
+    "convert": ScalarOp(1, STORED, "any", 1, torch.Tensor.to, ""),
     # The float64 that has the bits of an int64: a Python float that is known when the graph runs (`size.py`).
     "from_bits": ScalarOp(
         1,

@@ -28,7 +28,7 @@ from dynajit.loopir.nodes import (
     axis_of,
     expressions_of,
 )
-from dynajit.loopir.ops import OPS, REDUCTIONS, SUPPORTED
+from dynajit.loopir.ops import OPS, REDUCTIONS, STORED
 
 
 def verify(program: Program) -> None:
@@ -62,7 +62,7 @@ def _check_tensor(tensor: Tensor, known: set[Tensor]) -> None:
     _require(isinstance(tensor, (Pointwise, Reduction, Scatter)), tensor, "is of no kind that is computed")
     assert isinstance(tensor, (Pointwise, Reduction, Scatter))
     _require(len(tensor.shape) == len(tensor.stride), tensor, "as many strides as sizes")
-    _require(tensor.dtype in SUPPORTED, tensor, f"dtype {tensor.dtype}")
+    _require(tensor.dtype in STORED, tensor, f"dtype {tensor.dtype}")
     _require(tensor.body.dtype is tensor.dtype, tensor, f"body is {tensor.body.dtype}, tensor {tensor.dtype}")
     axes = {axis for index in tensor.axes if (axis := axis_of(index)) is not None}
     if isinstance(tensor, Reduction):

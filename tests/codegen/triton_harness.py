@@ -29,6 +29,7 @@ from dynajit.runtime import triton_compiler
 from dynajit.runtime.plan_sizes import small
 
 GPU = torch.device("cuda", 0)
+BYTES = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -167,8 +168,8 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose pointer kernels can take: truth values are bytes."""
-    return tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
+    """A tensor whose pointer kernels can take: truth values and floats of 8 bits are bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor
 
 
 def compile_all(plan: Plan) -> None:

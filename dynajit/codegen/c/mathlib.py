@@ -56,6 +56,45 @@ INLINE float round_bf16(float f) {
 }
 """
 
+# Rounding is to nearest, ties to even: below the least normal number the addition of a power of two does it. What is
+# too large is infinity in e5m2; in e4m3 NaN, or saturated, as torch's release has it.
+_E4M3 = """\
+INLINE uint8_t to_e4m3(float f) {
+  uint32_t bits = f32_to_bits(f), size = bits & 0x7fffffffu;
+  uint32_t small = f32_to_bits(__builtin_fabsf(f) + 16384.0f) & 0xffu;
+  uint32_t normal = ((size + 0x7ffffu + ((size >> 20) & 1u)) >> 20) - 960u;
+  uint32_t found = size < 0x3c800000u ? small : size < 0x43f00000u ? normal : 0x7fu;
+  return (uint8_t)(found | (bits >> 24 & 0x80u));
+}
+INLINE uint8_t to_e4m3_saturated(float f) {
+  uint8_t found = to_e4m3(f);
+  return (uint8_t)(found - ((found & 0x7fu) == 0x7fu && f == f));
+}
+INLINE float from_e4m3(uint8_t u) {
+  uint32_t size = u & 0x7fu, sign = (uint32_t)(u & 0x80u) << 24;
+  float small = (float)size * 0.001953125f;
+  uint32_t normal = size == 0x7fu ? 0x7ff00000u : (size << 20) + 0x3c000000u;
+  return bits_to_f32(sign | (size < 8 ? f32_to_bits(small) : normal));
+}
+"""
+
+_E5M2 = """\
+INLINE uint8_t to_e5m2(float f) {
+  uint32_t bits = f32_to_bits(f), size = bits & 0x7fffffffu;
+  uint32_t small = f32_to_bits(__builtin_fabsf(f) + 128.0f) & 0xffu;
+  uint32_t normal = ((size + 0xfffffu + ((size >> 21) & 1u)) >> 21) - 448u;
+  uint32_t large = size > 0x7f800000u ? 0x7fu : 0x7cu;
+  uint32_t found = size < 0x38800000u ? small : size < 0x47800000u ? normal : large;
+  return (uint8_t)(found | (bits >> 24 & 0x80u));
+}
+INLINE float from_e5m2(uint8_t u) {
+  uint32_t size = u & 0x7fu, sign = (uint32_t)(u & 0x80u) << 24;
+  float small = (float)size * 0x1p-16f;
+  uint32_t normal = size >= 0x7cu ? 0x7f800000u | size << 21 : (size << 21) + 0x38000000u;
+  return bits_to_f32(sign | (size < 4 ? f32_to_bits(small) : normal));
+}
+"""
+
 _F16 = """\
 INLINE float round_f16(float f) { return (float)(_Float16)f; }
 """
@@ -320,6 +359,8 @@ INLINE {ctype} running_{name}({ctype} *p, int64_t n, {ctype} t) {{
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
+    "e4m3": (_E4M3, ()),
+    "e5m2": (_E5M2, ()),
     "to_int": (_TO_INT, ()),
     "fma_f32": ("#define fma_f32(a, b, c) FMA32(a, b, c)\n", ()),
     "fma_f64": ("#define fma_f64(a, b, c) FMA64(a, b, c)\n", ()),

@@ -25,6 +25,8 @@ MEMORY_TYPES = {
     torch.int16: "int16_t",
     torch.int32: "int32_t",
     torch.int64: "int64_t",
+    torch.float8_e4m3fn: "uint8_t",
+    torch.float8_e5m2: "uint8_t",
 }
 # What a value of that dtype is in an expression.
 VALUE_TYPES = MEMORY_TYPES | {torch.bfloat16: "float", torch.float16: "float", torch.bool: "int"}
