@@ -90,6 +90,18 @@ def test_kernels_compile(kind: torch.dtype) -> None:
     compile_all(plan_of(lambda x: x.bfloat16() * 2, torch.randn(64, 64).to(kind)))
 
 
+def test_quantising_rows_is_one_kernel() -> None:
+    def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = x.abs().amax(-1, keepdim=True).float() / 448
+        return (x.float() / scale).to(KINDS[0]), scale
+
+    x = torch.randn(64, 512).bfloat16()
+    plan = plan_of(quantised, x)
+    assert fused(plan) and len(plan.kernels) == 1
+    for result, expected in zip(run(plan, x), quantised(x), strict=True):
+        assert torch.equal(result.float(), expected.float())
+
+
 def test_arithmetic_is_refused_as_in_eager() -> None:
     x = torch.randn(4).to(KINDS[0])
     with pytest.raises((RuntimeError, NotImplementedError)) as eager:
