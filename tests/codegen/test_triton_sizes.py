@@ -133,6 +133,16 @@ def test_more_than_32_bits_are_refused() -> None:
     assert str(sizes.LIMIT) in limit
 
 
+def test_what_is_divided_counts() -> None:
+    """Every second element of a turned matrix: its number among all of them is divided by the length of a row."""
+    function = lambda x: x.t().reshape(-1)[::2] + 1  # noqa: E731
+    plan = plan_of_any_size(function, randn(9, 8))
+    (limit,) = [step.source for step in plan.steps if isinstance(step, SizeStep) and step.symbol == "small0"]
+    assert "(2*z0 + -2)" in limit
+    x = randn(5, 3)
+    torch.testing.assert_close(run(plan, x)[0], function(x))
+
+
 def test_known_sizes_are_no_arguments() -> None:
     plan = plan_of(lambda x: x * 2, randn(9, 8))
     assert not any(kernel.sizes for kernel in plan.kernels)

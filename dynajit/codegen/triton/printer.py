@@ -129,6 +129,9 @@ class Printer:
         addresses = [node.address for node in self.nodes() if isinstance(node, Load)]
         addresses += [node.index for node in self.nodes() if isinstance(node, Position)]
         addresses += [store.address for store in self.kernel.all_stores()]
+        addresses += [update.even for section in self.kernel.sections for update in section.updates]
+        for address in addresses:  # what is divided counts as well
+            addresses += [atom.index for atom, _ in address.terms if not isinstance(atom, Axis)]
         points = count((*self.kernel.outer, *self.kernel.inner))
         numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
         if is_symbolic(numbers) or is_symbolic(self.sizes.values()):

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from dynajit.loopir.size import Size, divides
 
-# Room for what masks leave out of the last block.
-LIMIT = (1 << 31) - (1 << 16)
+# Room for what masks leave out of the last blocks.
+LIMIT = (1 << 31) - (1 << 24)
 _MARK = "size_"
 
 
