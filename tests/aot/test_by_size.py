@@ -11,6 +11,7 @@ import torch
 import dynajit
 from dynajit.aot import by_size
 from dynajit.backends import codegen as backend
+from dynajit.runtime.plan_sizes import NotNative, small
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +93,26 @@ def test_sizes_that_values_decide() -> None:
         for rows in (3, 6):
             x = torch.randn(rows, 4)
             torch.testing.assert_close(compiled(x), (x * 2)[x > 0] + 1)
+
+
+def test_where_sizes_can_not_be_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for each size take over: for all calls, or for those whose numbers have more than 32 bits."""
+
+    def known(*inputs: Any) -> str:
+        return "known"
+
+    def compiled(*inputs: int) -> str:
+        small(1000, inputs)
+        return "any"
+
+    gm = torch.fx.GraphModule({}, torch.fx.Graph())
+    settings = backend._settings(None, {})
+    monkeypatch.setattr(backend, "_compiled", lambda *_: compiled)
+    call = backend._for_all_sizes(settings, gm, [], "inference", known)
+    assert [call(n) for n in (1, 999, 1000, 2)] == ["any", "any", "known", "any"]
+
+    def refused(*_: Any) -> Any:
+        raise NotNative
+
+    monkeypatch.setattr(backend, "_compiled", refused)
+    assert backend._for_all_sizes(settings, gm, [], "inference", known) is known
