@@ -49,6 +49,19 @@ def has_levels(gm: torch.fx.GraphModule) -> bool:
     return any(name.endswith("_increment_nesting") and "autocast" not in name for name in names)
 
 
+def _inside_levels(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """The calls inside of torch.func's transforms."""
+    depth = 0
+    found: set[torch.fx.Node] = set()
+    for node in _calls(gm):
+        name = getattr(node.target, "__name__", "")
+        if "autocast" not in name:
+            depth += name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+        if depth > 0:
+            found.add(node)
+    return found
+
+
 def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
     """Whether the dtype of autocast changes inside of autocast. Weights that were cast before keep their dtype then,
     until the outermost context ends: torch's cache of them does not look at the dtype."""
@@ -198,6 +211,20 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
 
 
+def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
+    """Whether a result is a view, made after gradients were turned off, of an input that has gradients."""
+    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    memories = {memory_of(value) for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad}
+    returned = {node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes}
+    off = False
+    for node in _calls(gm):
+        if node.target is torch._C._set_grad_enabled:
+            off = node.args[0] is False
+        elif off and node in returned and memory_of(node.meta.get("example_value")) in memories - {None}:
+            return True
+    return False
+
+
 def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
     """Memory, as `memory_of` names it, that operations write in place."""
     return {memory_of(part.meta.get("example_value")) for node in _calls(gm) if _writes(node) for part in _first(node)}
@@ -282,6 +309,9 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes its result, by out=, to a view of an input or over an operand"
     if _hooks_results(gm):
         return "a result has a hook on its gradient, whose outcome the program may see"
+    if torch.is_grad_enabled() and _returns_views_without_gradients(gm):
+        return "it returns views that were made without gradients, which know the mode that they were made in"
+    inside = _inside_levels(gm)
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"
@@ -291,7 +321,7 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
             return "it enters inference mode on its way"
         if node.target is torch._C._set_grad_enabled and node.args[0] is not False and _returns_views(gm):
             return "it turns gradients on and returns views of its inputs, which know the mode that they were made in"
-        if (node.op, node.target) in _MAKE_LEAVES and not has_levels(gm):
+        if (node.op, node.target) in _MAKE_LEAVES and node not in inside:
             return "it makes leaves of the autograd graph"
     return None
 

@@ -462,3 +462,24 @@ def test_batch_norm_in_training_has_the_bits_of_eager(shape: tuple[int, ...]) ->
         assert torch.equal(dynajit.compile(models[0])(x), models[1](x))
         assert torch.equal(models[0].running_mean, models[1].running_mean)
     torch.testing.assert_close(models[0].running_var, models[1].running_var)
+
+
+def test_a_leaf_that_is_made_behind_a_transform() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor | None:
+        w = torch.func.grad(lambda q: (q * q).sum())(x).detach().requires_grad_()
+        (w * w).sum().backward()
+        return w.grad
+
+    x = torch.arange(3.0)
+    torch.testing.assert_close(dynajit.compile(program)(x), program(x))
+
+
+def test_a_view_that_was_made_without_gradients() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        with torch.no_grad():
+            return y, x[0]
+
+    x = torch.ones(2, 3, requires_grad=True)
+    wanted, found = ([(r.requires_grad, r.is_leaf) for r in f(x)] for f in (program, dynajit.compile(program)))
+    assert found == wanted

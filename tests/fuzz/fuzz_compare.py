@@ -22,6 +22,7 @@ import math
 import operator
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,13 +127,72 @@ class Describer:
         # Nor does where a tensor without elements begins.
         offset = tensor.storage_offset() if tensor.numel() else 0
         layout = (tuple(tensor.shape), strides, offset, tensor.dtype, number)
-        # A copy: the numbers as they are now, whatever happens to the tensor later.
-        values = tensor.detach().clone()
+        # A copy: the numbers as they are now, whatever happens to the tensor later. An operation that fails may leave a
+        # size behind that its memory has no room for: what is there belongs to nobody.
+        values = tensor.detach().clone() if _has_room(tensor) else "more than its memory"
         try:
             history = (tensor.is_leaf, vars(tensor).get("note"))
         except RuntimeError as error:  # a view whose history can't be told any more
             history = (str(error), None)
         return (*layout, tensor.requires_grad, *history, values)
+
+
+def _has_room(tensor: torch.Tensor) -> bool:
+    """Whether all elements lie in the tensor's memory."""
+    if not tensor.numel():
+        return True
+    last = tensor.storage_offset() + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+class Engine:
+    """Autograd's engine; of a backward pass that fails it leaves nothing. How far it got by then, and so which leaves
+    have been given a gradient, is the engine's affair: what is one node in a compiled program is many in eager mode."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def run_backward(self, roots: Any, *args: Any, **kwargs: Any) -> Any:
+        leaves = _leaves_behind(roots)
+        before = [None if leaf.grad is None else (leaf.grad, leaf.grad.detach().clone()) for leaf in leaves]
+        try:
+            return self.engine.run_backward(roots, *args, **kwargs)
+        except RuntimeError:
+            for leaf, kept in zip(leaves, before):
+                leaf.grad = None
+                if kept is not None:
+                    leaf.grad = kept[0]
+                    leaf.grad.detach().copy_(kept[1])
+            raise
+
+
+def _leaves_behind(roots: Any) -> list[torch.Tensor]:
+    waiting = [root.grad_fn for root in roots if isinstance(root, torch.Tensor)]
+    seen: set[Any] = {None}
+    found: list[torch.Tensor] = []
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+@contextlib.contextmanager
+def failed_passes_leave_nothing() -> Iterator[None]:
+    """With `Engine` in the place of torch's."""
+    former = torch.autograd.Variable._execution_engine
+    torch.autograd.Variable._execution_engine = Engine(former)
+    try:
+        yield
+    finally:
+        torch.autograd.Variable._execution_engine = former
 
 
 @dataclass
@@ -147,13 +207,14 @@ def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        observed, tensors = _observe_call(function, call, namespace)
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            gc.collect(0)  # nothing that the call made is any older
-        # the collector takes what it finds in no order that a program could rely on
-        observed.parts["printed when collected"] = sorted(_ADDRESS.sub("at 0x?", text.getvalue()).splitlines())
-        observed.parts["gradients"] = _gradients(tensors)
+        with failed_passes_leave_nothing():
+            observed, tensors = _observe_call(function, call, namespace)
+            text = io.StringIO()
+            with contextlib.redirect_stdout(text):
+                gc.collect(0)  # nothing that the call made is any older
+            # the collector takes what it finds in no order that a program could rely on
+            observed.parts["printed when collected"] = sorted(_ADDRESS.sub("at 0x?", text.getvalue()).splitlines())
+            observed.parts["gradients"] = _gradients(tensors)
     finally:
         if collecting:
             gc.enable()
@@ -226,6 +287,25 @@ def difference(wanted: Any, got: Any, path: str = "") -> str | None:
     return None if wanted == got else f"{path}: {wanted!r:.300}, not {got!r:.300}"
 
 
+def died_sooner(wanted: dict[str, Any], got: dict[str, Any]) -> None:
+    """Take out of both what a finaliser printed at once in the compiled program, and when the collector came in eager.
+
+    A frame that an exception's traceback keeps in a cycle holds all that its variables are bound to, also what they
+    were bound to after the exception; behind a break the variables are another frame's, and nothing waits.
+    """
+    waited = list(wanted["printed when collected"])
+    for line in got["printed when collected"]:
+        if line in waited:
+            waited.remove(line)
+    lines, expected = got["printed"].splitlines(True), wanted["printed"].splitlines(True)
+    for line in waited:
+        if lines.count(line + "\n") > expected.count(line + "\n"):
+            # the last of them: what is printed twice is printed for the second time by the one that did not wait
+            del lines[len(lines) - 1 - lines[::-1].index(line + "\n")]
+            wanted["printed when collected"].remove(line)
+    got["printed"] = "".join(lines)
+
+
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 
 
@@ -273,6 +353,7 @@ def check(source: str, calls: list[Call], backend: str, name: str = "<fuzz>") ->
                 return Finding("internal", index, f"{type(error).__name__}: {error}"[-1500:])
         if dynajit.counters["internal_errors"]:
             return Finding("internal", index, str(dict(dynajit.counters["internal_errors"]))[:1500])
+        died_sooner(wanted.parts, got.parts)
         for kind in wanted.parts:
             found = difference(wanted.parts[kind], got.parts[kind])
             if found:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import many
 import pytest
+import torch
 from fuzz_broad import BROAD
-from fuzz_compare import check
+from fuzz_compare import check, failed_passes_leave_nothing
 from fuzz_generate import program
 from fuzz_shrink import shrink
 from fuzz_world import Call, random_calls
@@ -95,3 +96,39 @@ def test_many_divides_the_seeds() -> None:
         ("eager", 7, 10),
         ("codegen", 7, 10),
     ]
+
+
+def _check(body: str) -> str | None:
+    source = f"""
+COUNT, SEEN = 1, []
+def eager():
+    return not dynajit.is_compiling()
+def main(x, y, z, n, flag, items, table, obj):
+    {body}
+"""
+    finding = check(source, [Call(seed=1, grad=True)], "eager")
+    return finding and finding.kind
+
+
+def test_a_failed_backward_pass_leaves_no_gradients() -> None:
+    x, y, z = (torch.ones(3, requires_grad=True) for _ in range(3))
+    z.grad = torch.ones(3)
+    written = y.exp()
+    total = written.sum() + (x * 2).sum() + (z * 2).sum()  # the engine begins at the end
+    written.detach().mul_(2)
+    with failed_passes_leave_nothing():
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+        assert x.grad is None and y.grad is None and z.grad.tolist() == [1] * 3
+        (x * 2).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2] * 3
+
+
+def test_what_a_finaliser_prints_may_come_sooner_but_not_later() -> None:
+    held = """
+    class Ends:
+        def __del__(self): print('end')
+    made = Ends()
+    if {0}: made.itself = made"""
+    assert _check(held.format("eager()")) is None
+    assert _check(held.format("not eager()")) == "printed"

@@ -36,7 +36,13 @@ x = torch.arange(3.0)
 
 
 def reading(holder: Holder) -> Any:
-    return holder.a, holder.__dict__["a"] + 1, vars(holder).get("b", x), [v + 1 for v in vars(holder).values()], holder.c
+    return (
+        holder.a,
+        holder.__dict__["a"] + 1,
+        vars(holder).get("b", x),
+        [v + 1 for v in vars(holder).values()],
+        holder.c,
+    )
 
 
 def writing(holder: Holder) -> Any:

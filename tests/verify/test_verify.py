@@ -285,9 +285,7 @@ def test_the_script_of_a_front_end_fault_has_what_the_function_needs(
         return x
 
     monkeypatch.setitem(dispatch.HANDLERS, "UNARY_INVERT", lambda tx, frame, instr: None)
-    report = dynajit.bisect(program, folder=tmp_path)(
-        torch.randn(5, 4), {"all": [1, 2]}, torch.ones(2), flag=True
-    )
+    report = dynajit.bisect(program, folder=tmp_path)(torch.randn(5, 4), {"all": [1, 2]}, torch.ones(2), flag=True)
     assert report.stage == "frontend" and report.operations == ("UNARY_INVERT",)
     assert report.script is not None and f"script: {report.script}" in str(report)
     text = report.script.read_text()
