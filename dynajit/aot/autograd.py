@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from dynajit import _C, torch_compat
 from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
+from dynajit.aot.kept import keep_less
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
@@ -179,6 +180,7 @@ def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     n_results = kwargs["num_fwd_outputs"]
     memories = keep_results(joint, n_results)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    keep_less(forward, backward, n_results)
     copy_kept(forward, n_results, memories)
     return forward, backward
 

@@ -7,21 +7,20 @@ that says where in the tensor read the element at the new axes is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from dynajit.loopir import nodes
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
 from dynajit.loopir.builder import Builder, check_dtype
-from dynajit.loopir.index import Atom, Axis, Div, Index, axes_of, constant, substitute
-from dynajit.loopir.nodes import Scalar, Value, axes_for, axis_of, position
+from dynajit.loopir.fetched import Place, fetched, fetched_through
+from dynajit.loopir.index import Index
+from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
 
 aten = torch.ops.aten
 Axes = tuple[Index, ...]
-Place = Index | Scalar
 
 
 def place(build: Builder, index: Value, axes: Sequence[Index], size: Any, check: str) -> Scalar:
@@ -29,46 +28,6 @@ def place(build: Builder, index: Value, axes: Sequence[Index], size: Any, check:
     if index.dtype not in (torch.int64, torch.int32):
         raise NotLowered
     return apply(check, convert(build.element(index, axes), torch.int64), number(size, torch.int64))
-
-
-def fetched(x: Value, at: Sequence[Place]) -> Scalar:
-    """The element of `x` at that place of each of its dimensions."""
-    static: dict[Atom, Index] = {}
-    dynamic: dict[Axis, Scalar] = {}
-    for own, where in zip(axes_for(x.shape), at, strict=True):
-        axis = axis_of(own)
-        if axis is None:
-            continue
-        if isinstance(where, Index):
-            static[axis] = where
-        else:
-            dynamic[axis] = where
-    return nodes.fetch(x.root, tuple(_scalar(index, static, dynamic) for index in x.position))
-
-
-def _scalar(index: Index, static: Mapping[Atom, Index], dynamic: Mapping[Axis, Scalar]) -> Scalar:
-    """An index as an expression, with indices and expressions for its axes."""
-    if not axes_of(index) & dynamic.keys():
-        return position(substitute(index, static))
-    total: Scalar | None = None
-    rest = constant(index.constant)
-    for atom, factor in index.terms:
-        if isinstance(atom, Axis) and atom not in dynamic:
-            rest = rest + static[atom] * factor
-            continue
-        term = _atom(atom, static, dynamic)
-        if factor != 1:
-            term = apply("mul", term, number(factor, torch.int64))
-        total = term if total is None else apply("add", total, term)
-    assert total is not None
-    return total if not rest.terms and rest.constant == 0 else apply("add", total, position(rest))
-
-
-def _atom(atom: Atom, static: Mapping[Atom, Index], dynamic: Mapping[Axis, Scalar]) -> Scalar:
-    if isinstance(atom, Axis):
-        return dynamic[atom]
-    inside = _scalar(atom.index, static, dynamic)
-    return apply("intdiv" if isinstance(atom, Div) else "intmod", inside, number(atom.divisor, torch.int64))
 
 
 @lowering(aten.gather.default)
@@ -154,7 +113,7 @@ def _weight_of(build: Builder, weight: Value | None, label: Scalar, counts: Scal
 
 def _picked(x: Value, label: Scalar, axes: Axes) -> Scalar:
     """x[n, label, ...] for axes (n, ...)."""
-    return fetched(x, [label] if len(x.shape) == 1 else [axes[0], label, *axes[1:]])
+    return fetched_through(x, [label] if len(x.shape) == 1 else [axes[0], label, *axes[1:]])
 
 
 @lowering(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)

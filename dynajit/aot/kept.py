@@ -1,0 +1,245 @@
+"""What forward keeps for backward, made smaller: the same values in fewer bytes, or found in what is kept anyway.
+
+In:  the forward and the backward graph of a partition, and how many results forward has; changed in place.
+Out: nothing. Values, and what is computed with them, stay as they are; rules for one more kind of value: `_RULES`.
+
+The partitioner chooses among the values that the graph computes. It doesn't see that a piece of a kept concatenation
+needs no memory of its own, that the gradient of relu asks of each element only whether it is above a threshold, that
+max pooling's backward takes of its input no more than the shape, and that places in a small plane fit 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+_POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
+
+
+def keep_less(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
+    """Change both graphs so that less memory lives between them.
+
+    Args:
+        forward: returns its results, then what is kept.
+        backward: takes what is kept by the names of forward's nodes, then the gradients of the results.
+        n_results: of forward's outputs so many are results.
+    """
+    kept = _Kept(forward, backward, n_results)
+    changed = False
+    for rule in _RULES:
+        for node in kept.own():
+            changed = (kept.uses(node) != [] and rule(kept, node)) or changed
+    if changed:
+        kept.finish()
+
+
+class _Kept:
+    """The kept values of two graphs while they change."""
+
+    def __init__(self, forward: GraphModule, backward: GraphModule, n_results: int) -> None:
+        self.forward, self.backward = forward, backward
+        self._n_results = n_results
+        self._output = forward.graph.find_nodes(op="output")[0]
+        outputs = list(self._output.args[0])
+        self._results = set(outputs[:n_results])
+        placeholders = backward.graph.find_nodes(op="placeholder")
+        by_name = {node.name: node for node in placeholders}
+        values = (node.meta.get("val") for node in placeholders)
+        modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+        self._mode = next(modes, None) or nullcontext()
+        self._dying: list[Node] = []  # parameters of backward
+        self._behind = placeholders[-1]  # of this node backward computes what it is not given any more
+        # kept node of forward -> the parameter of backward that it becomes
+        self.taken: dict[Node, Node] = {
+            node: by_name[node.name]
+            for node in outputs[n_results:]
+            if isinstance(node, Node) and node.name in by_name and isinstance(node.meta.get("val"), torch.Tensor)
+        }
+
+    def own(self) -> list[Node]:
+        """Kept values that are memory of forward's own making: no inputs, and no results, which live on anyway."""
+        return [
+            node
+            for node in self.taken
+            if node.op == "call_function"
+            and node not in self._results
+            and not node.meta.get("saved_tensor_with_no_vc_check")
+            and not any(type(size) is not int for size in node.meta["val"].shape)
+        ]
+
+    def is_result(self, node: Node) -> bool:
+        """Does forward return it?"""
+        return node in self._results
+
+    def uses(self, node: Node) -> list[Node]:
+        """The nodes of backward that use a kept value."""
+        return list(self.taken[node].users)
+
+    def compute(self, graph: GraphModule, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A new node: in forward at its end, in backward at its start."""
+        at_end = graph is self.forward
+        with graph.graph.inserting_before(self._output) if at_end else graph.graph.inserting_after(self._behind):
+            node = graph.graph.call_function(target, args, kwargs)
+        if not at_end:
+            self._behind = node
+        with self._mode:
+            node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **kwargs)
+        source = args[0].meta if isinstance(args[0], Node) else {}
+        node.meta.update({key: source[key] for key in ("stack_trace",) if key in source})
+        return node
+
+    def replace(self, node: Node, by: Node) -> Node:
+        """Keep another value in place of `node`; returns backward's parameter for it."""
+        parameter = self.taken.pop(node)
+        with self.backward.graph.inserting_before(parameter):
+            new = self.backward.graph.placeholder(by.name)
+        new.meta = {**parameter.meta, "val": by.meta["val"]}
+        new.meta.pop("tensor_meta", None)
+        self._set_outputs(node, by)
+        self.taken[by] = new
+        self._dying.append(parameter)
+        return new
+
+    def drop(self, node: Node) -> None:
+        """Keep it no more: backward has stopped using it."""
+        self._dying.append(self.taken.pop(node))
+        self._set_outputs(node, None)
+
+    def finish(self) -> None:
+        """Take out what nothing uses any more."""
+        for parameter in self._dying:
+            assert not parameter.users, parameter.users
+            self.backward.graph.erase_node(parameter)
+        for graph in (self.forward, self.backward):
+            graph.graph.eliminate_dead_code()
+            graph.graph.lint()
+            graph.recompile()
+
+    def _set_outputs(self, node: Node, by: Node | None) -> None:
+        outputs = list(self._output.args[0])
+        descriptions = self._output.meta.get("desc")
+        described = descriptions is not None and len(descriptions) == len(outputs)
+        at = outputs.index(node, self._n_results)
+        outputs[at : at + 1] = [] if by is None else [by]
+        if described and by is None:
+            self._output.meta["desc"] = [*descriptions[:at], *descriptions[at + 1 :]]
+        self._output.args = (tuple(outputs),)
+
+
+def _pieces(kept: _Kept, node: Node) -> bool:
+    """A piece of a concatenation that is kept too is a part of that."""
+    base = _undetached(node)
+    if not all(_is_pointwise(use) for use in kept.uses(node)):
+        return False  # where the layout counts: a library's call
+    for whole in base.users:
+        if whole.target is not aten.cat.default or whole not in kept.taken or kept.is_result(whole):
+            continue
+        pieces, dim = whole.args[0], whole.args[1] if len(whole.args) > 1 else 0
+        if whole.meta["val"].dtype is not base.meta["val"].dtype or not isinstance(dim, int):
+            continue
+        start = 0
+        for piece in pieces:  # type: ignore[union-attr]
+            size = piece.meta["val"].shape[dim]  # type: ignore[union-attr]
+            if piece is base:
+                break
+            start += size
+        part = kept.compute(kept.backward, aten.slice.Tensor, kept.taken[whole], dim, start, start + size)
+        kept.taken[node].replace_all_uses_with(part)
+        kept.drop(node)
+        return True
+    return False
+
+
+def _clamped(kept: _Kept, node: Node) -> bool:
+    """Where a value was outside of bounds is seen from the clamped one, if that is kept."""
+    if node.target is not aten.bitwise_or.Tensor or node.meta["val"].dtype is not torch.bool:
+        return False
+    low, high = node.args
+    if not isinstance(low, Node) or not isinstance(high, Node):
+        return False
+    if low.target is not aten.le.Scalar or high.target is not aten.ge.Scalar or low.args[0] is not high.args[0]:
+        return False
+    bounds = (low.args[1], high.args[1])
+    for clamped in low.args[0].users:  # type: ignore[union-attr]
+        same = clamped.target is aten.hardtanh.default and (*clamped.args[1:], *(-1.0, 1.0)[len(clamped.args) - 1 :])
+        if same == bounds and clamped in kept.taken and bounds[0] < bounds[1]:  # type: ignore[operator]
+            value = kept.taken[clamped]
+            outside = kept.compute(
+                kept.backward,
+                aten.bitwise_or.Tensor,
+                kept.compute(kept.backward, aten.le.Scalar, value, bounds[0]),
+                kept.compute(kept.backward, aten.ge.Scalar, value, bounds[1]),
+            )
+            kept.taken[node].replace_all_uses_with(outside)
+            kept.drop(node)
+            return True
+    return False
+
+
+def _thresholds(kept: _Kept, node: Node) -> bool:
+    """Of what is only compared with a threshold, the outcome; max pooling's backward asks for a shape only."""
+    value = node.meta["val"]
+    uses = kept.uses(node)
+    compared = [use for use in uses if use.target is aten.threshold_backward.default]
+    pooled = [use for use in uses if use.target is _POOL_BACKWARD and use.args[1] is kept.taken[node]]
+    thresholds = {use.args[2] for use in compared}
+    if len(compared) + len(pooled) < len(uses) or len(thresholds) > 1 or not value.dtype.is_floating_point:
+        return False
+    if any(use.args[0] is kept.taken[node] for use in uses) or (pooled and not value.is_contiguous()):
+        return False
+    parameter = kept.taken[node]
+    if compared:
+        below = kept.replace(node, kept.compute(kept.forward, aten.le.Scalar, _undetached(node), thresholds.pop()))
+    else:
+        kept.drop(node)
+    for use in compared:
+        with kept.backward.graph.inserting_before(use):
+            masked = kept.backward.graph.call_function(aten.masked_fill.Scalar, (use.args[0], below, 0))
+        masked.meta = dict(use.meta)
+        use.replace_all_uses_with(masked)
+        kept.backward.graph.erase_node(use)
+    if pooled:
+        layout = {"dtype": value.dtype, "device": value.device}
+        one = kept.compute(kept.backward, aten.full.default, [1] * value.dim(), 0, **layout)
+        parameter.replace_all_uses_with(kept.compute(kept.backward, aten.expand.default, one, list(value.shape)))
+    return True
+
+
+def _places(kept: _Kept, node: Node) -> bool:
+    """Places that max pooling found, in as many bits as its planes need."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or source.target is not aten.max_pool2d_with_indices.default:
+        return False
+    plane = source.args[0].meta["val"].shape[-2:]  # type: ignore[union-attr]
+    if node.args[1] != 1 or any(type(size) is not int for size in plane):
+        return False
+    if any(use.target is not _POOL_BACKWARD for use in kept.uses(node)):
+        return False
+    count = plane[0] * plane[1]
+    dtype = torch.int16 if count <= 1 << 15 else torch.int32 if count <= 1 << 31 else None
+    if dtype is None:
+        return False
+    parameter = kept.taken[node]
+    narrow = kept.replace(node, kept.compute(kept.forward, aten._to_copy.default, node, dtype=dtype))
+    wide = kept.compute(kept.backward, aten._to_copy.default, narrow, dtype=torch.int64)
+    parameter.replace_all_uses_with(wide)
+    return True
+
+
+_RULES: tuple[Callable[[_Kept, Node], bool], ...] = (_pieces, _clamped, _thresholds, _places)
+
+
+def _undetached(node: Node) -> Node:
+    while node.target is aten.detach.default:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _is_pointwise(node: Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten.threshold_backward.default

@@ -1,0 +1,108 @@
+"""Forward keeps for backward what it needs, in as few bytes as that takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dynajit
+from dynajit.aot import autograd
+
+BACKENDS = ("aot_eager", "codegen")
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Bytes that forward keeps besides its inputs and results, of each graph compiled."""
+    found = []
+    keep_less = autograd.keep_less
+
+    def noting(forward, backward, n_results):
+        keep_less(forward, backward, n_results)
+        outputs = forward.graph.find_nodes(op="output")[0].args[0]
+        views = ("placeholder", torch.ops.aten.t.default)
+        own = {node for node in outputs[n_results:] if not {node.op, node.target} & {*views}} - {*outputs[:n_results]}
+        found.append(sum(node.meta["val"].nbytes for node in own))
+
+    monkeypatch.setattr(autograd, "keep_less", noting)
+    return found
+
+
+def gradients(fn, *inputs):
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    result = fn(*inputs)
+    return result, torch.autograd.grad(result.sum(), inputs)
+
+
+def assert_equal(fn, backend, *inputs):
+    compiled = dynajit.compile(fn, backend=backend)
+    for mine, eager in zip(gradients(compiled, *inputs), gradients(fn, *inputs), strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_relu_keeps_where_it_is_zero(backend, kept):
+    x = torch.randn(8, 8)
+    x[0, 0], x[0, 1], x[0, 2] = float("nan"), 0.0, -0.0
+    assert_equal(lambda x, w: (F.relu(x @ w) * 3.0).cumsum(1), backend, x, torch.eye(8))
+    assert kept == [8 * 8]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_relu_that_is_kept_for_itself_stays(backend, kept):
+    assert_equal(lambda x, w: F.relu(x @ w) @ w, backend, torch.randn(8, 8), torch.randn(8, 8))
+    assert kept == [8 * 8 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dim", (0, 1))
+def test_pieces_of_what_is_kept_are_not_kept(backend, dim, kept):
+    def fn(x, w):
+        both = torch.cat([F.relu(x @ w), x.abs(), F.relu(w @ x)], dim)
+        return both @ both.T
+
+    assert_equal(fn, backend, torch.randn(8, 8), torch.randn(8, 8))
+    assert kept == [3 * 8 * 8 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_max_pooling_keeps_narrow_places_and_no_input(backend, kept):
+    def fn(x, w):
+        return F.max_pool2d(F.relu(F.conv2d(x, w)), 2)
+
+    assert_equal(fn, backend, torch.randn(2, 3, 10, 10), torch.randn(4, 3, 3, 3))
+    assert kept == [2 * 4 * 8 * 8 + 2 * 2 * 4 * 4 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_places_in_large_planes_have_32_bits(backend, kept):
+    x = torch.zeros(1, 1, 200, 200)
+    x[..., 199, 199] = 1.0
+    assert_equal(lambda x: F.max_pool2d(x * 2.0, 4) * 3.0, backend, x)
+    assert kept == [4 * 50 * 50]
+
+
+def test_bounds_are_seen_from_the_clamped_value(kept):
+    x = torch.randn(1, 1, 8, 8) * 4
+    x[0, 0, 0, 0] = 6.0
+    w, v = torch.ones(1, 1, 1, 1), torch.randn(1, 1, 2, 2)
+    assert_equal(lambda x, w, v: F.conv2d(F.relu6(F.conv2d(x, w)), v), "codegen", x, w, v)
+    assert kept == [8 * 8 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_returned_stays(backend):
+    def fn(x, w):
+        y = F.relu(x @ w)
+        return torch.cat([y, y * 2])
+
+    def changed(x, w):
+        result = compiled(x, w)
+        result.mul_(2)
+        return result
+
+    compiled = dynajit.compile(fn, backend=backend)
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    torch.testing.assert_close(gradients(changed, x, w), gradients(lambda x, w: fn(x, w).mul_(2), x, w))
+
