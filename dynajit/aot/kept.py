@@ -31,7 +31,7 @@ def keep_less(forward: GraphModule, backward: GraphModule, n_results: int) -> No
         n_results: of forward's outputs so many are results.
     """
     kept = _Kept(forward, backward, n_results)
-    changed = False
+    changed = _without_detaches(backward)
     for rule in _RULES:
         for node in kept.own():
             changed = (kept.uses(node) != [] and rule(kept, node)) or changed
@@ -233,6 +233,16 @@ def _places(kept: _Kept, node: Node) -> bool:
 
 
 _RULES: tuple[Callable[[_Kept, Node], bool], ...] = (_pieces, _clamped, _thresholds, _places)
+
+
+def _without_detaches(backward: GraphModule) -> bool:
+    """Backward knows no autograd: what is detached there is the same tensor, and what uses it is seen only so."""
+    found = [node for node in backward.graph.nodes if node.target is aten.detach.default]
+    for node in found:
+        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+        if not node.users:
+            backward.graph.erase_node(node)
+    return bool(found)
 
 
 def _undetached(node: Node) -> Node:
