@@ -17,8 +17,8 @@ import torch
 from dynajit.loopir import lower_pool_gpu, lower_scatter
 from dynajit.loopir.build import apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
+from dynajit.loopir.fetched import fetched
 from dynajit.loopir.index import Index, constant, floordiv
-from dynajit.loopir.lower_index import fetched
 from dynajit.loopir.lower_pieces import below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
