@@ -41,6 +41,7 @@ from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
 
 # What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
+_SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TENSOR_TYPE: type = type(torch.FloatTensor)
 
@@ -135,8 +136,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
-    # its fake takes it whatever the tensors are; eager among truth values alone
-    if "alpha" in kwargs and kwargs["alpha"].py_type() is bool and not _all_bool(args):
+    # their fakes take it whatever the tensors are; eager among truth values alone
+    if "alpha" in kwargs and name.rstrip("_") in _SUMS and kwargs["alpha"].py_type() is bool and not _all_bool(args):
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")

@@ -138,3 +138,13 @@ def test_every_candidate_is_right() -> None:
         for number in range(1, max(counts)):
             plan = plan_of(function, *args, choose=lambda ways, number=number: min(number, len(ways) - 1))
             torch.testing.assert_close(run(plan, *args)[0], function(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_a_padded_summand_behind_the_sums_of_short_rows():
+    """What a condition of the rows masks has an element for each row."""
+
+    def fn(x, y):
+        return F.pad(x, (0, 1)) + (y * y).sum(-1)
+
+    compile_all(check(fn, torch.randn(4, 5), torch.randn(4, 6, 2), kernels=1))
+    compile_all(check(fn, torch.randn(400, 50), torch.randn(400, 51, 64), kernels=1))

@@ -531,7 +531,8 @@ def test_sizes_that_vary_are_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
             if grad:
                 gradients = [torch.autograd.grad(sum(t.square().sum() for t in out), w)[0] for out in (ours, theirs)]
-                torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-2)
+                # sums of so many rows, of which what is left may be small
+                torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-5 * float(gradients[1].abs().max()))
     assert dynajit.counters()["unique_graphs"] <= 2
 
 

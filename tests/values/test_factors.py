@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 def scaled(p: Any, d: Any, e: Any, t: Any) -> Any:
@@ -61,3 +62,12 @@ def test_boolean_alpha() -> None:
         with pytest.raises(RuntimeError, match="Boolean alpha only supported for Boolean results"):
             dynajit.compile(f, backend=backend)(x, True)
         assert torch.equal(x, torch.ones(3))
+
+
+@pytest.mark.parametrize("flag", (False, True))
+def test_boolean_alpha_where_eager_takes_any(flag: bool) -> None:
+    def f(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.index_add(0, index, x, alpha=flag), torch.addmm(x, x, x, alpha=flag)
+
+    assert_same(f, torch.randn(2, 2), torch.tensor([1, 0]), graphs=1, breaks=0)
+    assert_same(f, torch.randn(2, 2), torch.tensor([1, 0]), graphs=1, breaks=0, backend="codegen")

@@ -12,6 +12,7 @@ A new way to run a loop: beside `_row_at_once` and `_row_in_steps`.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +92,8 @@ class Printer:
         self.depends: dict[Scalar, frozenset[str]] = {}
         self.values: dict[Tensor, Scalar] = {}  # of stored tensors, for reads of what was just written
         self.locals: dict[Tensor, str] = {}
-        self.guards: list[str] = []  # conditions under which the expression at hand is evaluated
+        # Conditions under which the expression at hand is evaluated, and what they vary along.
+        self.guards: list[tuple[str, frozenset[str]]] = []
         self.count = 0
         self.outer = Scope(1, frozenset("xyz") if tile.looped else frozenset("xyzr"))
         self.inner: Scope | None = None
@@ -329,7 +331,11 @@ class Printer:
 
     @property
     def _rows_shape(self) -> str:
-        return "[" + ", ".join("1" if name == "r" else str(self.blocks[name]) for name in self.tiled) + "]"
+        return self._shape_along({"y", "x"})
+
+    def _shape_along(self, dims: Set[str]) -> str:
+        """That of values which vary along these dimensions."""
+        return "[" + ", ".join(str(self.blocks[name]) if name in dims else "1" for name in self.tiled) + "]"
 
     def _loop(self, steps: int | str, first: str, inner: Scope) -> None:
         """The loop over `r` around what was written."""
@@ -462,7 +468,8 @@ class Printer:
             scope.put(f"{wrapped} = tl.where({place} < 0, {place} + {size}, {place})")
             place = wrapped
         mask = self._mask(self._depends(node)).removeprefix(", ")
-        conditions = [f"({place} < 0) | ({place} >= {size})", *([mask] if mask else []), *self.guards]
+        tests = (test for test, _ in self.guards)
+        conditions = [f"({place} < 0) | ({place} >= {size})", *([mask] if mask else []), *tests]
         scope.put(f"dj_refuse({' & '.join(f'({condition})' for condition in conditions)})")
         return place
 
@@ -476,10 +483,12 @@ class Printer:
     def _loaded(self, tensor: Tensor, where: str, depends: frozenset[str]) -> str:
         mask = self._mask(depends)
         if self.guards:
-            if self.tiled:  # a mask may not have more dimensions than what it masks
-                where = f"{where} + tl.full({self._shape}, 0, tl.int32)"
-                mask = self._mask(frozenset(self.tiled))
-            mask = " & ".join((mask, *self.guards)) if mask else ", " + " & ".join(self.guards)
+            tests = " & ".join(test for test, _ in self.guards)
+            depends = depends.union(*(along for _, along in self.guards))
+            if not depends.isdisjoint(self.tiled):  # a mask may not have more dimensions than what it masks
+                where = f"{where} + tl.full({self._shape_along(depends)}, 0, tl.int32)"
+                mask = self._mask(depends)
+            mask = f"{mask} & {tests}" if mask else f", {tests}"
         return f"tl.load({self.arguments[tensor]} + ({where}){mask})"
 
     def _guard(self, node: Op, scope: Scope) -> str:
@@ -488,7 +497,7 @@ class Printer:
         values = []
         for test, chosen in ((condition, node.arguments[1]), (f"({condition} == 0)", node.arguments[2])):
             outside = dict(scope.names)
-            self.guards.append(test)
+            self.guards.append((test, self._depends(node.arguments[0])))
             values.append(self._expression(chosen, scope))
             self.guards.pop()
             scope.names = outside
