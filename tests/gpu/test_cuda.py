@@ -514,7 +514,7 @@ def test_sizes_that_vary_are_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second size compiles nothing."""
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
-        y = torch.nn.functional.gelu(x @ w) * x.shape[0]
+        y = torch.nn.functional.gelu(x @ w) * (1 + 1 / x.shape[0])
         return y, torch.softmax(y, -1), y.sum(0), torch.softmax(y.t(), -1).contiguous()
 
     def made(*_: Any) -> Any:
