@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 Decompositions = dict[Any, Callable[..., Any]]
 
@@ -56,8 +57,13 @@ def _bernoulli(x: torch.Tensor, p: float, generator: torch.Generator | None = No
     return torch.ops.aten.bernoulli.p(in_memory, p).permute([order.index(place) for place in range(x.dim())])
 
 
+def _unique(x: torch.Tensor, *_: Any) -> Any:
+    """Its size depends on values, which its fake in some releases denies. Gradients of `index_fill` have it."""
+    raise DynamicOutputShapeException(torch.ops.aten._unique.default)
+
+
 # In every graph, also those that run operator by operator.
-ALWAYS: Decompositions = {torch.ops.aten.bernoulli.p: _bernoulli}
+ALWAYS: Decompositions = {torch.ops.aten.bernoulli.p: _bernoulli, torch.ops.aten._unique.default: _unique}
 # On CPUs; a GPU draws in another way.
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 

@@ -483,3 +483,13 @@ def test_a_view_that_was_made_without_gradients() -> None:
     x = torch.ones(2, 3, requires_grad=True)
     wanted, found = ([(r.requires_grad, r.is_leaf) for r in f(x)] for f in (program, dynajit.compile(program)))
     assert found == wanted
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "codegen"))
+def test_a_gradient_whose_size_depends_on_values(backend):
+    """That of a filled-in value goes over the distinct places."""
+    x, value = torch.randn(5, 5, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    places = torch.tensor([3, 0, 3, 0, 1])
+    compiled = dynajit.compile(lambda x, value: x.index_fill(-1, places, value), backend=backend)
+    gradients = torch.autograd.grad(compiled(x, value).sum(), (x, value))
+    torch.testing.assert_close(gradients, torch.autograd.grad(x.index_fill(-1, places, value).sum(), (x, value)))
