@@ -82,11 +82,11 @@ class _Kept:
         return list(self.taken[node].users)
 
     def compute(self, graph: GraphModule, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A new node: in forward at its end, in backward at its start."""
-        at_end = graph is self.forward
-        with graph.graph.inserting_before(self._output) if at_end else graph.graph.inserting_after(self._behind):
+        """A new node: in forward right behind its first argument, in backward at the start."""
+        in_forward = graph is self.forward
+        with graph.graph.inserting_after(args[0] if in_forward else self._behind):
             node = graph.graph.call_function(target, args, kwargs)
-        if not at_end:
+        if not in_forward:
             self._behind = node
         with self._mode:
             node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **kwargs)
