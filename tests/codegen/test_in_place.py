@@ -138,3 +138,21 @@ def test_optimizer_copies_nothing() -> None:
     optimizer.step()
     report = dynajit.explain(optimizer.step)()
     assert "copy_" not in str(report).partition("Guards:")[0]
+
+
+@pytest.mark.parametrize("simd", ("auto", "none"))
+def test_memory_that_is_stored_over_twice(simd: str) -> None:
+    """A result over another that lies over a third: one pointer in the kernel for what it reads and stores there."""
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.nn.functional.dropout(x.sin(), 0.4)
+        return torch.nn.functional.dropout(y, 0.4).exp() + y
+
+    with dynajit.config.patch(simd=simd):
+        x = torch.randn(5, 6, requires_grad=True)
+        found = []
+        for call in (f, dynajit.compile(f)):
+            torch.manual_seed(0)
+            result = call(x)
+            found.append((result, *torch.autograd.grad(result.sum(), x)))
+        torch.testing.assert_close(found[1], found[0])

@@ -54,8 +54,9 @@ class Expressions:
         self.count = 0
         self.locals: dict[Tensor, str] = {}
         # one pointer for what is read and what is stored over it: through two the compiler would take them for apart
+        read_from = {stored_in.get(tensor, tensor): tensor for tensor in kernel.reads}
         self.stored_over = {
-            tensor: stored_in[tensor] for tensor in kernel.writes if stored_in.get(tensor) in kernel.reads
+            tensor: read_from[stored_in[tensor]] for tensor in kernel.writes if stored_in.get(tensor) in read_from
         }
         own = (tensor for tensor in kernel.writes if tensor not in self.stored_over)
         self.parameters: tuple[Tensor, ...] = (*kernel.reads, *own)
