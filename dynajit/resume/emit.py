@@ -229,9 +229,9 @@ class Emission:
 
     def _save(self, state: State) -> None:
         """Keep a state that the calls change, for the case that the graph raises."""
-        if state.owner is not None and isinstance(state.owner.source, RunTimeSource):
+        if isinstance(state.owner.source, RunTimeSource):
             return  # nobody else has it
-        self._call(state.save, [] if state.owner is None else [partial(self.out.push, state.owner)])
+        self._call(state.save, [partial(self.out.push, state.owner)])
         name = self.out.variable("state")
         self.emit.store_fast(name)
         self.saved.append((state, name))
@@ -312,8 +312,7 @@ class Emission:
         error = self.out.variable("error")
         self.emit.store_fast(error)
         for state, kept in self.saved:
-            owner = [] if state.owner is None else [partial(self.out.push, state.owner)]
-            self._call(state.restore, [*owner, partial(self.emit.load_fast, kept)])
+            self._call(state.restore, [partial(self.out.push, state.owner), partial(self.emit.load_fast, kept)])
             self.emit.pop_top()
 
         def push() -> None:

@@ -33,14 +33,13 @@ class State(NamedTuple):
 
     save: Callable[..., Any]
     restore: Callable[..., Any]
-    owner: Value | None = None
+    owner: Value
 
     def same(self, other: State) -> bool:
-        if self.owner is None or other.owner is None:
-            return self.save is other.save and self.owner is other.owner
-        return self.save is other.save and (
-            self.owner is other.owner or (self.owner.source is not None and self.owner.source == other.owner.source)
-        )
+        """Is it the same state of the same object?"""
+        source = self.owner.source
+        same_owner = self.owner is other.owner or (source is not None and source == other.owner.source)
+        return self.save is other.save and same_owner
 
 
 class RealCall(NamedTuple):
