@@ -20,7 +20,7 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.objects import ObjVal
-from dynajit.values.run_time import RunTimeObject, State, call, follow, number
+from dynajit.values.run_time import RunTimeObject, State, call, follow, number, refuse
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal
 
@@ -64,7 +64,7 @@ def _generator(tx: Tracer, value: Value, name: str) -> Value:
     """The object to draw from, which is none of a subclass."""
     if isinstance(value, RunTimeObject) or (isinstance(value, ObjVal) and value.cls is random.Random):
         return value
-    raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} of {value.describe()}")
+    refuse(f"random.{name} of {value.describe()}")
 
 
 def _state(owner: Value) -> State:
@@ -75,11 +75,19 @@ def _known(args: Sequence[Value], kwargs: dict[str, Value], name: str) -> tuple[
     """The arguments themselves. Lists are taken as the tuples that they are at the call."""
     values = [*args, *kwargs.values()]
     if not all(value.is_const() for value in values):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} of what is not known while tracing")
+        refuse(f"random.{name} of what is not known while tracing")
     found = [value.const() for value in values]
     if any(isinstance(each, float) and not math.isfinite(each) for each in found):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} of numbers that are not finite")
+        refuse(f"random.{name} of numbers that are not finite")
     return found[: len(args)], dict(zip(kwargs, found[len(args) :], strict=True))
+
+
+def _tried(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What the method gives for an object that nobody else has."""
+    try:
+        return function(random.Random(0), *args, **kwargs)
+    except Exception as error:  # whatever it is, the call itself raises it
+        raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}") from None
 
 
 def _number(name: str, kind: type | None) -> None:
@@ -94,13 +102,10 @@ def _number(name: str, kind: type | None) -> None:
         if name == "choice":
             args = tuple(TupleVal(arg.values(tx)) if isinstance(arg, ListVal) else arg for arg in args)
         found, named = _known(args, kwargs, name)
-        try:
-            tried = function(random.Random(0), *found, **named)
-        except Exception as error:  # whatever it is, the call itself raises it
-            raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}") from None
+        tried = _tried(function, found, named)
         gives = kind or _kind_of(found, named)
         if gives is None or type(tried) is not gives or (name == "getrandbits" and found[0] > _MOST_BITS):
-            raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name}, which gives no number of a known type")
+            refuse(f"random.{name}, which gives no number of a known type")
         source = call(
             tx,
             f"random.{name}",
@@ -126,9 +131,9 @@ for _name, _kind_or_none in _NUMBERS.items():
 def _check_bounds(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
     """Bounds that vary must leave something to draw from; that is guarded."""
     if kwargs or len(args) > 2 or not all(isinstance(arg, (SymVal, ConstVal)) for arg in args):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} of such arguments")
+        refuse(f"random.{name} of such arguments")
     if any(arg.py_type() is not int for arg in args):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} of what is no int")
+        refuse(f"random.{name} of what is no int")
     low, high = (ConstVal(0), args[0]) if len(args) == 1 else args
     if not operators.compare(tx, "<=" if name == "randint" else "<", low, high).truth(tx):
         raise GraphBreak(breaks.RAISES, f"random.{name} with nothing to choose from")
@@ -153,13 +158,10 @@ def _statement(name: str) -> None:
         if name == "seed":
             found, _ = _known(args, {}, name)
             if not found or found[0] is None:
-                raise GraphBreak(breaks.SKIPPED_CALL, "random.seed by the clock")
-            try:
-                random.Random(0).seed(*found)
-            except Exception as error:  # whatever it is, the call itself raises it
-                raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}") from None
+                refuse("random.seed by the clock")
+            _tried(function, found, {})
         elif len(args) != 1 or not isinstance(args[0], RunTimeObject):
-            raise GraphBreak(breaks.SKIPPED_CALL, "random.setstate to a state that the function did not get itself")
+            refuse("random.setstate to a state that the function did not get itself")
         call(tx, f"random.{name}", function, [owner, *args], state=_state(owner))
         return ConstVal(None)
 
@@ -178,5 +180,5 @@ def getstate(tx: Tracer, self: Value) -> Value:
 def generator(tx: Tracer, x: Value | None = None) -> Value:
     found, _ = _known([x] if x is not None else [], {}, "Random")
     if not found or not isinstance(found[0], (int, float, str, bytes)):
-        raise GraphBreak(breaks.SKIPPED_CALL, "random.Random seeded by the clock")
+        refuse("random.Random seeded by the clock")
     return RunTimeObject(random.Random, call(tx, "random.Random", random.Random, [ConstVal(found[0])]))
