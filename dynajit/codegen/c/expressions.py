@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynajit.codegen import float8
 from dynajit.codegen.c.ranges import Ranges, variant
 from dynajit.codegen.c.segments import Piece, simplified
 from dynajit.codegen.c.text import VALUE_TYPES, index_text, number
@@ -20,14 +21,11 @@ from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Scratch, Store
-from dynajit.torch_compat import FLOAT8_E4M3FN_SATURATES
 
 # What an expression may depend on beside axes: a row's values, and things that are right only where they are asked for.
 ROW = "row"
 HERE = "here"
 Needs = frozenset[Axis | str]
-# What the names of functions for floats of 8 bits end with.
-_OF_8_BITS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 
 @dataclass(slots=True)
@@ -276,13 +274,14 @@ class Expressions:
         )
 
     def _conversion(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
-        if source in _OF_8_BITS:
-            self.helpers[_OF_8_BITS[source]] = None
-            value, source = f"from_{_OF_8_BITS[source]}({value})", torch.float32
-        if target in _OF_8_BITS:
-            self.helpers[_OF_8_BITS[target]] = None
-            end = "_saturated" if target is torch.float8_e4m3fn and FLOAT8_E4M3FN_SATURATES else ""
-            return f"to_{_OF_8_BITS[target]}{end}((float){value})"
+        encoding = float8.encoding_of(source)
+        if encoding is not None:
+            self.helpers[encoding] = None
+            value, source = f"{float8.from_name(source)}({value})", torch.float32
+        encoding = float8.encoding_of(target)
+        if encoding is not None:
+            self.helpers[encoding] = None
+            return f"{float8.to_name(target)}((float){value})"
         if target is torch.bool:
             return f"({value} != 0)"
         if target is torch.bfloat16:

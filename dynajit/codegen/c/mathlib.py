@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dynajit.codegen import float8
+
 PRELUDE = """\
 #include <stdint.h>
 #include <features.h>
@@ -56,16 +58,18 @@ INLINE float round_bf16(float f) {
 }
 """
 
-# Rounding is to nearest, ties to even: below the least normal number the addition of a power of two does it. What is
-# too large is infinity in e5m2; in e4m3 NaN, or saturated, as torch's release has it.
-_E4M3 = """\
-INLINE uint8_t to_e4m3(float f) {
+_TO_8_BITS = """\
+INLINE uint8_t to_{name}(float f) {{
   uint32_t bits = f32_to_bits(f), size = bits & 0x7fffffffu;
-  uint32_t small = f32_to_bits(__builtin_fabsf(f) + 16384.0f) & 0xffu;
-  uint32_t normal = ((size + 0x7ffffu + ((size >> 20) & 1u)) >> 20) - 960u;
-  uint32_t found = size < 0x3c800000u ? small : size < 0x43f00000u ? normal : 0x7fu;
+  uint32_t small = f32_to_bits(__builtin_fabsf(f) + {added}f) & 0xffu;
+  uint32_t normal = ((size + {half}u + ((size >> {shift}) & 1u)) >> {shift}) - {bias}u;
+  uint32_t large = size > 0x7f800000u ? 0x7fu : {infinity}u;
+  uint32_t found = size < {least}u ? small : size < {most}u ? normal : large;
   return (uint8_t)(found | (bits >> 24 & 0x80u));
-}
+}}
+"""
+
+_FROM_E4M3 = """\
 INLINE uint8_t to_e4m3_saturated(float f) {
   uint8_t found = to_e4m3(f);
   return (uint8_t)(found - ((found & 0x7fu) == 0x7fu && f == f));
@@ -78,15 +82,7 @@ INLINE float from_e4m3(uint8_t u) {
 }
 """
 
-_E5M2 = """\
-INLINE uint8_t to_e5m2(float f) {
-  uint32_t bits = f32_to_bits(f), size = bits & 0x7fffffffu;
-  uint32_t small = f32_to_bits(__builtin_fabsf(f) + 128.0f) & 0xffu;
-  uint32_t normal = ((size + 0xfffffu + ((size >> 21) & 1u)) >> 21) - 448u;
-  uint32_t large = size > 0x7f800000u ? 0x7fu : 0x7cu;
-  uint32_t found = size < 0x38800000u ? small : size < 0x47800000u ? normal : large;
-  return (uint8_t)(found | (bits >> 24 & 0x80u));
-}
+_FROM_E5M2 = """\
 INLINE float from_e5m2(uint8_t u) {
   uint32_t size = u & 0x7fu, sign = (uint32_t)(u & 0x80u) << 24;
   float small = (float)size * 0x1p-16f;
@@ -94,6 +90,10 @@ INLINE float from_e5m2(uint8_t u) {
   return bits_to_f32(sign | (size < 4 ? f32_to_bits(small) : normal));
 }
 """
+_E4M3, _E5M2 = (
+    _TO_8_BITS.format(**encoding._asdict()) + rest
+    for encoding, rest in zip(float8.ENCODINGS, (_FROM_E4M3, _FROM_E5M2), strict=True)
+)
 
 _F16 = """\
 INLINE float round_f16(float f) { return (float)(_Float16)f; }

@@ -16,9 +16,9 @@ import re
 
 import torch
 
+from dynajit.codegen import float8
 from dynajit.codegen.triton import mathlib
 from dynajit.loopir.ops import REDUCTIONS
-from dynajit.torch_compat import FLOAT8_E4M3FN_SATURATES
 
 TYPES = {
     torch.float32: "tl.float32",
@@ -51,7 +51,17 @@ POINTERS = {
     torch.float8_e4m3fn: "*u8",
     torch.float8_e5m2: "*u8",
 }
-_OF_8_BITS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+_TO_8_BITS = """
+@triton.jit
+def dj_to_{name}(x):
+    bits = x.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    small = (tl.abs(x) + {added}).to(tl.uint32, bitcast=True) & 0xFF
+    normal = ((size + {half} + ((size >> {shift}) & 1)) >> {shift}) - {bias}
+    large = tl.where(size > 0x7F800000, 0x7F, {infinity})
+    found = tl.where(size < {least}, small, tl.where(size < {most}, normal, large))
+    return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
+"""
 
 
 class Unprintable(Exception):
@@ -130,18 +140,7 @@ def dj_refuse(bad):
         "=r,r", [bad.to(tl.int32)], tl.int32, is_pure=False, pack=1,
     )
 """,
-    # Floats of 8 bits. Rounding is to nearest, ties to even: below the least normal number the addition of a power of
-    # two does it. What is too large is infinity in e5m2; in e4m3 NaN, or saturated, as torch's release has it.
-    "dj_to_e4m3": """
-@triton.jit
-def dj_to_e4m3(x):
-    bits = x.to(tl.uint32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    small = (tl.abs(x) + 16384.0).to(tl.uint32, bitcast=True) & 0xFF
-    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 960
-    found = tl.where(size < 0x3C800000, small, tl.where(size < 0x43F00000, normal, 0x7F))
-    return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
-""",
+    **{f"dj_to_{encoding.name}": _TO_8_BITS.format(**encoding._asdict()) for encoding in float8.ENCODINGS},
     "dj_to_e4m3_saturated": """
 @triton.jit
 def dj_to_e4m3_saturated(x):
@@ -155,17 +154,6 @@ def dj_from_e4m3(x):
     normal = ((size << 20) + 0x3C000000).to(tl.float32, bitcast=True)
     found = tl.where(size < 8, size.to(tl.float32) * 0.001953125, tl.where(size == 0x7F, float("nan"), normal))
     return tl.where(x < 0x80, found, found * -1.0)
-""",
-    "dj_to_e5m2": """
-@triton.jit
-def dj_to_e5m2(x):
-    bits = x.to(tl.uint32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    small = (tl.abs(x) + 128.0).to(tl.uint32, bitcast=True) & 0xFF
-    normal = ((size + 0xFFFFF + ((size >> 21) & 1)) >> 21) - 448
-    large = tl.where(size > 0x7F800000, 0x7F, 0x7C)
-    found = tl.where(size < 0x38800000, small, tl.where(size < 0x47800000, normal, large))
-    return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
 """,
     "dj_from_e5m2": """
 @triton.jit
@@ -228,11 +216,10 @@ def operation(name: str, dtype: torch.dtype) -> str:
 def conversion(source: torch.dtype, target: torch.dtype, value: str) -> str:
     """`value` as that dtype, with the meaning of `Tensor.to`. To bfloat16 and float16 is rounded; the value stays a
     float32."""
-    if source in _OF_8_BITS:
-        value, source = f"dj_from_{_OF_8_BITS[source]}({value})", torch.float32
-    if target in _OF_8_BITS:
-        end = "_saturated" if target is torch.float8_e4m3fn and FLOAT8_E4M3FN_SATURATES else ""
-        return f"dj_to_{_OF_8_BITS[target]}{end}({value}.to(tl.float32))"
+    if float8.encoding_of(source) is not None:
+        value, source = f"dj_{float8.from_name(source)}({value})", torch.float32
+    if float8.encoding_of(target) is not None:
+        return f"dj_{float8.to_name(target)}({value}.to(tl.float32))"
     if target is torch.bool:
         return f"({value} != 0)"
     if target in (torch.bfloat16, torch.float16):
