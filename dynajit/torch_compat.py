@@ -29,7 +29,7 @@ empty_strided_cpu: Callable[..., torch.Tensor] = getattr(
 )
 
 # Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
-FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4).to(torch.float8_e4m3fn).float().item() == 448
+FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float().item() == 448
 
 
 def check() -> None:
