@@ -55,7 +55,7 @@ POINT.x += <float>|POINT.tags.append(<int>); del POINT.tags[:-2]|POINT.x = <tens
 <tensor!>[0] += <float>|<tensor!>[..., 0] *= <float>|<tensor!>[:1] -= <tensor>|<obj>.log[:1] = [<int>, <int>]
 NET.total += 1|NET.total.mul_(0.5)|NET.calls = 0|NET.train(bool(<condition>))|NET.eval()
 NET.log.append(<int>); del NET.log[:-3]
-NET.register_buffer('extra', <tensor>.detach())|NET.recent = <tensor>.detach()|NET.weight.detach().mul_(0.9)
+NET.register_buffer('extra', <tensor>.detach())|NET.recent = <tensor>.detach()|NET.weight.data.mul_(0.9)
 for name, p in NET.named_parameters(): print(name, tuple(p.shape))|print(sorted(NET.state_dict()), NET.training)
 for name, b in NET.named_buffers(): print(name, b.dim())|NET.zero_grad()|NET.requires_grad_(bool(<int> % 2))
 with torch.no_grad(): NET.weight.mul_(0.9)|with torch.no_grad(): NET.weight.copy_(torch.ones(1) * <float>)
