@@ -139,7 +139,7 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         known = by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
         # What is recorded or timed is so for one size.
         all_sizes = device.type != "cpu" and settings.mode == "default"
-        return _for_all_sizes(settings, gm, inputs, phase, known) if all_sizes else known
+        return _for_all_sizes(settings, gm, inputs, phase, device, known) if all_sizes else known
     try:
         return _compiled(settings, gm, inputs, phase, device)
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
@@ -149,12 +149,17 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
 
 
 def _for_all_sizes(
-    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, known: Callable[..., Any]
+    settings: _Settings,
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    phase: str,
+    device: torch.device,
+    known: Callable[..., Any],
 ) -> Callable[..., Any]:
     """The graph with kernels that take sizes as arguments; `known`, which has kernels for each size, where such kernels
     can't be made, and for sizes that they have too few bits for."""
     try:
-        compiled = _compiled(settings, gm, inputs, phase, _kernel_device(gm))
+        compiled = _compiled(settings, gm, inputs, phase, device)
     except (generator.CannotGenerate, triton_compiler.TritonError, NotNative) as error:
         logs.emit("perf", f"kernels for each size by itself, for one that is an argument: {error}")
         return known

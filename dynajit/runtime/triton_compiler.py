@@ -98,9 +98,9 @@ def _make(job: Job, path: Path) -> None:
     try:
         if not compile_pool.compile_to(job, path):
             path.write_bytes(pack(compile_job(job)))
+    except OSError:  # no place left
+        raise
     except Exception as error:
-        if isinstance(error, OSError):  # no place left
-            raise
         raise TritonError(f"Triton {version()} refuses a kernel: {error}\n{job.text}") from error
 
 

@@ -40,8 +40,9 @@ from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
 
-# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
+# Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
+# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TENSOR_TYPE: type = type(torch.FloatTensor)
 
@@ -136,7 +137,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return rewritten
     if name in REFUSED:
         _refuse(name, args)
-    # their fakes take it whatever the tensors are; eager among truth values alone
+    # their fakes take it whatever the tensors are
     if "alpha" in kwargs and name.rstrip("_") in _SUMS and kwargs["alpha"].py_type() is bool and not _all_bool(args):
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself

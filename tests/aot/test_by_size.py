@@ -108,11 +108,11 @@ def test_where_sizes_can_not_be_arguments(monkeypatch: pytest.MonkeyPatch) -> No
     gm = torch.fx.GraphModule({}, torch.fx.Graph())
     settings = backend._settings(None, {})
     monkeypatch.setattr(backend, "_compiled", lambda *_: compiled)
-    call = backend._for_all_sizes(settings, gm, [], "inference", known)
+    call = backend._for_all_sizes(settings, gm, [], "inference", torch.device("cuda"), known)
     assert [call(n) for n in (1, 999, 1000, 2)] == ["any", "any", "known", "any"]
 
     def refused(*_: Any) -> Any:
         raise NotNative
 
     monkeypatch.setattr(backend, "_compiled", refused)
-    assert backend._for_all_sizes(settings, gm, [], "inference", known) is known
+    assert backend._for_all_sizes(settings, gm, [], "inference", torch.device("cuda"), known) is known

@@ -105,4 +105,3 @@ def test_what_is_returned_stays(backend):
     compiled = dynajit.compile(fn, backend=backend)
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     torch.testing.assert_close(gradients(changed, x, w), gradients(lambda x, w: fn(x, w).mul_(2), x, w))
-
