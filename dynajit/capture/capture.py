@@ -103,7 +103,7 @@ def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
     fuel = current_fuel()
-    if rules.builtins_replaced() or (fuel is not None and fuel.empty):
+    if rules.builtins_replaced() or rules.in_dispatch() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return _detached(session, code, function)

@@ -53,6 +53,7 @@ _MISSING: Any = object()
 
 # Dispatch modes under which tensors are fake, or operations are written down.
 _MODE_KEYS: Any = torch._C._TorchDispatchModeKey
+_BELOW: Any = torch._C.DispatchKey.PythonTLSSnapshot
 _TRACING_MODES = (_MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL)
 
 
@@ -122,6 +123,13 @@ def own_builtins() -> Iterator[None]:
                 del _BUILTINS_NOW[name]
             elif value is not _BUILTINS[name]:
                 _BUILTINS_NOW[name] = value
+
+
+def in_dispatch() -> bool:
+    """Whether each operation is, or just was, handed to a `__torch_dispatch__`: a mode's, which sees all operations one
+    by one as the program calls them, or one that is running, whose operations begin below autograd and
+    functionalisation. Neither can be captured: kernels hand nothing to modes."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._dispatch_tls_is_dispatch_key_excluded(_BELOW)
 
 
 def runs_for_another() -> str | None:

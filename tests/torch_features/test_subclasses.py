@@ -1,4 +1,4 @@
-"""Tensor subclasses and other objects with `__torch_function__`: followed into one graph."""
+"""Tensor subclasses and other objects with `__torch_function__`, followed into one graph; with `__torch_dispatch__`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dynajit
 from dynajit.testing import compare
@@ -267,3 +268,55 @@ def test_a_module_with_a_subclass_as_its_input() -> None:
         want.sum().backward()
         got.sum().backward()
     compare([p.grad for p in other.parameters()], [p.grad for p in model.parameters()], exact=False)
+
+
+class Pair(torch.Tensor):
+    """Two tensors that every operation computes on."""
+
+    parts: tuple[torch.Tensor, torch.Tensor]
+
+    @staticmethod
+    def __new__(cls, *parts: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, parts[0].size(), dtype=parts[0].dtype)  # type: ignore[attr-defined]
+        made.parts = parts
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = [func(*(arg.parts[at] if isinstance(arg, Pair) else arg for arg in args)) for at in range(2)]
+        return cls(*made)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_what_runs_in_torch_dispatch_is_eager(backend: str) -> None:
+    pair: Any = Pair(x(), x() + 1)
+    got = dynajit.compile(lambda a, b: (a * 2 + b).sin(), backend=backend)(pair, x())
+    compare(got.parts, ((x() * 2 + x()).sin(), ((x() + 1) * 2 + x()).sin()), exact=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_dispatch_modes_see_what_they_see_in_eager(backend: str) -> None:
+    class Log(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def inside(a: torch.Tensor) -> Any:
+        with Log() as log:
+            y = a.sin() + 1
+        return y.cos(), log.seen
+
+    def outside(a: torch.Tensor) -> Any:
+        with Log() as log:
+            y = compiled(a)
+        return y, log.seen
+
+    compiled = dynajit.compile(lambda a: a.sin() + 1, backend=backend)
+    compiled(x())
+    wanted = ["aten.sin.default", "aten.add.Tensor"]
+    for _ in range(2):
+        assert dynajit.compile(inside, backend=backend)(x())[1] == wanted and outside(x())[1] == wanted
