@@ -44,6 +44,9 @@ class Config:
     replay_logging: bool = _doc(
         True, "calls of a logger's methods are made after the graph, in their order, rather than breaking it"
     )
+    replay_warnings: bool = _doc(
+        True, "warnings.warn and changes of filters are made after the graph, in their order, rather than breaking it"
+    )
     cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
     cache_size_mb: int = _doc(1024, "the least recently used kernels beyond this many megabytes are deleted")
     compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")

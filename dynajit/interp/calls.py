@@ -118,7 +118,7 @@ class Calls(Tracer):
             if policy.treatment_of(policy.module_of(real))[0] == "compute" and _plain_data([*args, *kwargs.values()]):
                 return self.compute(real, args, kwargs)
             if is_replayed(real, args):
-                return replay(self, function, args, kwargs)
+                return replay(self, function, args, kwargs, real.__name__)
             reason = policy.skip_reason(real)
             if reason is not None:
                 raise GraphBreak(reason[0], reason[1])

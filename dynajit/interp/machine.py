@@ -75,6 +75,8 @@ class Interpreter(Calls):
         self.static_numbers = False
         #: calls that generated code makes around the graph's
         self.calls: list[Any] = []
+        self.warning_filters: list[Any] | None = None
+        self.saved_filters: dict[int, list[Any]] = {}
         self.runs_elsewhere = ""
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None

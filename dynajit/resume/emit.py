@@ -37,6 +37,7 @@ from dynajit.resume.plan import (
 )
 from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
 from dynajit.values.base import NULL, GraphBreak, Value
+from dynajit.values.effects import CallEffect, broken_effect
 from dynajit.values.exceptions import raised_at
 from dynajit.values.local_classes import made_at
 from dynajit.values.run_time import State
@@ -190,6 +191,9 @@ class Emission:
         local = next((value for value in needed if made_at(self.tx, value) is not None), None)
         if local is not None:
             return local
+        effect = broken_effect(self.tx)
+        if effect is not None:
+            return effect
         thrown = next((value for value in needed if raised_at(value) is not None), None)
         if thrown is not None:
             return thrown
@@ -206,6 +210,9 @@ class Emission:
         made = made_at(self.tx, obstacle)
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
+        if isinstance(obstacle, CallEffect) and obstacle.unchanged is not None:
+            changed = f"{obstacle.function.describe()}, whose arguments change later"
+            return obstacle.unchanged.at, GraphBreak(breaks.OUTPUT_CALL, changed)
         return raised_at(obstacle), None
 
     # -- the code

@@ -18,6 +18,7 @@ from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import peeks
 from dynajit.values.base import NULL, Value
+from dynajit.values.effects import Place
 
 _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 
@@ -51,12 +52,26 @@ def instruction_function(frames: Sequence[SymFrame], operands: Sequence[Value]) 
     return function
 
 
-def calling_functions(frames: Sequence[SymFrame], inner: Callable[..., Any], argc: int) -> Callable[..., Any]:
+def calling_functions(frames: Sequence[SymFrame | Place], inner: Callable[..., Any], argc: int) -> Callable[..., Any]:
     """A function that calls `inner` with its `argc` arguments through one function for each of the frames."""
     names = [f"argument{number}" for number in range(argc)]
     for outer in reversed(frames):
         inner = _calling_function(outer, inner, names)
     return inner
+
+
+def placed_call(places: Sequence[Place], argc: int, names: tuple[str, ...]) -> Callable[..., Any]:
+    """A function that takes another one with `argc` arguments, the last of them for the parameters `names`, and calls
+    it from the innermost place, through one function for each of the others."""
+    emit, inner = Emitter(), places[-1]
+    args = [f"argument{number}" for number in range(argc)]
+    emit.set_location(inner.current.positions)
+    emit.begin_call(lambda: emit.load_fast("called"))
+    for name in args:
+        emit.load_fast(name)
+    emit.end_call(argc, names)
+    emit.return_value()
+    return calling_functions(places[:-1], _function(emit, ["called", *args], inner), argc + 1)
 
 
 def caught_inside(error: BaseException, frames: int) -> BaseException:
@@ -77,7 +92,7 @@ def _return_pushed(emit: Emitter, count: int) -> None:
     emit.return_value()
 
 
-def _calling_function(frame: SymFrame, inner: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def _calling_function(frame: SymFrame | Place, inner: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     emit = Emitter()
     emit.set_location(frame.current.positions)
     emit.begin_call(lambda: emit.load_const(inner))
@@ -90,7 +105,7 @@ def _calling_function(frame: SymFrame, inner: Callable[..., Any], names: Sequenc
     return _function(emit, names, frame)
 
 
-def _function(emit: Emitter, names: Sequence[str], frame: SymFrame) -> Callable[..., Any]:
+def _function(emit: Emitter, names: Sequence[str], frame: SymFrame | Place) -> Callable[..., Any]:
     original = frame.code_object
     code = emit.assemble(original.co_name, list(names), (), original, original.co_qualname)
     _C.mark_ours(code)

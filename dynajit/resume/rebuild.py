@@ -15,8 +15,10 @@ from dynajit.exc import InternalError
 from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
+from dynajit.resume.inside import placed_call
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
+from dynajit.values.effects import Place
 from dynajit.values.filling import replace_entries
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key
@@ -315,6 +317,19 @@ class Rebuilder:
     def filler(self, cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
         """What gives instances of a class attributes of these names: one for all, as it remembers places."""
         return self._fillers.setdefault((cls, names), _C.AttributeFiller(names))
+
+    def call_placed(
+        self, places: Sequence[Place], function: Value, args: Sequence[Value], names: tuple[str, ...]
+    ) -> None:
+        """Call a function with arguments, the last of them named, from where inlined frames stood."""
+        if not places:
+            self.emit.begin_call(lambda: self.push(function))
+        else:
+            self.emit.begin_call(lambda: self.const(placed_call(places, len(args), names)))
+            self.push(function)
+        for part in args:
+            self.push(part)
+        self.emit.end_call(len(args) + bool(places), () if places else names)
 
     def call_const(
         self, fn: Callable[..., Any], push_args: Callable[[], Any], argc: int, names: tuple[str, ...] = ()

@@ -76,6 +76,10 @@ class Tracer(Protocol):
     needed: list[Value]
     # calls that generated code makes around the graph's, in order
     calls: list[Any]
+    # the filters of `warnings` as the program has made them (None: as they were), and those that are restored by
+    # contexts, by id
+    warning_filters: list[Any] | None
+    saved_filters: dict[int, list[Any]]
     # what is being traced that does not run once, now: a branch, a hook; empty: nothing of the kind
     runs_elsewhere: str
 

@@ -1,31 +1,70 @@
 """Calls that are only effects: made for real by the generated code, after the graph.
 
 In: a function whose result the program can't depend on (it is None), such as a logger's methods. Out: an entry in the
-journal. To let another function be replayed, add it to `is_replayed`.
+journal, made where the program's frames stood, since loggers and warnings tell a line. What such a call may print has
+to be as it was then: if it changes later on, the graph ends at the call instead. To let another function be replayed,
+add it to `is_replayed`.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from dynajit.config import config
-from dynajit.values.base import Tracer, Value
+from dynajit.guards.source import ConstSource
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.mapping import DictVal
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.symbolic import SymVal
+from dynajit.values.tensor import TensorVal
+from dynajit.values.watched import Watched
 
 _LOGGER_METHODS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+class Place(NamedTuple):
+    """Where an inlined frame stood."""
+
+    code_object: types.CodeType
+    globals: dict[str, Any]
+    current: Any
 
 
 class CallEffect(Value):
-    """One call to make, in order with the other effects."""
+    """One call to make, in order with the other effects.
+
+    Attributes:
+        positions: of the outermost frame's instruction; None: nobody asks where the call is made.
+        places: of the inlined frames.
+        unchanged: what the call may print, if that can change.
+        may_draw: whether what it runs may draw random numbers.
+    """
 
     def __init__(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], positions: Any = None) -> None:
         self.function = function
         self.args = list(args)
         self.kwargs = dict(kwargs)
-        self.positions = positions  # a logger looks at its caller's line
+        self.positions = positions
+        self.places: list[Place] = []
+        self.unchanged: Unchanged | None = None
+        self.may_draw = True
 
     def py_type(self) -> type:
         return type(None)
@@ -39,25 +78,130 @@ class CallEffect(Value):
     def emit_effect(self, out: Any) -> None:
         if self.positions is not None:
             out.emit.set_location(self.positions)
-        out.emit.begin_call(lambda: out.push(self.function))
-        for part in (*self.args, *self.kwargs.values()):
-            out.push(part)
-        out.emit.end_call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        out.call_placed(self.places, self.function, [*self.args, *self.kwargs.values()], tuple(self.kwargs))
         out.emit.pop_top()
+
+
+class Unchanged:
+    """What a call that was put off may look at, as it was then; `at`: the interpreter's state before the call."""
+
+    def __init__(self, tx: Tracer, effect: CallEffect, values: Sequence[Value]) -> None:
+        self.effect = effect
+        self.at = tx.snapshot()
+        self._known = all(_is_known(value) for value in values)
+        self._watched = Watched(values)
+        self._changes = tx.journal.changes
+        tensors = [value for value in values if isinstance(value, TensorVal)] if self._known else tx.tensors.values()
+        self._versions = [(tensor.fake, _version(tensor.fake)) for tensor in tensors]
+
+    def broken(self, tx: Tracer) -> bool:
+        """Whether anything of it is otherwise now."""
+        if self._watched.changed() is not None or any(_version(fake) != then for fake, then in self._versions):
+            return True
+        if self._known:
+            return False
+        # the program's own code prints it: it may look at anything
+        calls = [value for value in tx.journal.dirty.values() if isinstance(value, CallEffect)]
+        later = next(number for number, value in enumerate(reversed(calls)) if value is self.effect)
+        return tx.journal.changes > self._changes + later
+
+
+def _version(fake: torch.Tensor) -> int | None:
+    return None if fake.is_inference() else fake._version
+
+
+def _is_known(value: Value) -> bool:
+    """Whether all that its text depends on is seen: numbers, tensors, and builtin containers of these made here."""
+    if isinstance(value, (ConstVal, SymVal, TensorVal)):
+        return True
+    if value.source is not None or not isinstance(value, (TupleVal, ListVal, DictVal)):
+        return value.is_const() and not value.symbolic
+    return all(_is_known(part) for part in value.children())
+
+
+def broken_effect(tx: Tracer) -> CallEffect | None:
+    """The first call put off whose arguments are others now than they were."""
+    for value in tx.journal.dirty.values():
+        if isinstance(value, CallEffect) and value.unchanged is not None and value.unchanged.broken(tx):
+            return value
+    return None
 
 
 def is_replayed(function: Any, args: Sequence[Value]) -> bool:
     """Whether calling the function with these arguments is an effect without a result: logging, to a real logger."""
-    if not config.replay_logging or not args or not issubclass(args[0].py_type(), logging.Logger):
+    if not config.replay_logging:
+        return False
+    name = getattr(function, "__name__", "")
+    if name in _LOGGER_METHODS and function is getattr(logging, name, None):
+        return True
+    if not args or not issubclass(args[0].py_type(), (logging.Logger, logging.LoggerAdapter)):
         return False
     if isinstance(function, functools._lru_cache_wrapper):
         return getattr(function, "__wrapped__", None) is not None
-    name = getattr(function, "__name__", "")
-    return name in _LOGGER_METHODS and function is getattr(logging.Logger, name)
+    owner = logging.Logger if issubclass(args[0].py_type(), logging.Logger) else logging.LoggerAdapter
+    return name in _LOGGER_METHODS and function is getattr(owner, name)
 
 
-def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-    """Put the call off to the generated code."""
-    outermost: Any = tx.frames[0]  # type: ignore[attr-defined]
-    tx.journal.touch(CallEffect(function, args, kwargs, outermost.current.positions))
+def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], name: str = "") -> Value:
+    """Put the call of a logger's method (or the function of `logging`) of this name off to the generated code."""
+    if tx.handled is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the exception that is being handled")
+    if "stack_info" in kwargs:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")
+    logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
+    if not all(map(_never_changes, logged)) and _is_off(tx, args, name):
+        return ConstVal(None)
+    put_off(tx, function, args, kwargs, logged)
     return ConstVal(None)
+
+
+def put_off(
+    tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], printed: Sequence[Value] = ()
+) -> CallEffect:
+    """Have the generated code make a call where the program stands. `printed`: arguments whose contents it looks at."""
+    if tx.runs_elsewhere:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} in {tx.runs_elsewhere}")
+    frames: Any = tx.frames  # type: ignore[attr-defined]
+    effect = CallEffect(function, args, kwargs, frames[0].current.positions)
+    effect.places = [
+        Place(frame.code_object, frame.globals, frame.current)
+        for frame in frames[1:]
+        if not str(frame.globals.get("__name__")).startswith("dynajit.")
+    ]
+    printed = [value for value in printed if not _never_changes(value)]
+    tx.journal.touch(effect)
+    if printed:
+        if tx.globals_written and not all(map(_is_known, printed)):  # type: ignore[attr-defined]
+            raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} of an object, after globals were written")
+        effect.unchanged = Unchanged(tx, effect, printed)
+    return effect
+
+
+def _is_logger(value: Value) -> bool:
+    return issubclass(value.py_type(), (logging.Logger, logging.LoggerAdapter))
+
+
+def _never_changes(value: Value) -> bool:
+    if isinstance(value, TupleVal) and value.source is None:
+        return all(map(_never_changes, value.children()))
+    return isinstance(value, SymVal) or value.is_const()
+
+
+def _is_off(tx: Tracer, args: Sequence[Value], name: str) -> bool:
+    """Whether the logger drops records of this level; if so, that is guarded."""
+    logger = args[0] if args else None
+    real: Any = getattr(logger, "real_object", None)
+    if type(real) not in (logging.Logger, logging.RootLogger) or logger is None or logger.source is None:
+        return False
+    level = _LEVELS.get(name)
+    if name == "log" and len(args) > 1 and args[1].is_const() and type(args[1].const()) is int:
+        level = args[1].const()
+    if level is None or real.isEnabledFor(level):
+        return False
+    source = logger.source if not isinstance(logger.source, ConstSource) else ConstSource(real, f"logger {real.name}")
+    tx.guard(source, "PREDICATE", functools.partial(_drops, level), f"drops records of level {level}")
+    return True
+
+
+def _drops(level: int, logger: Any) -> bool:
+    return not logger.isEnabledFor(level)

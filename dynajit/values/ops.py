@@ -39,6 +39,7 @@ from dynajit.values.operators import INPLACE
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
+from dynajit.values.warned import Warned
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
@@ -157,7 +158,13 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     versions = _versions(fakes)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
-    result = run_fake(tx.graph, op, target, *fakes)
+    if tx.warning_filters is None:
+        result = run_fake(tx.graph, op, target, *fakes)
+    else:
+        with Warned() as warned:
+            result = run_fake(tx.graph, op, target, *fakes)
+        if warned.texts:
+            raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):

@@ -102,7 +102,9 @@ def call(
     """
     if tx.runs_elsewhere or tx.static_numbers:
         refuse(f"{name} in {tx.runs_elsewhere or 'an autograd.Function'}")
-    if state is not None and any(isinstance(value, CallEffect) for value in tx.journal.dirty.values()):
+    if state is not None and any(
+        isinstance(value, CallEffect) and value.may_draw for value in tx.journal.dirty.values()
+    ):
         refuse(f"{name} behind what is logged, whose handlers may draw too")
     source = RunTimeSource(len(tx.calls), name)
     made = RealCall(function, [_argument(tx, name, arg) for arg in args], _named(tx, name, kwargs), source, late, state)

@@ -28,6 +28,7 @@ from dynajit.values.builtins import (
     text,
     torch_functions,
     torch_state,
+    warning_calls,
 )
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
 
@@ -58,4 +59,5 @@ __all__ = [
     "text",
     "torch_functions",
     "torch_state",
+    "warning_calls",
 ]

@@ -1,4 +1,4 @@
-"""Models of `functools.singledispatch` and `cmp_to_key`, and of what loggers are asked.
+"""Models of `functools.singledispatch` and `cmp_to_key`, of `logging.getLogger` and of what loggers are asked.
 
 In: arguments as values. Out: the implementation's result, traced; which one it is, is guarded.
 """
@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import ConstSource
+from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import polyfills
 from dynajit.values.base import GraphBreak, Tracer, Value
@@ -101,3 +101,16 @@ def _asked(tx: Tracer, logger: Value, method: str, args: Sequence[Value]) -> Val
 
 def _answers(method: str, given: tuple[Any, ...], expected: Any, logger: Any) -> bool:
     return isinstance(logger, logging.Logger) and bool(getattr(logger, method)(*given) == expected)
+
+
+@builtin(logging.getLogger)
+def get_logger(tx: Tracer, name: Value | None = None) -> Value:
+    """The logger itself: there is one of each name, for as long as the process lives."""
+    if name is None or (name.is_const() and name.const() in (None, "", "root")):
+        return tx.wrap(logging.root, ConstSource(logging.root, "logging.root"))
+    if not name.is_const() or type(name.const()) is not str:
+        raise GraphBreak(breaks.SKIPPED_CALL, "logging.getLogger of what is not known while tracing")
+    manager = logging.Logger.manager
+    logging.getLogger(name.const())
+    loggers = ConstSource(manager.loggerDict, "logging.Logger.manager.loggerDict")
+    return tx.wrap(manager.loggerDict[name.const()], ItemSource(loggers, name.const()))

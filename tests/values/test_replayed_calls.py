@@ -1,0 +1,336 @@
+"""Calls of loggers and of `warnings` are made behind the graph: what they tell, from which line, is eager's."""
+
+# ruff: noqa: B028 -- most programs warn without a stack level, and each level is another case
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynajit
+from dynajit.testing import assert_same
+
+X = torch.arange(6.0).reshape(2, 3)
+LOGGER = logging.getLogger("dynajit_test_replayed")
+
+
+class Lines(logging.Handler):
+    """Keeps what is logged, as it is then: text, level, function, line, file, exception."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0] if record.exc_info else None
+        where = record.funcName, record.lineno, record.pathname
+        self.lines.append((record.getMessage(), record.levelname, *where, error))
+
+
+@pytest.fixture
+def handler() -> Iterator[Lines]:
+    handler = Lines()
+    logging.root.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    yield handler
+    logging.root.removeHandler(handler)
+    LOGGER.setLevel(logging.NOTSET)
+
+
+def logged(handler: Lines, fn: Callable[..., Any], *args: Any, **counts: int) -> list[Any]:
+    """What eager and compiled log has to be the same: texts, functions, lines."""
+    handler.lines.clear()
+    assert_same(fn, *args, repeat=1, **counts)
+    half = len(handler.lines) // 2
+    assert handler.lines[:half] == handler.lines[half:]
+    assert half
+    return handler.lines[:half]
+
+
+def warned(fn: Callable[..., Any], *args: Any, filters: tuple[Any, ...] = ("always",), **counts: int) -> list[Any]:
+    """What eager and compiled warn of has to be the same: texts, categories, lines, and the filters left behind."""
+    shown = []
+    for run in (fn, dynajit.compile(fn, backend="eager")):
+        dynajit.reset()
+        fn.__globals__.pop("__warningregistry__", None)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter(*filters)
+            before = warnings.filters, list(warnings.filters)
+            results = [repr(run(*args)) for _ in range(2)]
+            assert warnings.filters is before[0] or run is fn
+        lines = [(str(w.message), w.category, w.filename, w.lineno) for w in seen]
+        registry = {k: v for k, v in fn.__globals__.get("__warningregistry__", {}).items() if k != "version"}
+        shown.append((lines, list(registry.items()), results))
+    assert shown[0] == shown[1]
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter(*filters)
+        report = dynajit.explain(dynajit.compile(fn, backend="eager"))(*args)
+    assert (report.graph_count, report.graph_break_count) == (counts.get("graphs", 1), counts.get("breaks", 0))
+    return [text for text, *_ in shown[0][0]]
+
+
+def inner(x: Tensor, number: int) -> Tensor:
+    LOGGER.info("inner %d", number)
+    return x + number
+
+
+def test_a_call_in_an_inlined_function_tells_its_line(handler: Lines) -> None:
+    def outer(x: Tensor) -> Tensor:
+        LOGGER.info("outer %s", tuple(x.shape))
+        for number in range(2):
+            x = inner(x, number)
+        LOGGER.warning("done", stacklevel=1)
+        return x
+
+    told = logged(handler, outer, X, graphs=1, breaks=0)
+    assert [(text, name) for text, _, name, *_ in told] == [
+        ("outer (2, 3)", "outer"),
+        ("inner 0", "inner"),
+        ("inner 1", "inner"),
+        ("done", "outer"),
+    ]
+
+
+def higher(x: Tensor) -> Tensor:
+    LOGGER.info("of my caller", stacklevel=2)
+    return x * 2
+
+
+def test_the_stack_level_counts_inlined_frames(handler: Lines) -> None:
+    def caller(x: Tensor) -> Tensor:
+        return higher(x) + 1
+
+    assert logged(handler, caller, X, graphs=1, breaks=0)[0][2] == "caller"
+
+
+def test_arguments_that_change_later_end_the_graph(handler: Lines) -> None:
+    def listed(x: Tensor) -> Any:
+        found = [1]
+        LOGGER.info("found %s", found)
+        found.append(2)
+        return x + 1, found
+
+    def written(x: Tensor) -> Tensor:
+        y = x + 1
+        LOGGER.info("y %s", y)
+        y.mul_(2)
+        return y
+
+    def argument(x: Tensor) -> Tensor:
+        LOGGER.info("x %s", x)
+        return x.mul_(2) + 1
+
+    assert logged(handler, listed, X, breaks=1)[0][0] == "found [1]"
+    assert logged(handler, written, X, graphs=2, breaks=1)[0][0].startswith("y tensor([[1., 2., 3.]")
+    assert logged(handler, argument, X.clone(), graphs=1, breaks=1)[0][0].startswith("x tensor([[0., 1., 2.]")
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __repr__(self) -> str:
+        return f"Counter({self.count})"
+
+
+def test_an_object_is_printed_as_it_was(handler: Lines) -> None:
+    def counted(x: Tensor, counter: Counter) -> Tensor:
+        counter.count += 1
+        LOGGER.info("before %s", counter)
+        counter.count += 1
+        y = x + counter.count
+        LOGGER.info("after %s", counter)
+        return y
+
+    told = logged(handler, counted, X, Counter(), breaks=1)
+    assert [text for text, *_ in told] == ["before Counter(1)", "after Counter(2)"]
+
+
+def test_what_the_logger_drops_is_not_looked_at(handler: Lines) -> None:
+    def quiet(x: Tensor) -> Any:
+        found = [1]
+        y = x.sin()
+        LOGGER.debug("y %s of %s", y, found)
+        found.append(2)
+        return y.cos(), found
+
+    compiled = dynajit.compile(quiet, backend="eager")
+    report = dynajit.explain(compiled)(X)
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+    compiled(X)
+    assert handler.lines == []
+    LOGGER.setLevel(logging.DEBUG)
+    compiled(X)
+    assert [text for text, *_ in handler.lines] == [f"y {X.sin()} of [1]"]
+
+
+def test_functions_of_the_module_and_adapters(handler: Lines) -> None:
+    adapter = logging.LoggerAdapter(LOGGER, {"a": 1})
+
+    def several(x: Tensor) -> Tensor:
+        logging.getLogger("dynajit_test_replayed").info("by name")
+        adapter.info("by adapter %d", 3)
+        logging.warning("of the root")
+        return x + 1
+
+    told = logged(handler, several, X, graphs=1, breaks=0)
+    assert [text for text, *_ in told] == ["by name", "by adapter 3", "of the root"]
+
+
+def test_the_exception_that_is_handled_is_logged(handler: Lines) -> None:
+    def handling(x: Tensor) -> Tensor:
+        try:
+            raise KeyError("a")
+        except KeyError:
+            LOGGER.exception("bad")
+        return x + 1
+
+    assert logged(handler, handling, X)[0][-1] is KeyError
+
+
+# -- warnings
+
+
+def checked(x: Tensor, dims: int) -> Tensor:
+    if x.dim() != dims:
+        warnings.warn(f"expected {dims} dimensions, got {x.dim()}", RuntimeWarning)
+    return x + 1
+
+
+def deprecated(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        warnings.warn(f"{fn.__name__} is old", DeprecationWarning, stacklevel=2)
+        return fn(*args)
+
+    return wrapper
+
+
+@deprecated
+def old(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Own(UserWarning):
+    pass
+
+
+@pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore"])
+def test_warnings_are_shown_once_or_always_as_filters_say(action: str) -> None:
+    def several(x: Tensor) -> Tensor:
+        warnings.warn("own", Own)
+        y = checked(x, 3)
+        warnings.warn(Own("made"))
+        for _ in range(2):
+            y = old(y)
+        return y.sin()
+
+    texts = warned(several, X, filters=(action,))
+    counts = {"always": 10, "default": 5, "once": 4, "module": 4, "ignore": 0}
+    # both calls of `old` are on one line; two lines warn of "own" and "made"
+    assert len(texts) == {**counts, "default": 4}[action]
+
+
+def test_filters_are_changed_and_restored_in_order() -> None:
+    def contexts(x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.warn("hidden")
+            y = x + 1
+            with warnings.catch_warnings():
+                warnings.filterwarnings("always", message="sh", category=UserWarning)
+                warnings.warn("shown inside")
+                warnings.warn("hidden, too")
+        with warnings.catch_warnings(action="ignore"):
+            warnings.warn("hidden by the argument")
+        warnings.warn("shown")
+        return y * 2
+
+    assert warned(contexts, X) == ["shown inside", "shown"] * 2
+
+
+def test_a_break_where_filters_are_changed() -> None:
+    def broken(x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = x + 1
+            dynajit.graph_break()
+            warnings.warn("hidden")
+            y = y * 2
+        warnings.warn("shown")
+        return y.sin()
+
+    assert warned(broken, X, graphs=2, breaks=1) == ["shown"] * 2
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_filter_makes_an_exception_of_a_warning(inside: bool) -> None:
+    def raising(x: Tensor) -> Tensor:
+        y = x + 1
+        try:
+            if inside:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    warnings.warn("raised", Own)
+            else:
+                warnings.warn("raised", Own)
+        except Own as error:
+            y = y * len(error.args[0])
+        return y - 1
+
+    assert warned(raising, X, filters=("always" if inside else "error",), graphs=2, breaks=1) == []
+
+
+def test_filters_that_raise_from_a_later_call_on() -> None:
+    def warning(x: Tensor) -> Tensor:
+        warnings.warn("late", Own)
+        return x + 1
+
+    compiled = dynajit.compile(warning, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(X)
+        warnings.simplefilter("error")
+        with pytest.raises(Own, match="late"):
+            compiled(X)
+        warnings.simplefilter("ignore")
+        assert torch.equal(compiled(X), X + 1)
+
+
+def test_what_is_recorded_is_read() -> None:
+    def recording(x: Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            warnings.warn("one")
+            y = x + 1
+            warnings.warn("two", Own)
+        return y * 2, [str(each.message) for each in seen], [each.lineno for each in seen]
+
+    assert_same(recording, X)
+
+
+def test_an_operation_that_warns_under_changed_filters() -> None:
+    def implicit(x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = torch.nn.functional.softmax(x)
+        return y * 2
+
+    assert warned(implicit, X, graphs=1, breaks=1) == []
+
+
+def test_warnings_break_the_graph_if_configured() -> None:
+    def warning(x: Tensor) -> Tensor:
+        y = x + 1
+        warnings.warn("here")
+        return y * 2
+
+    with dynajit.config.patch(replay_warnings=False):
+        assert warned(warning, X, graphs=2, breaks=1) == ["here"] * 2
