@@ -102,6 +102,8 @@ class Calls(Tracer):
             if policy.is_marked_constant(real):
                 return self.compute_once(real, args, kwargs)
             original = policy.undisabled(real)
+            if original in BUILTINS:
+                return self.call_builtin(original, args, kwargs)
             if original is not None:
                 return self._trace(
                     FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)),

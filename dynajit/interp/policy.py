@@ -40,7 +40,6 @@ SKIPPED_MODULES: dict[str, str] = {
     "torch.export": "another compiler",
     "torch.onnx": "another compiler",
     "torch.testing": "test tools",
-    "torch.random": "changes the random state",
     "torch.hub": "reads files",
     "torch.library": "registers operators",
     "torch._ops": "calls operators",
@@ -205,11 +204,12 @@ _FRAMES = frozenset(
 )
 
 
-_TRACED_THOUGH_DISABLED = ("torch.optim", "torch.utils.checkpoint")
+_TRACED_THOUGH_DISABLED = ("torch.optim", "torch.utils.checkpoint", "torch.random")
 
 
 def undisabled(function: types.FunctionType) -> types.FunctionType | None:
-    """What torch's own compiler wraps or hides from itself, and is traced here: its optimizers, `Module.__init__`."""
+    """What torch's own compiler wraps or hides from itself, and is traced here: its optimizers, `Module.__init__`,
+    `torch.manual_seed`."""
     where = function.__globals__.get("__name__")
     original: Any = None
     if where == "torch._compile":

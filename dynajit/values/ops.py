@@ -145,6 +145,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
     if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
+    if _sizes_what_it_writes(target, args):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} may change the size of the empty tensors that it writes")
     if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:
         # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
         target = name = "new_empty"
@@ -277,6 +279,16 @@ def _count_writes(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> N
     for position, name in _written(target, "ListType"):
         for fake in kwargs.get(name, args[position] if position < len(args) else ()):
             torch.autograd.graph.increment_version(fake)
+
+
+def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
+    """Whether an operation writes empty tensors behind an operand that holds something: the running extremes of torch's
+    observers begin so, and their kernels, though not the fakes of these, make them as large as is needed."""
+    fakes = [arg.fake if isinstance(arg, TensorVal) else None for arg in args]
+    if not fakes or fakes[0] is None or 0 in fakes[0].shape:
+        return False
+    written = (fakes[at] for at, _ in _written(target, "TensorType") if 0 < at < len(fakes))
+    return any(fake is not None and 0 in fake.shape for fake in written)
 
 
 def _default_device(tx: Tracer) -> Value | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.ao import quantization
 
 import dynajit
 from dynajit.testing import assert_same, compare
@@ -173,3 +175,22 @@ def test_backward_twice_through_one_graph() -> None:
         return x.grad
 
     both(program, "codegen")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_observers_that_size_their_buffers_at_the_first_call(backend: str) -> None:
+    def program(wrap: Callable[..., Any]) -> Any:
+        model = nn.Sequential(quantization.QuantStub(), nn.Linear(4, 4), nn.ReLU()).train()
+        model.qconfig = quantization.get_default_qat_qconfig("x86")
+        quantization.prepare_qat(model, inplace=True)
+        run = wrap(model)
+        results = []
+        for factor in (1, 3):
+            result = run(torch.randn(5, 4) * factor)
+            result.sum().backward()
+            results.append(result.detach())
+        return results, model.state_dict(), [parameter.grad for parameter in model.parameters()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao is deprecated
+        both(program, backend)

@@ -15,6 +15,7 @@ import torch
 
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins import random_state
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.objects import ObjVal
@@ -36,6 +37,15 @@ def _is_default(generator: Any) -> bool:
 
 def _is_own(device: torch.device, generator: Any) -> bool:
     return type(generator) is torch.Generator and not _is_default(generator) and generator.device == device
+
+
+def _is_cpus(tx: Tracer, value: Value) -> bool:
+    """Whether it is the CPU's default generator, which stays so."""
+    if not isinstance(value, ObjVal) or value.real_object is not torch.default_generator:
+        return False
+    if value.source is not None:
+        tx.guard(value.source, "ID", torch.default_generator)
+    return True
 
 
 def _generator(tx: Tracer, value: Value, name: str) -> tuple[Value, torch.device]:
@@ -66,6 +76,11 @@ def draw(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[s
     if isinstance(given, ConstVal) and given.value is None:
         return tx.torch_op(op, target, args, rest)
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    if _is_cpus(tx, given):
+        made = tx.torch_op(op, target, args, rest)
+        if not isinstance(made, TensorVal) or made.fake.device.type != "cpu":
+            raise GraphBreak(breaks.OP_RAISES, f"{name} with a generator of another device")
+        return made
     generator, device = _generator(tx, given, name)
     if op == "call_method" and target in _FILLS and isinstance(args[0], TensorVal):
         return _fill(tx, target, args[0], args[1:], rest, generator, device)
@@ -136,6 +151,8 @@ def new_generator(tx: Tracer, device: Value | None = None) -> Value:
 
 @builtin(torch.Generator.manual_seed)
 def manual_seed(tx: Tracer, self: Value, seed: Value) -> Value:
+    if _is_cpus(tx, self):
+        return random_state.of_default(tx, self, "manual_seed", [seed])
     generator, _ = _generator(tx, self, "Generator.manual_seed")
     if not (seed.is_const() and type(seed.const()) is int and 0 <= seed.const() < 1 << 63):
         refuse("Generator.manual_seed of what is no known int")
@@ -145,6 +162,8 @@ def manual_seed(tx: Tracer, self: Value, seed: Value) -> Value:
 
 @builtin(torch.Generator.get_state)
 def get_state(tx: Tracer, self: Value) -> Value:
+    if _is_cpus(tx, self):
+        return random_state.of_default(tx, self, "get_state", [])
     generator, device = _generator(tx, self, "Generator.get_state")
     if device.type != "cpu":
         refuse("Generator.get_state of a device's generator")
@@ -156,6 +175,8 @@ def get_state(tx: Tracer, self: Value) -> Value:
 
 @builtin(torch.Generator.set_state)
 def set_state(tx: Tracer, self: Value, state: Value) -> Value:
+    if _is_cpus(tx, self):
+        return random_state.of_default(tx, self, "set_state", [state])
     generator, _ = _generator(tx, self, "Generator.set_state")
     if not (isinstance(state, TensorVal) and state.source is not None and ".get_state#" in state.source.name()):
         refuse("Generator.set_state to a state that the function did not get itself")
