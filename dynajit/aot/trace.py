@@ -255,6 +255,8 @@ class _Replay(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise NotSimple(f"higher-order operator {target}")
+        if target is getattr and args[1:] == ("data",):
+            return args[0].detach()  # what autograd hears of writes is nothing here; `data` calls no operator
         return super().call_function(target, args, kwargs)
 
 

@@ -148,12 +148,21 @@ class TensorVal(Value):
         source: Source | None = None,
         real: torch.Tensor | None = None,
     ) -> None:
-        self.node = node
+        self._node = node
         self.fake = fake
         self.kind = kind
         self.source = source
         self.real_tensor = real
         self.attrs: dict[str, Value] = {}
+        self.replacement: TensorVal | None = None  # what its `.data` was set to
+
+    @property
+    def node(self) -> fx.Node:
+        if self.replacement is None:
+            return self._node
+        if self.fake.requires_grad and torch.is_grad_enabled():
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "gradients of a tensor behind a line that sets its data")
+        return self.replacement.node
 
     def py_type(self) -> type:
         return self.kind
@@ -196,7 +205,7 @@ class TensorVal(Value):
             answer = overrides.attribute(tx, self, name)
             if answer is not None:
                 return answer
-        if name in self.attrs:
+        if name in self.attrs and name != "data":
             return self.attrs[name]
         if name in CONSTANT_ATTRIBUTES and hasattr(_BASE, name):
             return tx.from_real(getattr(self.fake, name))
@@ -222,7 +231,7 @@ class TensorVal(Value):
 
     def _data(self, tx: Tracer) -> Value:
         """Like detach(), but autograd does not hear of writes. The tracer has to, so its own fake is detach()'s."""
-        value = tx.torch_op("call_method", "detach", [self], {})
+        value = tx.torch_op("call_method", "detach", [self.replacement or self], {})
         if isinstance(value, TensorVal) and value.node.target == "detach":
             node = value.node
             node.op, node.target, node.args = "call_function", getattr, (node.args[0], "data")
@@ -264,8 +273,35 @@ class TensorVal(Value):
             return tx.from_real(found)
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
 
+    def _set_data(self, tx: Tracer, value: Value) -> None:
+        """From here on the tensor stands for what it was given; generated code sets it for real."""
+        if not isinstance(value, TensorVal) or self.source is None or tx.runs_elsewhere or tx.open_levels:
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "setting 'data' of what the graph computes, or to no plain tensor"
+            )
+        fakes = (self.fake, value.fake)
+        if any(fake.is_inference() or fake.layout is not torch.strided for fake in fakes) or (
+            fakes[0].device != fakes[1].device
+            or not torch._has_compatible_shallow_copy_type(*fakes)
+            or (fakes[0].requires_grad and not (fakes[1].is_floating_point() or fakes[1].is_complex()))
+        ):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' to a tensor of another kind")
+        if value.source is not None or value.fake.requires_grad:
+            made = value._data(tx)
+            assert isinstance(made, TensorVal)
+            value = made
+        with tx.graph.running_fake(), torch.no_grad():
+            fake = value.fake.detach().requires_grad_(fakes[0].requires_grad)
+        tx.journal.set_attr(self, "replacement", value)
+        tx.journal.set_attr(self, "fake", fake)
+        tx.remember_tensor(self)
+        tx.journal.set_item(self.attrs, "data", value)
+        tx.journal.touch(self)
+
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
-        if name in ("data", "requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
+        if name == "data":
+            return self._set_data(tx, value)
+        if name in ("requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
         if name == "grad" and self.source is None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting the gradient of a result")
@@ -281,6 +317,8 @@ class TensorVal(Value):
             answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)
             if answer is not None:
                 return answer
+        if name == "detach" and self.replacement is not None:
+            return self.replacement.call_method(tx, name, args, kwargs)
         if name == "as_subclass":
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):

@@ -1,0 +1,121 @@
+"""`tensor.data = other`: in the graph; the tensor keeps its identity, gradient and history, and shares memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dynajit
+from dynajit.testing import CompileCounter, compare
+
+
+def averaged(p: Tensor, q: Tensor) -> None:
+    p.data = p.data * 0.9 + q.data * 0.1
+    p.data = p.data + 1
+
+
+def exchanged(p: Tensor, q: Tensor) -> None:
+    p.data, q.data = q.data, p.data
+
+
+def shared(p: Tensor, q: Tensor) -> None:
+    p.data = q
+
+
+def written_behind(p: Tensor, q: Tensor) -> Any:
+    p.data = q
+    with torch.no_grad():
+        p.add_(1)
+        return q * 2, p.shape, p.dtype, p.requires_grad
+
+
+def used_with_gradients(p: Tensor, q: Tensor) -> Tensor:
+    y = p * 2
+    p.data = q.data
+    return y + p * 3
+
+
+def of_another_shape(p: Tensor, q: Tensor) -> Any:
+    p.data = q.expand(2, 3)
+    return p.shape, p.is_contiguous(), p.detach().sum(0)
+
+
+def of_another_dtype(p: Tensor, q: Tensor) -> Any:
+    p.data = q.double()
+    return p.dtype, p.detach() * 2
+
+
+def view_of_the_old_memory(p: Tensor, q: Tensor) -> Any:
+    old = p.detach().view(-1)
+    p.data = q.data
+    old += 5
+    return old, p.detach() + 0
+
+
+def one_behind_the_other(p: Tensor, q: Tensor) -> None:
+    q.data = q.data * 2
+    p.data = q
+    q.data = q.data * 3
+
+
+PROGRAMS: dict[Callable[[Tensor, Tensor], Any], int] = {
+    averaged: 1,
+    exchanged: 1,
+    shared: 1,
+    written_behind: 1,
+    used_with_gradients: 2,
+    of_another_shape: 1,
+    of_another_dtype: 1,
+    view_of_the_old_memory: 1,
+    one_behind_the_other: 1,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_data_is_set(program: Callable[[Tensor, Tensor], Any], backend: str, grad: bool) -> None:
+    def run(fn: Callable[[Tensor, Tensor], Any]) -> list[Any]:
+        seen: list[Any] = []
+        for _ in range(2):
+            p, q = torch.ones(3), torch.arange(3.0)
+            if grad:
+                p, q = nn.Parameter(p), nn.Parameter(q)
+            alias = p.detach()
+            result = fn(p, q)
+            if isinstance(result, Tensor) and result.requires_grad:
+                result.sum().backward()
+            seen += [result, p, q, p.grad, q.grad, alias, type(p), p.is_leaf]
+            seen += [p.data_ptr() == q.data_ptr(), p.data_ptr() == alias.data_ptr()]
+        return seen
+
+    counter = CompileCounter()
+    dynajit.compile(program, backend=counter)(*(torch.ones(3, requires_grad=grad) for _ in "pq"))
+    assert counter.frame_count == (PROGRAMS[program] if grad else 1)
+    dynajit.reset()
+    compare(run(dynajit.compile(program, backend=backend)), run(program), exact=False)
+
+
+@pytest.mark.parametrize("other", [torch.ones(3, dtype=torch.int64), torch.ones(3).to_sparse(), 3.0])
+def test_what_torch_refuses(other: Any) -> None:
+    def f(p: Tensor, other: Any) -> None:
+        p.data = other
+
+    errors = []
+    for run in (f, dynajit.compile(f, backend="eager")):
+        with pytest.raises((RuntimeError, TypeError)) as error:
+            run(torch.ones(3, requires_grad=True), other)
+        errors.append((type(error.value), str(error.value)))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+def test_what_data_gives_is_a_tensor_of_its_own(backend: str, grad: bool) -> None:
+    x = torch.ones(3, requires_grad=grad)
+    data, other = dynajit.compile(lambda x: (x.data, x * 2), backend=backend)(x)
+    assert data is not x and data.data_ptr() == x.data_ptr() and not data.requires_grad and other.requires_grad == grad
