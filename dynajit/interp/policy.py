@@ -124,6 +124,22 @@ TRACED_MODULES = (
     "torch.testing._internal.common_methods_invocations",
     "torch.testing._internal.opinfo",
 )
+# functions that are traced although their module is not: they only look at their arguments
+TRACED_FUNCTIONS = frozenset(
+    {
+        "inspect.BoundArguments.__init__",
+        "inspect.BoundArguments.apply_defaults",
+        "inspect.BoundArguments.args",
+        "inspect.BoundArguments.kwargs",
+        "inspect.Signature._bind",
+        "inspect.Signature.bind",
+        "inspect.Signature.bind_partial",
+        "typing.assert_type",
+        "weakref.WeakValueDictionary.__contains__",
+        "weakref.WeakValueDictionary.__getitem__",
+        "weakref.WeakValueDictionary.get",
+    }
+)
 # module prefix → why its functions are run while tracing when all their arguments are plain data known then
 COMPUTED_MODULES: dict[str, str] = {
     "re": "text in, text out",
@@ -289,7 +305,7 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return breaks.FRAME_INTROSPECTION, f"{function.__qualname__} sets a trace function"
     module = function.__globals__.get("__name__") or function.__module__ or ""
     treatment, reason = treatment_of(module)
-    if treatment == "trace":
+    if treatment == "trace" or (f"{module}.{function.__qualname__}" in TRACED_FUNCTIONS and module not in _by_user):
         return None
     kind = breaks.OUTPUT_CALL if reason == "writes output" else breaks.SKIPPED_CALL
     return kind, f"{module}.{function.__qualname__} ({reason})"

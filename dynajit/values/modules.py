@@ -15,6 +15,7 @@ from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.registry import BUILTINS
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
 from dynajit.values.lookup import bind, is_data_descriptor, lookup_type
@@ -48,6 +49,10 @@ class LibraryMethod(RealVal):
     """A method of such an object."""
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        owner = self.obj.__self__
+        descriptor = getattr(type(owner), self.obj.__name__, None)
+        if descriptor in BUILTINS:
+            return tx.call_builtin(descriptor, [LibraryVal(owner), *args], kwargs)
         return tx.fold(self.obj, args, kwargs)
 
 

@@ -14,6 +14,7 @@ import gc
 import inspect
 import math
 import re
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -48,6 +49,7 @@ from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal, traceable
+from dynajit.values.thread_local import ThreadLocalVal
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -62,7 +64,7 @@ _KNOWN_CALLABLES = (
     *NUMPY_CALLABLES,
 )
 # whose attributes are another object's
-_STAND_INS = (super, weakref.ProxyType, weakref.CallableProxyType)
+_STAND_INS = (super, weakref.ProxyType, weakref.CallableProxyType, threading.local)
 _C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -325,6 +327,12 @@ def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
     if not isinstance(source, ConstSource):
         tx.guard(source, "ID", obj)
     return ModuleVal(obj, source)
+
+
+@wraps_type(threading.local)
+def _thread_local(tx: Tracer, obj: threading.local, source: Source) -> Value:
+    tx.guard(source, "TYPE", threading.local)
+    return ThreadLocalVal(obj, source)
 
 
 def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:

@@ -127,3 +127,14 @@ def test_training() -> None:
 
     for backend in ("eager", "codegen"):
         assert_same(train, X.clone().requires_grad_(), graphs=1, breaks=1, backend=backend)
+
+
+def test_choice_of_what_is_no_number() -> None:
+    def draw(x: Tensor) -> Any:
+        return x + 1, random.choice("abc"), random.choice(["a", 1]), random.choice([])
+
+    def some(x: Tensor) -> Any:
+        return x + 1, random.choice("abc"), random.choice(["a", 1])
+
+    assert_same(some, X, repeat=3)
+    assert_same(draw, X)

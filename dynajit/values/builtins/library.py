@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import ConstSource, ItemSource, LocalSource
+from dynajit.guards.source import CallSource, ConstSource, ItemSource, LocalSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -84,14 +84,24 @@ def _is_held(tx: Any, known: Value) -> bool:
     return not isinstance(root, LocalSource) or any(getattr(value, "source", None) == root for value in held)
 
 
+_REFERENT: Any = weakref.ref.__call__
+
+
+def _lets_nothing_go(tx: Any) -> bool:
+    """Whether all that was alive when the frame was entered still is: nothing was changed, no parameter bound anew."""
+    return not tx.journal.dirty and len(getattr(tx.frames[0].locals, "boxes", ())) == len(tx._boxes)
+
+
 @builtin(weakref.ref.__call__)
 def referent(tx: Tracer, reference: Value) -> Value:
-    """What a weak reference from outside refers to, where the trace knows another way to it."""
+    """What a weak reference from outside refers to."""
     real = getattr(reference, "real_object", None)
-    if type(real) is not weakref.ref or reference.source is None:
+    if type(real) not in (weakref.ref, weakref.KeyedRef) or reference.source is None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"calling {reference.describe()}")
-    target = real()
+    target = _REFERENT(real)
     known = tx.known_object(target, ConstSource(real, "<weak reference>")) if target is not None else ConstVal(None)
+    if known is None and _lets_nothing_go(tx):
+        return tx.wrap(target, CallSource(reference.source, _REFERENT, "{}()"))
     if known is None or not (target is None or _is_held(tx, known)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
     tx.guard(reference.source, "PREDICATE", functools.partial(_refers_to, real), "refers to the same object")

@@ -145,8 +145,9 @@ def _kind_of(args: Sequence[Any], kwargs: dict[str, Any]) -> type | None:
     if isinstance(items, range):
         return int
     kinds = set(map(type, items)) if isinstance(items, tuple) else set()
-    fits = all(isinstance(item, float) or abs(item) < 1 << _MOST_BITS for item in items) if kinds <= {int, float} else 0
-    return kinds.pop() if len(kinds) == 1 and fits else None
+    if kinds == {float}:
+        return float
+    return int if kinds == {int} and all(abs(item) < 1 << _MOST_BITS for item in items) else None
 
 
 def _statement(name: str) -> None:

@@ -7,16 +7,30 @@ Modules whose functions are computed are listed in `interp/policy.py`.
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 import string
+import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin, pure
 from dynajit.values.constant import ConstVal
 
 pure(str.maketrans, bytes.maketrans)
+for _name in ("_path_normpath", "normpath"):
+    if isinstance(_normal := getattr(posixpath, _name, None), types.BuiltinFunctionType):
+        pure(_normal)
+
+
+@builtin(os.fspath)
+def file_system_path(tx: Tracer, path: Value) -> Value:
+    if path.is_const() and type(path.const()) in (str, bytes):
+        return path
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"os.fspath of {path.describe()}")
 
 
 @builtin(str.format)
