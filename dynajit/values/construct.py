@@ -155,7 +155,7 @@ def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str
         for name, value in kwargs.items():
             made.instance_dict(tx).setitem(tx, ConstVal(name), value)
         return made
-    if kind in (str, bytes, int, float, complex, torch.device, torch.Size, torch.dtype, types.GenericAlias) or kind in (
+    if kind in (str, bytes, int, float, complex, torch.device, torch.dtype, types.GenericAlias) or kind in (
         torch.finfo,
         torch.iinfo,
     ):

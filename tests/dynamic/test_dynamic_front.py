@@ -94,6 +94,16 @@ def test_specialised_by_use() -> None:
     same(fn, [(rand(n),) for n in (4, 5, 6)], recompiles=2)
 
 
+def test_a_size_made_of_sizes() -> None:
+    """torch.Size((n, 3)) took n as a constant, as torch.distributions do for each sample."""
+
+    def fn(x: Tensor) -> Any:
+        size = torch.Size((x.shape[0],) + x.shape[1:])
+        return x.new_ones(size) + x, size, type(size), size.numel(), size == x.shape, torch.Size([2, 3])
+
+    same(fn, [(rand(n, 3),) for n in (4, 5, 6)], recompiles=1)
+
+
 def test_equal_sizes_are_one_symbol() -> None:
     same(lambda x, y: x + y, [(rand(n), rand(n)) for n in (4, 5, 6, 7)])
     # two symbols as soon as they differ; broadcasting then is by size 1

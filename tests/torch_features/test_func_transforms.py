@@ -209,3 +209,15 @@ def test_outer_tensors_of_another_size() -> None:
         return grad(lambda a: (a * y).sum())(x)
 
     assert_same(fn, torch.ones(3), torch.ones(3), then=[(torch.ones(5), torch.ones(5))])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_size_that_is_mapped_over_varies(backend: str) -> None:
+    """A level of vmap was entered with the size as a constant: each size was compiled again."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return vmap(grad(lambda row: (row.sin() * row).sum()))(x)
+
+    first, *others = (torch.rand(n, 4) for n in (3, 5, 7))
+    report = assert_same(fn, first, then=[(x,) for x in others], backend=backend)
+    assert (report.graph_count, report.graph_break_count, len(report.recompile_reasons)) == (2, 0, 1)

@@ -27,6 +27,7 @@ from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.ops import torch_op
 from dynajit.values.polyfills import func_transforms as polyfills
+from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
 _C: Any = torch._C._functorch
@@ -58,7 +59,9 @@ def _level(kind: str, enter: Any, leave: Any, spellings: Sequence[Sequence[Any]]
 
     @builtin(*spellings[0])
     def entering(tx: Tracer, *args: Value) -> Value:
-        reals = tuple(arg.real() for arg in args)
+        # the size of a vmap's dimension may vary
+        reals = tuple(arg.number if isinstance(arg, SymVal) else arg.real() for arg in args)
+        nodes = [arg.node if isinstance(arg, SymVal) else arg.real() for arg in args]
         tx.opening()
         level = enter(*reals)
         entered.append(reals)
@@ -67,7 +70,7 @@ def _level(kind: str, enter: Any, leave: Any, spellings: Sequence[Sequence[Any]]
             entered.pop()
             leave()
 
-        _record(tx, enter, reals, 1, undo)
+        _record(tx, enter, nodes, 1, undo)
         return ConstVal(level)
 
     @builtin(*spellings[1])

@@ -15,8 +15,9 @@ import torch
 from dynajit.report import breaks
 from dynajit.values import operators
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
+from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
+from dynajit.values.sequence import SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
@@ -52,6 +53,16 @@ def _product(tx: Tracer, numbers: Value, start: Value | None) -> Value:
 @builtin(math.prod)
 def prod(tx: Tracer, numbers: Value, *, start: Value | None = None) -> Value:
     return _product(tx, numbers, start)
+
+
+@constructor(torch.Size)
+def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Sizes that vary stay as they are; all else, and what torch refuses, is torch's own."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], SequenceVal):
+        items = tx.unpack(args[0])
+        if all(item.py_type() is int for item in items) and any(isinstance(item, SymVal) for item in items):
+            return TupleVal(items, torch.Size)
+    return tx.fold(torch.Size, list(args), kwargs)
 
 
 @builtin(torch.Size.numel)
