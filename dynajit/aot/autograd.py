@@ -6,6 +6,7 @@ Out: a callable; forward and backward are what `compile_fn` made of the partitio
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -61,10 +62,15 @@ def _compile(
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
 
+    _refuse_writes(gm, example_inputs)
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
     parts: dict[str, Part] = {}
     backwards: Backwards | None = None
     reach = reach_of(gm)
+    if reach is not None and None in reach.results:
+        if reach.apart:
+            raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
+        reach = None
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
@@ -136,6 +142,20 @@ def _compile(
     elif not once:
         compiled = differentiable_twice(gm.forward, compiled)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
+
+
+def _refuse_writes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Raise RuntimeError for writes to inputs that AOTAutograd makes something else of."""
+    written = written_memory(gm) - {None}
+    memories = collections.Counter(map(memory_of, example_inputs))
+    if any(memories[memory] > 1 for memory in written):
+        # it makes one input of them, and takes for granted that they share memory at each call
+        raise RuntimeError("it writes an input that shares memory with another")
+    for node in gm.graph.find_nodes(op="placeholder") if written else ():
+        value, before = node.meta.get("example_value"), node.meta.get("grad_fn")
+        if before is not None and value.grad_fn is before and memory_of(value) in written:
+            # it gives the input a history that goes through the graph's only node
+            raise RuntimeError("it writes an input that has a history, past autograd")
 
 
 def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:

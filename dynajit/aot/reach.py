@@ -14,20 +14,18 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.contexts import written_memory
-from dynajit.torch_compat import memory_of
-
 
 @dataclass(frozen=True)
 class Reach:
-    """Of the results that have a gradient, in order.
+    """Of the results that have a gradient, in order; behind them come inputs that the graph writes and autograd hears
+    of, which are results too: a later backward pass may start from what is in them now.
 
-    results: their positions among all results. inputs: positions of the graph's inputs behind each. uses_up: those
-    whose backward fails after that of each, since both need what an operation had saved. ends: those that no other
-    result was computed from, where most backward passes start.
+    results: their positions among all results, None for a written input. inputs: positions of the graph's inputs behind
+    each. uses_up: those whose backward fails after that of each, since both need what an operation had saved. ends:
+    those that no other result was computed from, where most backward passes start.
     """
 
-    results: tuple[int, ...]
+    results: tuple[int | None, ...]
     inputs: tuple[frozenset[int], ...]
     uses_up: tuple[frozenset[int], ...]
     ends: frozenset[int]
@@ -43,10 +41,11 @@ def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
     not lead from them to the inputs and nothing else."""
     outputs: Any = gm.graph.output_node().args[0]
     values = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
-    results = {
-        place: value for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
-    }
-    starts = [value.grad_fn for value in results.values()]
+    results: list[tuple[int | None, torch.Tensor]] = [
+        (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
+    ]
+    results += [(None, value) for value in _written_inputs(gm, [value for _, value in results])]
+    starts = [value.grad_fn for _, value in results]
     if len(starts) < 2 or None in starts:
         return None
     places = _places_of_inputs(gm)
@@ -78,20 +77,34 @@ def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
         for number, start in enumerate(starts)
         if masks[start] == sum(1 << other for other, its in enumerate(starts) if its is start)
     ]
-    return Reach(tuple(results), tuple(map(_set, behind)), tuple(map(_set, gone)), frozenset(ends))
+    return Reach(
+        tuple(place for place, _ in results), tuple(map(_set, behind)), tuple(map(_set, gone)), frozenset(ends)
+    )
+
+
+def _inputs_with_gradients(gm: torch.fx.GraphModule) -> Iterator[tuple[int, torch.Tensor, Any]]:
+    """Place, tensor, and autograd's node at the graph's start, of each input that requires gradients."""
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            yield place, value, node.meta.get("grad_fn")
+
+
+def _written_inputs(gm: torch.fx.GraphModule, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Inputs with another node than at the graph's start that are no results themselves."""
+    return [
+        value
+        for _, value, before in _inputs_with_gradients(gm)
+        if value.grad_fn is not before and not any(value is result for result in results)
+    ]
 
 
 def _places_of_inputs(gm: torch.fx.GraphModule) -> dict[Any, int] | None:
-    """By what autograd's node of an input is known: its position. None if the graph moved one to another node."""
+    """By what autograd's node of an input is known: its position. None if two inputs are one to autograd."""
     places: dict[Any, int] = {}
-    written = written_memory(gm)
-    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        value = node.meta.get("example_value")
-        if not isinstance(value, torch.Tensor) or not value.requires_grad:
-            continue
-        key = id(value) if value.grad_fn is None else value.grad_fn
-        # one that is a leaf still was written past autograd, as optimizers do
-        if key in places or (value.grad_fn is not None and memory_of(value) in written):
+    for place, value, before in _inputs_with_gradients(gm):
+        key = id(value) if before is None else before
+        if key in places:
             return None
         places[key] = place
     return places

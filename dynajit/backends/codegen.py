@@ -240,9 +240,11 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
     outputs, steps = list(plan.outputs), list(plan.steps)
     buffers = dict(plan.buffers)
     nodes: Any = gm.graph.output_node().args[0]
-    for at, (node, output) in enumerate(zip(nodes, plan.outputs, strict=True)):
-        if not isinstance(output, BufferRef):
-            continue
+    # what others are views of comes before them in the graph, and must be none: autograd asks
+    order = {node: at for at, node in enumerate(gm.graph.nodes)}
+    places = [at for at, output in enumerate(outputs) if isinstance(output, BufferRef)]
+    for at in sorted(places, key=lambda at: order[nodes[at]]):
+        node, output = nodes[at], plan.outputs[at]
         owner = node.target if node.op == "get_attr" else node
         if owners.setdefault(output.name, owner) is not owner:
             alias = f"{output.name}_alias{at}"

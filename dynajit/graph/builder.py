@@ -169,6 +169,7 @@ class GraphBuilder:
             node = self.graph.placeholder(self._input_name(source) if symbol is None else symbol)
         node.meta["example_value"] = fake
         node.meta["source"] = source.name()
+        node.meta["grad_fn"] = getattr(fake, "grad_fn", None)  # before the graph writes it
         made = GraphInput(source, node, real, fake, symbol)
         self._last_placeholder = node
         self.inputs.append(made)

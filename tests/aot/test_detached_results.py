@@ -103,3 +103,17 @@ def test_views_of_what_has_gradients(rest: Callable[[torch.Tensor], torch.Tensor
     assert t.data_ptr() == seen.data_ptr()
     t.sum().backward()
     assert weight.grad is not None and weight.grad.item() == 4
+
+
+def test_all_of_a_result_may_be_written_wherever_it_stands_among_the_results() -> None:
+    """It covers the result that it is a view of, which autograd must not take for a view itself."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = x.sin()
+        return y[:1], y
+
+    for requires_grad in (False, True):
+        view, y = dynajit.compile(function, backend="codegen")(torch.ones(1, requires_grad=requires_grad))
+        assert (view._is_view(), y._is_view(), view._base is y) == (True, False, True)
+        view.mul_(2)
+        assert torch.equal(y, torch.ones(1).sin() * 2)

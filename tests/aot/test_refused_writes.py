@@ -78,3 +78,47 @@ def test_an_operation_reads_what_it_has_written(backend: str) -> None:
                 outcomes.append(str(error))
             outcomes.append(z.tolist())
         assert outcomes[:2] == outcomes[2:]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_inputs_that_shared_memory_at_the_first_call_need_not_do_so_later(backend: str) -> None:
+    weight = torch.ones(1, requires_grad=True)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.fill_(2)
+        return y * weight
+
+    compiled = dynajit.compile(function, backend=backend)
+    x = torch.zeros(2, 3)
+    assert compiled(x, x[0]).tolist() == [2, 2, 2]
+    assert compiled(x, torch.zeros(3)).tolist() == [0, 0, 0]
+
+
+def _by_autograd(h: torch.Tensor) -> None:
+    h[torch.tensor([0])] = 2.0
+
+
+def _past_autograd(h: torch.Tensor) -> None:
+    h.detach().mul_(0.5)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("write", [_by_autograd, _past_autograd])
+def test_backward_from_a_loss_leaves_a_written_inputs_history(
+    backend: str, write: Callable[[torch.Tensor], None]
+) -> None:
+    """Both come out of one graph, in which they have nothing to do with each other."""
+
+    def step(weight: torch.Tensor, h: torch.Tensor) -> None:
+        loss = (weight * 3) ** 2
+        write(h)
+        loss.backward()
+
+    seen = []
+    for call in (step, dynajit.compile(step, backend=backend)):
+        weight, x = torch.tensor(0.5, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+        h = x * 5
+        call(weight, h)
+        h.sum().backward()
+        seen.append((weight.grad, x.grad, h.detach()))
+    torch.testing.assert_close(seen[1], seen[0])
