@@ -371,30 +371,39 @@ class _TritonPlanner(_Planner):
             self._launch(
                 own, written, ((origin.op.removeprefix("aten."),), (origin.line,) if origin.line else (), "attention")
             )
-        elif self.choose is None or not self._taken_by_a_kernel(call, self.choose):
+        elif not self._taken_by_a_kernel(call):
             super()._extern(call)
 
-    def _taken_by_a_kernel(self, call: Call, choose: Choose) -> bool:
-        """Is the call a product that is faster in one kernel with what is done to its result? Timing decides."""
+    def _taken_by_a_kernel(self, call: Call) -> bool:
+        """Is the call a product that is faster in one kernel with what is done to its result?"""
         product = products.product_of(call.extern)
         group = _only_reader(self.schedule, self.program, call) if product is not None else None
         if product is None or group is None or group in self.taken:
             return False
-        target = for_device(self.program.device)
-        kernel = build_tile_kernel(group, self.schedule.inlined, product.sizes, target)
+        kernel = build_tile_kernel(group, self.schedule.inlined, product.sizes, for_device(self.program.device))
         if not products.fits(product, kernel):
             return False
-        apart = build_kernel(group, self.schedule.inlined, target)
         try:
-            first = launches(apart, tiling.tile(apart), self.program.device)
-            fused = [Launches([printed], []) for printed in products.ways(product, kernel)]
+            chosen = (
+                self._without_timing(product, kernel) if self.choose is None else self._timed(product, kernel, group)
+            )
         except Unprintable:
             return False
+        if chosen is not None:
+            self.taken[group] = chosen
+        return chosen is not None
+
+    def _without_timing(self, product: products.Product, kernel: Kernel) -> Launches | None:
+        return Launches([products.usual(product, kernel)], []) if products.pays(product, kernel) else None
+
+    def _timed(self, product: products.Product, kernel: Kernel, group: Group) -> Launches | None:
+        apart = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
+        first = launches(apart, tiling.tile(apart), self.program.device)
+        fused = [Launches([printed], []) for printed in products.ways(product, kernel)]
         ways = [Launches(first.printed, first.between, product), *fused]
-        chosen = choose(ways)
-        if chosen:
-            self.taken[group] = ways[chosen]
-        return chosen != 0
+        assert self.choose is not None
+        chosen = self.choose(ways)
+        return ways[chosen] if chosen else None
 
     def _kernel(self, group: Group) -> None:
         if not group.stored:

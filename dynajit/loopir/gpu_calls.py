@@ -25,8 +25,11 @@ aten = torch.ops.aten
 ALIGNED = 8
 # Products with a shorter side, and patches of images with less of anything, are not worth copies.
 SHORT, FEW = 512, 128
-# Rows of a product from which on its result is written with longer rows than were asked for.
+# Rows of a product from which on its result is written with longer rows than were asked for, and a convolution of
+# single pixels is one.
 MANY_ROWS = 1024
+# Fewer channels than this fill no tile.
+NARROW = 32
 REWRITES: dict[Any, Callable[..., Any]] = {}
 
 
@@ -155,6 +158,8 @@ def _convolution(
         found = _patches(calls, x, weight, bias, shape)
         if found is not None:
             return found
+    if found := _by_pixel(calls, x, weight, bias, stride, padding, shape):
+        return found
     if calls.convolutions() < 2:
         return None
     if min(weight.shape[:2]) < 16 or not _tensor_cores(x.dtype):
@@ -166,6 +171,8 @@ def _convolution(
     copy = calls.build.pointwise(x.shape, lambda axes: calls.build.element(x, axes), last)
     if isinstance(x.root, Pointwise) and x.whole:
         calls.in_place_of(x, copy)
+    if found := _by_pixel(calls, copy, weight, bias, stride, padding, shape):
+        return found
     layout, last = affine(weight), _channels_last(weight.shape)
     if layout is not None and layout[0] != last and weight.shape[2:] != (1, 1):
         # or the operator makes a copy, in a launch of its own
@@ -173,6 +180,46 @@ def _convolution(
         weight = calls.build.pointwise(of.shape, lambda axes: calls.build.element(of, axes), last)
     args = (copy, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return calls.call(aten.convolution.default, args, shape, _channels_last(shape), x.dtype)
+
+
+def _by_pixel(
+    calls: Caller,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    shape: Shape,
+) -> Value | None:
+    """A convolution of single pixels whose channels lie side by side, as the product of a matrix that it is."""
+    layout = affine(x)
+    if weight.shape[2:] != (1, 1) or any(padding) or any(step != 1 for step in stride) or calls.program_keeps():
+        return None
+    if x.dtype not in (torch.bfloat16, torch.float16) or layout is None or layout[0] != _channels_last(x.shape):
+        return None
+    batch, channels_out, height, width = shape
+    channels, pixels = weight.shape[1], batch * height * width
+    if channels % ALIGNED or channels_out % ALIGNED or min(channels, channels_out) < NARROW or pixels < MANY_ROWS:
+        return None
+    pixel = calls.build.view(x, (batch, height, width, channels), lambda axes: (axes[0], axes[3], axes[1], axes[2]))
+    columns = calls.build.view(
+        calls.build.reshape(weight, (channels_out, channels)), (channels, channels_out), lambda axes: (axes[1], axes[0])
+    )
+    product = _plain_product(calls, calls.build.reshape(pixel, (pixels, channels)), columns, bias)
+    return _as_image(calls, product, shape)
+
+
+def _plain_product(calls: Caller, rows: Value, columns: Value, bias: Value | None) -> Value:
+    target, given = (aten.mm.default, (rows, columns)) if bias is None else (aten.addmm.default, (bias, rows, columns))
+    shape = (rows.shape[0], columns.shape[1])
+    return calls.call(target, given, shape, contiguous_strides(shape), rows.dtype)
+
+
+def _as_image(calls: Caller, product: Value, shape: Shape) -> Value:
+    """Rows of channels, one for each pixel, as images of that shape."""
+    batch, channels, height, width = shape
+    last = calls.build.reshape(product, (batch, height, width, channels))
+    return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
 
 
 def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: Shape) -> Value | None:
@@ -195,10 +242,7 @@ def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: 
     columns = calls.build.view(
         calls.build.reshape(weight, (channels_out, length)), (length, channels_out), lambda axes: (axes[1], axes[0])
     )
-    target, given = (aten.mm.default, (rows, columns)) if bias is None else (aten.addmm.default, (bias, rows, columns))
-    product = calls.call(target, given, (batch * height * width, channels_out), (channels_out, 1), x.dtype)
-    last = calls.build.reshape(product, (batch, height, width, channels_out))
-    return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
+    return _as_image(calls, _plain_product(calls, rows, columns, bias), shape)
 
 
 def _tensor_cores(dtype: torch.dtype) -> bool:

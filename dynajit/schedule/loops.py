@@ -11,8 +11,9 @@ A new loop order or tiling: `choose_mode` and `_loop_order`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 
@@ -189,8 +190,25 @@ def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Ke
 
 
 def build_tile_kernel(group: Group, inlined: set[Tensor], sizes: Shape, target: Target) -> Kernel:
-    """The kernel of a group without reductions on axes of these sizes, which are its domain's, cut or merged."""
-    return _Draft(group, inlined, sizes, (True,) * len(sizes), target).kernel()
+    """The kernel of a group without reductions on axes of these sizes: its domain's in the order in which what it
+    stores lies in memory, cut or merged."""
+    draft = _Draft(group, inlined, sizes, (True,) * len(sizes), target)
+    stored = _largest(group.stored)
+    if stored.numel == group.numel:
+        draft.full = _in_order_of(stored, draft.full)
+    return draft.kernel()
+
+
+def _largest(tensors: Sequence[Tensor]) -> Tensor:
+    return max(tensors, key=lambda tensor: hint_of(tensor.numel))
+
+
+def _in_order_of(tensor: Tensor, place: Index) -> Index:
+    """The number in its domain of the element that lies at that place of its memory, if it has no gaps."""
+    order = sorted(range(len(tensor.shape)), key=lambda dim: -tensor.stride[dim])
+    where = unravel(place, [tensor.shape[dim] for dim in order])
+    position = [index for _, index in sorted(zip(order, where, strict=True), key=itemgetter(0))]
+    return linearise(position, contiguous_strides(tensor.shape))
 
 
 def _common_axes(group: Group) -> tuple[Shape, tuple[bool, ...]]:
@@ -506,7 +524,7 @@ class _Draft:
         if not self.group.reduces:
             if isinstance(self.group.members[0], Scatter):
                 return tuple(outer[:-1]), tuple(outer[-1:]), "row"
-            target = max(self.group.stored, key=lambda t: hint_of(t.numel))
+            target = _largest(self.group.stored)
             address = linearise(unravel(self.full, target.shape), target.stride)
             outer.sort(key=lambda a: -hint_of(stride_of(address, a) or 0))
             return tuple(outer[:-1]), tuple(outer[-1:]), "row"

@@ -17,7 +17,7 @@ from triton_harness import compile_all, plan_of, run
 from dynajit.codegen import ExternStep, KernelStep, Plan
 from dynajit.codegen.plan import GpuKernel
 from dynajit.codegen.triton import products
-from dynajit.loopir import lower_matmul
+from dynajit.loopir import gpu_calls, lower_matmul
 from dynajit.runtime import autotune, triton_compiler
 
 F = torch.nn.functional
@@ -27,10 +27,16 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape).half()
 
 
+def pixels(*shape: int) -> torch.Tensor:
+    return randn(*shape).to(memory_format=torch.channels_last)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products are not sums, but worth timing; tiles are small, so that there are several."""
     monkeypatch.setattr(lower_matmul, "SMALL", 0)
+    monkeypatch.setattr(gpu_calls, "MANY_ROWS", 0)
+    monkeypatch.setattr(gpu_calls, "NARROW", 0)
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "MULTIPROCESSORS", 3)
     monkeypatch.setattr(products, "TOGETHER", 2)
@@ -79,6 +85,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             *(torch.tensor([1, 40, 70], dtype=torch.int32), randn(70, 56).bfloat16()),
         ),
     ),
+    "convolution of single pixels": (
+        lambda x, w, y: F.relu(F.conv2d(x, w) * 2 + y),
+        (pixels(2, 16, 7, 6), randn(24, 16, 1, 1), pixels(2, 24, 7, 6)),
+    ),
+    "convolution of single pixels, bias": (
+        lambda x, w, c: F.relu(F.conv2d(x, w, c)),
+        (pixels(2, 16, 7, 6), pixels(24, 16, 1, 1), randn(24)),
+    ),
     "a part": (lambda a, b: (a[8:, 16:] @ b).relu(), (randn(40, 48), randn(32, 40))),
 }
 
@@ -115,6 +129,28 @@ def test_in_one_kernel(name: str) -> None:
     # heads are gathered first, as in eager
     assert calls(plan) == (1 + (name == "heads"), int(name == "two products"))
     compile_all(plan)
+
+
+@pytest.mark.parametrize("name", ["bias", "linear, residual", "convolution of single pixels"])
+def test_without_timing_where_memory_binds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, args = CASES[name]
+    assert calls(plan_of(function, *args)) == (1, 1)  # a result of few bytes
+    monkeypatch.setattr(products, "MANY_BYTES", 0)
+    monkeypatch.setattr(products, "_NARROW", products.Cut(32, 16, 16, 4, 2, 2))
+    plan = plan_of(function, *args)
+    assert calls(plan) == (1, 0)
+    torch.testing.assert_close(run(plan, *args)[0], function(*args), rtol=1e-2, atol=2e-2)
+    compile_all(plan)
+    monkeypatch.setattr(products, "SHORT_SUM", 8)
+    assert calls(plan_of(function, *args)) == (1, 1)
+
+
+def test_many_tensors_beside_the_result_are_read_by_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MANY_BYTES", 0)
+    beside = [randn(70, 64) for _ in range(3)]
+    for count, externs in ((2, 0), (3, 1)):
+        plan = plan_of(lambda a, b, *c: sum(c, a @ b), randn(70, 48), randn(48, 64), *beside[:count])
+        assert calls(plan) == (1, externs)
 
 
 def test_every_way_compiles_to_be_timed() -> None:
