@@ -6,7 +6,7 @@ Out: `Plan`. A kernel that equals an earlier one of the graph, but for the tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -303,26 +303,6 @@ def _comment(line: str) -> str:
     return "// " + text.rstrip("\\/? ") + "\n"
 
 
-def _only_reader(schedule: Schedule, program: Program, call: Call) -> Group | None:
-    """The group that alone reads the call's result, if the call can as well be made where that group is."""
-    (result,) = call.extern.results
-    if any(value.root is result for value in values_in(program.outputs)):
-        return None
-    readers: list[Group] = []
-    for unit in schedule.units[schedule.units.index(call) + 1 :]:
-        if isinstance(unit, Group):
-            if result in build_kernel(unit, schedule.inlined, for_device(program.device)).reads:
-                readers.append(unit)
-            elif not readers and any(tensor in schedule.stored_in for tensor in unit.stored):
-                return None
-            continue
-        extern = unit.extern
-        reads = any(value.root is result for value in values_in((extern.args, extern.kwargs)))
-        if reads or (not readers and (extern.mutates or extern.barrier)):
-            return None
-    return readers[0] if len(readers) == 1 and readers[0].stored else None
-
-
 def _mentions(member: Tensor, what: str) -> bool:
     """Does the tensor's expression have an operation that this text names?"""
     body = getattr(member, "body", None)
@@ -356,6 +336,7 @@ class _TritonPlanner(_Planner):
         super().__init__(program, schedule)
         self.choose = choose
         self.taken: dict[Group, Launches] = {}
+        self.reads_of: dict[Group, Collection[Tensor]] = {}
         self.read = _read_in(program)
         self.extents: dict[Size, None] = {}
         self.grids: dict[str, str] = {}
@@ -377,8 +358,10 @@ class _TritonPlanner(_Planner):
     def _taken_by_a_kernel(self, call: Call) -> bool:
         """Is the call a product that is faster in one kernel with what is done to its result?"""
         product = products.product_of(call.extern)
-        group = _only_reader(self.schedule, self.program, call) if product is not None else None
-        if product is None or group is None or group in self.taken:
+        if product is None or (self.choose is None and not products.memory_binds(product)):
+            return False
+        group = self._only_reader(call)
+        if group is None or group in self.taken:
             return False
         kernel = build_tile_kernel(group, self.schedule.inlined, product.sizes, for_device(self.program.device))
         if not products.fits(product, kernel):
@@ -392,6 +375,31 @@ class _TritonPlanner(_Planner):
         if chosen is not None:
             self.taken[group] = chosen
         return chosen is not None
+
+    def _only_reader(self, call: Call) -> Group | None:
+        """The group that alone reads the call's result, if the call can as well be made where that group is."""
+        (result,) = call.extern.results
+        if any(value.root is result for value in values_in(self.program.outputs)):
+            return None
+        readers: list[Group] = []
+        for unit in self.schedule.units[self.schedule.units.index(call) + 1 :]:
+            if isinstance(unit, Group):
+                if result in self._reads(unit):
+                    readers.append(unit)
+                elif not readers and any(tensor in self.schedule.stored_in for tensor in unit.stored):
+                    return None
+                continue
+            extern = unit.extern
+            reads = any(value.root is result for value in values_in((extern.args, extern.kwargs)))
+            if reads or (not readers and (extern.mutates or extern.barrier)):
+                return None
+        return readers[0] if len(readers) == 1 and readers[0].stored else None
+
+    def _reads(self, group: Group) -> Collection[Tensor]:
+        if group not in self.reads_of:
+            kernel = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
+            self.reads_of[group] = frozenset(kernel.reads)
+        return self.reads_of[group]
 
     def _without_timing(self, product: products.Product, kernel: Kernel) -> Launches | None:
         return Launches([products.usual(product, kernel)], []) if products.pays(product, kernel) else None

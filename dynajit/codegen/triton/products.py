@@ -3,7 +3,7 @@ write and read than to compute; and for max-autotune, which times them against a
 
 In:  a call of `mm`, `addmm`, `bmm`, `baddbmm` or `_grouped_mm`, and the kernel that alone reads its result.
 Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`: functions that do it all;
-     `pays(product, kernel)`: is the one that `usual` gives faster without a doubt?
+     `usual(product, kernel)`: the one to take without timing, where `memory_binds` and it `pays`.
 One more size of tiles: a line in `CUTS`. One more operator: a case in `product_of`.
 
 Programs stay for many tiles. On GPUs of compute capability 9.0 tiles are copied by the hardware, by descriptors that
@@ -188,14 +188,18 @@ def fits(product: Product, kernel: Kernel) -> bool:
     )
 
 
-def pays(product: Product, kernel: Kernel) -> bool:
-    """Is it faster without a doubt to do all in one function?"""
-    rows, columns = product.sizes[-2:]
-    numel = math.prod(product.sizes)
-    if product.length > SHORT_SUM or columns < _NARROW.columns or product.ends is not None or len(product.sizes) > 2:
+def memory_binds(product: Product) -> bool:
+    """Does it take longer to write and read the result than to compute it?"""
+    *batch, rows, columns = product.sizes
+    if batch or product.ends is not None or product.length > SHORT_SUM or not rows >= columns >= _NARROW.columns:
         return False
-    beside = sum(tensor.numel >= numel for tensor in kernel.reads if tensor is not product.result)
-    return rows >= columns and numel * product.result.dtype.itemsize >= MANY_BYTES and beside <= MOST_READ
+    return rows * columns * product.result.dtype.itemsize >= MANY_BYTES
+
+
+def pays(product: Product, kernel: Kernel) -> bool:
+    """Is one function without a doubt faster, for a product that memory binds?"""
+    numel = math.prod(product.sizes)
+    return sum(tensor.numel >= numel for tensor in kernel.reads if tensor is not product.result) <= MOST_READ
 
 
 def usual(product: Product, kernel: Kernel) -> Printed:
@@ -354,4 +358,4 @@ class _ProductPrinter(Printer):
         return "product" if node.tensor is self.product.result else super()._load(node, scope)
 
 
-__all__ = ["Cut", "Operand", "Product", "fits", "pays", "product_of", "usual", "ways"]
+__all__ = ["Cut", "Operand", "Product", "fits", "memory_binds", "pays", "product_of", "usual", "ways"]
