@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from dynajit.codegen.triton.generate import Launches
 from dynajit.codegen.triton.printer import rename
 from dynajit.codegen.triton.products import Operand, Product
 from dynajit.report import logs, phases, progress
-from dynajit.runtime import gpu, native, store, triton_compiler
+from dynajit.runtime import compile_pool, gpu, native, store, triton_compiler
+from dynajit.runtime.triton_worker import Binary
 
 _FORMAT = "2"
 _NAME = "dj_timed"  # no part of any other word in a kernel's text
@@ -96,16 +98,14 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
                     slots[name] = len(slots)
                     memory[name] = _made_up(tensor, device)
     found: list[Callable[[], Any] | None] = []
-    for number, way in enumerate(ways):
-        progress.count(number, len(ways), "ways to be timed")
-        kernels = kernels_of(way)
+    for way, binaries in zip(ways, _compiled(gpu.capability(device), ways), strict=True):
         try:
             with torch.cuda.device(device):
-                level = gpu.capability(device)
-                binaries = triton_compiler.compile_kernels(kernels, level)
-                loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads, None, b.scratch) for b in binaries]
-        except (triton_compiler.TritonError, RuntimeError):
-            found.append(None)  # more registers or shared memory than there are
+                loaded = [_C.GpuKernel(b.cubin, b.symbol, b.shared, b.threads, None, b.scratch) for b in binaries or ()]
+        except RuntimeError:
+            binaries = None  # more registers or shared memory than there are
+        if binaries is None:
+            found.append(None)
             continue
         steps = [
             native.launch(kernel, [slots[_name(t)] for t in printed.arguments], int(printed.programs))
@@ -114,6 +114,27 @@ def _runnable(device: torch.device, ways: Sequence[Launches]) -> list[Callable[[
         executor = _C.PlanExecutor(device, len(slots), [None] * len(slots), [], steps, [])
         run = functools.partial(executor, *memory.values())
         found.append(run if way.call is None else _after(_library_call(way.call, memory), run))
+    return found
+
+
+def _compiled(level: int, ways: Sequence[Launches]) -> list[list[Binary] | None]:
+    """The kernels of each way, compiled side by side; None where Triton refuses one."""
+
+    def compiled(way: Launches) -> list[Binary] | None:
+        try:
+            return triton_compiler.compile_kernels(kernels_of(way), level)
+        except triton_compiler.TritonError:
+            return None
+
+    found: list[list[Binary] | None] = []
+    with phases.timer("triton_compile"), ThreadPoolExecutor(compile_pool.workers()) as pool:
+        running = [pool.submit(compiled, way) for way in ways]
+        try:
+            for one in running:
+                progress.count(len(found), len(ways), "ways to be timed")
+                found.append(one.result())
+        finally:  # of an interrupt
+            pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 

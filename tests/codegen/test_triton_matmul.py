@@ -136,7 +136,8 @@ def test_without_timing_where_memory_binds(name: str, monkeypatch: pytest.Monkey
     function, args = CASES[name]
     assert calls(plan_of(function, *args)) == (1, 1)  # a result of few bytes
     monkeypatch.setattr(products, "MANY_BYTES", 0)
-    monkeypatch.setattr(products, "_NARROW", products.Cut(32, 16, 16, 4, 2, 2))
+    monkeypatch.setattr(products, "_STEPS", products.Cut(32, 16, 16, 4, 2, 2))
+    monkeypatch.setattr(products, "_ONE_STEP", products.Cut(32, 16, 16, 4, 2, 2))
     plan = plan_of(function, *args)
     assert calls(plan) == (1, 0)
     torch.testing.assert_close(run(plan, *args)[0], function(*args), rtol=1e-2, atol=2e-2)

@@ -192,7 +192,8 @@ def interpreted(text: str, name: str) -> Any:
     interpreter.InterpreterBuilder.create_fma = _fma
     interpreter.InterpreterBuilder.create_dot = _dot
     interpreter._patch_lang_tensor = _patch_tensor
-    text = text.replace(HELPERS["dj_refuse"].strip(), _REFUSE)
+    for helper, plain in _PLAIN.items():
+        text = text.replace(HELPERS[helper].strip(), plain)
     sys.modules.setdefault("dynajit_interpreted_lib", _library())
     before = knobs.runtime.interpret
     knobs.runtime.interpret = True
@@ -203,11 +204,23 @@ def interpreted(text: str, name: str) -> Any:
 
 
 # The interpreter runs no machine code.
-_REFUSE = """
+_PLAIN = {
+    "dj_refuse": """
 @triton.jit
 def dj_refuse(bad):
     assert not bad.handle.data.any(), "refused"
-"""
+""",
+    "dj_round_f16": """
+@triton.jit
+def dj_round_f16(x):
+    return x.to(tl.float16).to(tl.float32)
+""",
+    "dj_round_bf16": """
+@triton.jit
+def dj_round_bf16(x):
+    return x.to(tl.bfloat16).to(tl.float32)
+""",
+}
 
 
 _COMBINED = {"dj_add": np.add, "dj_mul": np.multiply, "dj_max": np.maximum, "dj_min": np.minimum}

@@ -140,6 +140,23 @@ def dj_refuse(bad):
         "=r,r", [bad.to(tl.int32)], tl.int32, is_pure=False, pack=1,
     )
 """,
+    # To a half and back by machine code that Triton doesn't look into.
+    "dj_round_f16": """
+@triton.jit
+def dj_round_f16(x):
+    return tl.inline_asm_elementwise(
+        "{ .reg .b16 half; cvt.rn.f16.f32 half, $1; cvt.f32.f16 $0, half; }",
+        "=f,f", [x], tl.float32, is_pure=True, pack=1,
+    )
+""",
+    "dj_round_bf16": """
+@triton.jit
+def dj_round_bf16(x):
+    return tl.inline_asm_elementwise(
+        "{ .reg .b16 half, zero; cvt.rn.bf16.f32 half, $1; mov.b16 zero, 0; mov.b32 $0, {zero, half}; }",
+        "=f,f", [x], tl.float32, is_pure=True, pack=1,
+    )
+""",
     **{f"dj_to_{encoding.name}": _TO_8_BITS.format(**encoding._asdict()) for encoding in float8.ENCODINGS},
     "dj_to_e4m3_saturated": """
 @triton.jit

@@ -457,7 +457,7 @@ class Printer:
             return f"{found[0]}({', '.join(self._expression(argument, scope) for argument in found[1])})"
         arguments = [self._expression(argument, scope) for argument in node.arguments]
         if node.name == "convert":
-            return functions.conversion(node.arguments[0].dtype, node.dtype, arguments[0])
+            return self._converted(node.arguments[0].dtype, node.dtype, arguments[0])
         return functions.operation(node.name, node.arguments[-1].dtype).format(*arguments)
 
     def _checked(self, node: Op, scope: Scope) -> str:
@@ -472,6 +472,9 @@ class Printer:
         conditions = [f"({place} < 0) | ({place} >= {size})", *([mask] if mask else []), *tests]
         scope.put(f"dj_refuse({' & '.join(f'({condition})' for condition in conditions)})")
         return place
+
+    def _converted(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
+        return functions.conversion(source, target, value)
 
     def _load(self, node: Load, scope: Scope) -> str:
         return self._loaded(node.tensor, self._index(node.address, scope), self._axes_in(node.address))

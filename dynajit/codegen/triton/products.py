@@ -7,7 +7,10 @@ Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`:
 One more size of tiles: a line in `CUTS`. One more operator: a case in `product_of`.
 
 Programs stay for many tiles. On GPUs of compute capability 9.0 tiles are copied by the hardware, by descriptors that
-each program makes. What the kernel does is printed as for any pointwise kernel, on a tile that is still in registers.
+each program makes. What the kernel does is printed as for any pointwise kernel, on a tile that is still in registers:
+- tiles that it reads beside the result are asked for before the sum, and arrive while it is computed;
+- halves are rounded by machine code. Triton computes on the tile as the product's instructions leave it up to the last
+  conversion that it sees: each thread would load a few elements of what varies along columns, many times over.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ aten = torch.ops.aten
 LARGE = 1 << 30
 # Neighbouring tiles that share rows of the first matrix and columns of the second while they are in the cache.
 TOGETHER = 8
-_HALF = (torch.bfloat16, torch.float16)
+_ROUNDED = {torch.bfloat16: "dj_round_bf16", torch.float16: "dj_round_f16"}
+_HALF = tuple(_ROUNDED)
 # Memory binds products of at most so many steps whose result has at least so many bytes: on an H200, nine of a
-# ResNet-50 with a norm, an addition and a ReLU took 0.69 to 0.88 of the time of the library's and a kernel; of three
-# with longer sums two took longer.
+# ResNet-50 with a norm, an addition and a ReLU took 0.6 to 0.95 of the time that the library's and a kernel need at
+# least; three with longer sums took 0.98 to 1.08.
 SHORT_SUM, MANY_BYTES = 512, 8 << 20
 # Tensors as large as the result that are held in registers beside it.
 MOST_READ = 2
@@ -92,11 +96,11 @@ class Cut:
     together: int = 1  # programs of one multiprocessor: one computes while the other stores
 
 
-# Where memory binds: within 2% of the best of nine for each product of a ResNet-50.
-_BROAD, _NARROW = Cut(128, 128, 64, 8, 3, 2), Cut(128, 64, 64, 8, 4, 2)
+# Where memory binds. One step needs no memory for a third.
+_ONE_STEP, _STEPS = Cut(128, 64, 64, 4, 2, 3), Cut(128, 64, 64, 4, 3, 3)
 CUTS = (
     *(Cut(128, 256, 64, 8, 4), Cut(128, 256, 64, 8, 3), Cut(128, 128, 64, 8, 4), Cut(128, 128, 64, 4, 4)),
-    *(_BROAD, _NARROW),
+    *(_ONE_STEP, _STEPS),
 )
 
 
@@ -191,7 +195,7 @@ def fits(product: Product, kernel: Kernel) -> bool:
 def memory_binds(product: Product) -> bool:
     """Does it take longer to write and read the result than to compute it?"""
     *batch, rows, columns = product.sizes
-    if batch or product.ends is not None or product.length > SHORT_SUM or not rows >= columns >= _NARROW.columns:
+    if batch or product.ends is not None or product.length > SHORT_SUM or not rows >= columns >= _STEPS.columns:
         return False
     return rows * columns * product.result.dtype.itemsize >= MANY_BYTES
 
@@ -204,7 +208,7 @@ def pays(product: Product, kernel: Kernel) -> bool:
 
 def usual(product: Product, kernel: Kernel) -> Printed:
     """The product and the kernel in one function, where that pays. Raises Unprintable."""
-    cut = _NARROW if product.sizes[-1] < _BROAD.columns else _BROAD
+    cut = _ONE_STEP if product.length <= _ONE_STEP.length else _STEPS
     return _ProductPrinter(product, kernel, cut).printed()
 
 
@@ -226,6 +230,7 @@ class _ProductPrinter(Printer):
         tensors = dict.fromkeys((*operands, *(tensor for tensor in self.arguments if tensor is not product.result)))
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
         self.outer = Scope(2, frozenset("xyz"))
+        self.before = Scope(2, frozenset("xyz"))  # the sum
         if product.ends is not None:
             self.masked.add("y")
 
@@ -237,7 +242,8 @@ class _ProductPrinter(Printer):
         *batch, rows, columns = self.product.sizes
         tiles = math.prod(batch) * ceil_div(rows, cut.rows) * ceil_div(columns, cut.columns)
         programs = min(tiles, cut.together * MULTIPROCESSORS)  # groups have a few tiles more
-        lines = [*self._descriptors(), *self._tile(tiles, programs), *self._sum(), *self._result(), *self.outer.text()]
+        lines = [*self._descriptors(), *self._tile(tiles, programs), *self._axes(), *self.before.text()]
+        lines += [*self._sum(), *self._result(), *self.outer.text()]
         body = f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
         helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(body))
         text = f"ALIGNED = tl.constexpr(True)\n{helpers}{body}"
@@ -333,8 +339,8 @@ class _ProductPrinter(Printer):
             )
         return [*lines, "            else:", *loads, "            total = tl.dot(left, right, total)"]
 
-    def _result(self) -> list[str]:
-        """The axes' variables as the kernel's text has them, and the product as eager rounds it."""
+    def _axes(self) -> list[str]:
+        """The axes' variables as the kernel's text has them."""
         cut, wide = self.cut, ".to(tl.int64)" if self.wide else ""
         lines = [
             f"        y = (down + tl.arange(0, {cut.rows})[:, None]){wide}",
@@ -344,6 +350,11 @@ class _ProductPrinter(Printer):
         lines += [f"        {name}m = {name} < {end}" for name, end in ends.items() if name in self.masked]
         if len(self.product.sizes) == 3 and self.wide:
             lines.insert(0, "        z = z.to(tl.int64)")
+        return lines
+
+    def _result(self) -> list[str]:
+        """The product as eager rounds it."""
+        lines = []
         bias = self.product.bias
         if bias is not None:
             names = "zyx"[-len(bias.shape) :]
@@ -355,7 +366,20 @@ class _ProductPrinter(Printer):
         return [*lines, f"        product = total.to({functions.TYPES[self.product.result.dtype]})"]
 
     def _load(self, node: Load, scope: Scope) -> str:
-        return "product" if node.tensor is self.product.result else super()._load(node, scope)
+        if node.tensor is self.product.result:
+            return "product"
+        if self.guards or not self._fills_tile(node):
+            return super()._load(node, scope)
+        name = self._fresh("early")
+        self.before.put(f"{name} = {super()._load(node, self.before)}")
+        return name
+
+    def _converted(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
+        if source in _ROUNDED or source is torch.float32:  # a float32 in a variable
+            rounded = _ROUNDED.get(target)
+            if rounded is not None:
+                return f"{rounded}({value})"
+        return super()._converted(source, target, value)
 
 
 __all__ = ["Cut", "Operand", "Product", "fits", "memory_binds", "pays", "product_of", "usual", "ways"]
