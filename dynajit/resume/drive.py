@@ -14,6 +14,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.bytecode import Segments
+from dynajit.values.standing import MOVE, Standing, remember
 
 # makes the call object of a part: (first instruction, slots on the stack, whether it is an exception handler)
 MakePart = Callable[[int, int, bool], Callable[..., Any]]
@@ -29,7 +30,9 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
     original = cut.code.code
 
     def make(at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
-        made: Any = _drive(parts, at, stack, cells)
+        standing = Standing(parts)
+        made: Any = _drive(parts, at, stack, cells, standing)
+        remember(made, standing)
         made.__name__, made.__qualname__ = original.co_name, original.co_qualname
         if at == -1:
             made.close()
@@ -57,7 +60,7 @@ class _Parts:
 
 
 def _drive(
-    parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]
+    parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], standing: Standing
 ) -> Generator[Any, Any, Any]:
     cut = parts.cut
     if at is None:
@@ -78,6 +81,8 @@ def _drive(
             giving, following = None, index + 1
         else:
             return value
+        if giving is None:
+            standing.suspend(index, below, cells)
         instr = cut.code.instrs[index]
         if instr.handler is None:
             sent = (yield value) if giving is None else (yield from giving)
@@ -90,6 +95,14 @@ def _drive(
                 thrown = error
         del value
         giving = None
+        standing.go_on()
+        if sent is MOVE:
+            # what is between here and the place that it stands at from now on was traced in its caller
+            sent = None
+            if standing.step is None:
+                return None
+            step, standing.step = standing.step, None
+            continue
         if thrown is None:
             assert following is not None
             step = parts.part(following, _length(below) + 1, False)(*below, sent, *cells)

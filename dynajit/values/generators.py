@@ -123,14 +123,9 @@ class GeneratorVal(IteratorVal):
 
     def close(self, tx: Tracer) -> None:
         if self.state == "suspended":
-            try:
-                self.throw(tx, tx.raised(GeneratorExit).value)
-            except (Exhausted, Raised) as end:
-                if isinstance(end, Raised) and not issubclass(end.value.py_type(), (GeneratorExit, StopIteration)):
-                    raise
-                return
-            raise tx.raised(RuntimeError, "generator ignored GeneratorExit")
-        tx.journal.set_attr(self, "state", "closed")
+            throw_exit(tx, self)
+        else:
+            tx.journal.set_attr(self, "state", "closed")
 
     # -- generated code
 
@@ -207,6 +202,17 @@ def stands_for(
     if isinstance(made, GeneratorVal):
         made.origin = real, list(args), kwargs or {}
     return made
+
+
+def throw_exit(tx: Tracer, generator: Any) -> None:
+    """Have a suspended generator end, by a GeneratorExit."""
+    try:
+        generator.throw(tx, tx.raised(GeneratorExit).value)
+    except (Exhausted, Raised) as end:
+        if isinstance(end, Raised) and not issubclass(end.value.py_type(), (GeneratorExit, StopIteration)):
+            raise
+        return
+    raise tx.raised(RuntimeError, "generator ignored GeneratorExit")
 
 
 def _names(frame: Any) -> tuple[str, str]:

@@ -160,13 +160,11 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     versions = _versions(fakes)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
-    if tx.warning_filters is None:
+    with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
-    else:
-        with Warned() as warned:
-            result = run_fake(tx.graph, op, target, *fakes)
-        if warned.texts:
-            raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
+    if warned.texts and tx.warning_filters is not None:
+        # only where the operation itself runs under these filters is its warning treated as the program wants
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):

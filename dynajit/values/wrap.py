@@ -45,6 +45,7 @@ from dynajit.values.opaque import OpaqueVal
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.standing import StandingGenerator, standing_of
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
@@ -327,6 +328,13 @@ def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
     if not isinstance(source, ConstSource):
         tx.guard(source, "ID", obj)
     return ModuleVal(obj, source)
+
+
+@wraps_type(types.GeneratorType)
+def _generator(tx: Tracer, obj: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
+    tx.guard(source, "TYPE", types.GeneratorType)
+    standing = standing_of(obj)
+    return ObjVal(types.GeneratorType, obj, source) if standing is None else StandingGenerator(obj, standing, source)
 
 
 @wraps_type(threading.local)

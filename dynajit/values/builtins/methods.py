@@ -25,6 +25,7 @@ from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewV
 from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
+from dynajit.values.standing import StandingGenerator
 from dynajit.values.subclasses import make_payload
 
 
@@ -363,7 +364,7 @@ def generator_send(tx: Tracer, self: Value, value: Value) -> Value:
 @builtin(types.GeneratorType.throw)
 def generator_throw(tx: Tracer, self: Value, error: Value, *rest: Value) -> Value:
     if isinstance(error, ClassVal):
-        given = rest[0] if rest and isinstance(rest[0], ExceptionVal) else None
+        given = rest[0] if rest and issubclass(rest[0].py_type(), BaseException) else None
         error = given or tx.call(error, [], {})
     return _resumed(tx, lambda: _generator(self).throw(tx, error))
 
@@ -404,8 +405,8 @@ for _kind in _ITERATOR_KINDS:
     BUILTINS.setdefault(_kind.__iter__, generator_iter)
 
 
-def _generator(value: Value) -> GeneratorVal:
-    if not isinstance(value, GeneratorVal):
+def _generator(value: Value) -> GeneratorVal | StandingGenerator:
+    if not isinstance(value, (GeneratorVal, StandingGenerator)):
         raise GraphBreak(breaks.GENERATOR, value.describe())
     return value
 

@@ -1,0 +1,215 @@
+"""Generators that generated code made (`resume/drive.py`), met again from outside: after a break, in what goes on.
+
+In: a generator suspended at a yield of its own. Out: `StandingGenerator`, whose next part is traced in its caller;
+where it stands afterwards is an effect (`move`). What it keeps on its stack and in its variables is guarded when read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.guards.source import CallSource, ConstSource, Source
+from dynajit.report import breaks
+from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
+from dynajit.values.constant import ConstVal
+from dynajit.values.exceptions import HandledVal
+from dynajit.values.generators import stop_iteration_error, throw_exit
+from dynajit.values.iterators import IteratorVal
+from dynajit.values.sequence import TupleVal
+
+#: sent to a generator to have it go on elsewhere: as `Standing.step` says
+MOVE: Any = object()
+_ENDED = -1
+
+
+class Standing:
+    """Where a generator stands. `at`: the yield it is suspended at; None: it runs, or can't be moved from there."""
+
+    def __init__(self, parts: Any) -> None:
+        self.parts = parts
+        self.at: int | None = None
+        self.below: Sequence[Any] = ()
+        self.cells: tuple[types.CellType, ...] = ()
+        self.step: tuple[Any, ...] | None = None
+
+    def suspend(self, at: int, below: Sequence[Any], cells: tuple[types.CellType, ...]) -> None:
+        """It is about to yield a value of its own."""
+        if not any(isinstance(value, BaseException) for value in below):
+            self.at, self.below, self.cells = at, below, cells
+
+    def go_on(self) -> None:
+        """It was resumed."""
+        self.at, self.below, self.cells = None, (), ()
+
+
+_standing: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary()
+
+
+def remember(generator: Any, standing: Standing) -> None:
+    """What a generator keeps of itself, found again by `standing_of`."""
+    _standing[generator] = standing
+
+
+def standing_of(generator: Any) -> Standing | None:
+    """Where the generator stands, if generated code made it and can move it."""
+    found = _standing.get(generator)
+    return found if found is not None and found.at is not None else None
+
+
+def move(generator: Any, at: int, below: tuple[Any, ...]) -> None:
+    """Have it stand at another yield, or ended; in generated code, after what is in between has run."""
+    standing = _standing[generator]
+    standing.step = None if at == _ENDED else (*below, None, at)
+    with contextlib.suppress(StopIteration):
+        generator.send(MOVE)
+
+
+def _stands(parts: Any, at: int, depth: int, generator: Any) -> bool:
+    found = _standing.get(generator)
+    return found is not None and found.parts is parts and found.at == at and len(found.below) == depth
+
+
+@functools.lru_cache(maxsize=256)
+def _cell_reader(position: int) -> Callable[[Any], types.CellType]:
+    return lambda generator: _standing[generator].cells[position]
+
+
+@functools.lru_cache(maxsize=256)
+def _slot_reader(position: int) -> Callable[[Any], Any]:
+    return lambda generator: _standing[generator].below[position]
+
+
+class StandingGenerator(IteratorVal):
+    """A suspended generator from outside that can be moved."""
+
+    kind = types.GeneratorType
+
+    def __init__(self, real: Any, standing: Standing, source: Source) -> None:
+        self.real_object = real
+        self.source: Source = source
+        self.parts = standing.parts
+        self.running = False
+        #: known once it is resumed
+        self.at: int | None = None
+        self.below: list[Value] = []
+        self.cells: list[Value] = []
+
+    def describe(self) -> str:
+        return f"the generator {self.real_object.__qualname__}"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name.startswith("gi_") or name in ("__name__", "__qualname__"):
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, f"{name} of {self.describe()}")
+        return tx.class_attribute(self, types.GeneratorType, name)
+
+    def _open(self, tx: Tracer) -> int:
+        """Rely on where it stands, and read what it keeps."""
+        if self.at is not None:
+            return self.at
+        found, source = standing_of(self.real_object), self.source
+        if found is None or found.at is None:
+            raise GraphBreak(breaks.GENERATOR, self.describe())
+        stands = functools.partial(_stands, self.parts, found.at, len(found.below))
+        tx.guard(source, "PREDICATE", stands, f"stands at its instruction {found.at}")
+        below = [
+            tx.wrap(value, CallSource(source, _slot_reader(i), f"slot {i} of {{}}"))
+            for i, value in enumerate(found.below)
+        ]
+        cells = [
+            tx.wrap_cell(cell, CallSource(source, _cell_reader(i), f"cell {i} of {{}}"))
+            for i, cell in enumerate(found.cells)
+        ]
+        for name, value in (("at", found.at), ("below", below), ("cells", cells)):
+            tx.journal.set_attr(self, name, value)
+        return found.at
+
+    def next(self, tx: Tracer) -> Value:
+        return self.send(tx, ConstVal(None))
+
+    def send(self, tx: Tracer, value: Value) -> Value:
+        """Run to the next `yield`."""
+        if self.running:
+            raise tx.raised(ValueError, "generator already executing")
+        at = self._open(tx)
+        if at == _ENDED:
+            raise Exhausted(ConstVal(None))
+        return self._run(tx, self.parts.part(at + 1, len(self.below) + 1, False), [*self.below, value])
+
+    def throw(self, tx: Tracer, error: Value) -> Value:
+        if self.running:
+            raise tx.raised(ValueError, "generator already executing")
+        at = self._open(tx)
+        if at == _ENDED:
+            raise Raised(error)
+        instr = self.parts.cut.code.instrs[at]
+        if instr.handler is None:
+            self._stand(tx, _ENDED, [])
+            raise Raised(error)
+        kept = [*self.below, ConstVal(None), ConstVal(None)][: instr.handler_depth]
+        return self._run(tx, self.parts.part(instr.handler, len(kept) + 1, True), [*kept, error])
+
+    def close(self, tx: Tracer) -> None:
+        if self.at != _ENDED:
+            throw_exit(tx, self)
+
+    def _run(self, tx: Tracer, part: Callable[..., Any], stack: Sequence[Value]) -> Value:
+        """Run a part; raises Exhausted with the returned value at the end."""
+        call = tx.wrap(part, ConstSource(part, part.__qualname__))
+        tx.journal.set_attr(self, "running", True)
+        outer, callers = tx.handled, tx.handled_by_callers
+        tx.journal.set_attr(tx, "handled_by_callers", (*callers, outer))
+        tx.journal.set_attr(tx, "handled", ConstVal(None))
+        error: Raised | None = None
+        try:
+            with tx.indirect():
+                step = tx.call(call, [*stack, *self.cells], {})
+        except Raised as raised:
+            error = raised
+        tx.journal.set_attr(tx, "handled", outer)
+        tx.journal.set_attr(tx, "handled_by_callers", callers)
+        tx.journal.set_attr(self, "running", False)
+        if error is not None:
+            self._stand(tx, _ENDED, [])
+            if issubclass(error.value.py_type(), StopIteration):
+                raise Raised(stop_iteration_error(tx, error.value)) from None
+            raise error
+        assert isinstance(step, TupleVal)
+        *below, result, stop = step.values(tx)
+        place = stop.const()
+        if not self.parts.cut.yields(place):
+            if self.parts.cut.delegates(place):
+                raise GraphBreak(breaks.GENERATOR, f"{self.describe()}, which goes on with another iterator")
+            self._stand(tx, _ENDED, [])
+            raise Exhausted(result)
+        if self.parts.cut.delegation(place) is not None or any(map(_is_exception, below)):
+            raise GraphBreak(breaks.GENERATOR, f"{self.describe()}, where it stops")
+        self._stand(tx, place, below)
+        return result
+
+    def _stand(self, tx: Tracer, at: int, below: list[Value]) -> None:
+        tx.journal.set_attr(self, "at", at)
+        tx.journal.set_attr(self, "below", below)
+        tx.journal.touch(self)
+
+    def effect_children(self) -> Sequence[Value]:
+        return self.below
+
+    def emit_effect(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self)
+            out.const(self.at)
+            for value in self.below:
+                out.push(value)
+            out.emit.build_tuple(len(self.below))
+
+        out.call_const(move, push, 3)
+        out.emit.pop_top()
+
+
+def _is_exception(value: Value) -> bool:
+    return isinstance(value, HandledVal) or issubclass(value.py_type(), BaseException)
