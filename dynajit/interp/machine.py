@@ -77,6 +77,7 @@ class Interpreter(Calls):
         self.calls: list[Any] = []
         self.warning_filters: list[Any] | None = None
         self.saved_filters: dict[int, list[Any]] = {}
+        self.recorded: dict[int, list[Any]] = {}
         self.runs_elsewhere = ""
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None

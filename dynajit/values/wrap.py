@@ -223,6 +223,8 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 @wraps_type(list)
 def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
     tx.guard(source, "TYPE", list)
+    if id(obj) in tx.recorded:
+        return _opaque(tx, obj, source, breaks.OUTPUT_CALL, "the list that warnings are appended to")
     return OutsideList(tx, obj, source)
 
 

@@ -129,6 +129,16 @@ def test_training() -> None:
         assert_same(train, X.clone().requires_grad_(), graphs=1, breaks=1, backend=backend)
 
 
+def test_drawing_while_a_method_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(x: Tensor) -> Any:
+        return x + 1, random.Random(1).uniform(0, 1)
+
+    numbers = iter([0.25, 0.5])
+    monkeypatch.setattr(random.Random, "random", lambda self: next(numbers))
+    compiled = dynajit.compile(draw, backend="eager")
+    assert [compiled(X)[1], compiled(X)[1]] == [0.25, 0.5]
+
+
 def test_choice_of_what_is_no_number() -> None:
     def draw(x: Tensor) -> Any:
         return x + 1, random.choice("abc"), random.choice(["a", 1]), random.choice([])

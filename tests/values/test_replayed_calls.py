@@ -316,6 +316,25 @@ def test_what_is_recorded_is_read() -> None:
     assert_same(recording, X)
 
 
+class Recorder:
+    def __init__(self, seen: list[warnings.WarningMessage]) -> None:
+        self.seen = seen
+
+
+def test_what_is_recorded_is_read_through_an_object() -> None:
+    def recording(x: Tensor, recorder: Recorder) -> Any:
+        before = len(recorder.seen) if x.dim() == 3 else 0
+        warnings.warn("one")
+        y = x + 1
+        return y * 2, [str(each.message) for each in recorder.seen[before:]]
+
+    compiled = dynajit.compile(recording, backend="eager")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert compiled(X, Recorder(seen))[1] == ["one"]
+        assert compiled(X, Recorder(seen))[1] == ["one"] * 2
+
+
 def test_an_operation_that_warns_under_changed_filters() -> None:
     def implicit(x: Tensor) -> Tensor:
         with warnings.catch_warnings():

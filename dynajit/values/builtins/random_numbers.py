@@ -42,6 +42,7 @@ _NUMBERS: dict[str, type | None] = {
     "choice": None,  # as what is chosen from
 }
 _STATEMENTS = ("seed", "setstate")
+_DRAWS: Any = _METHODS.random  # what the methods written in Python call
 _MOST_BITS = 62  # as much as a graph's number has room for
 
 
@@ -96,6 +97,8 @@ def _number(name: str, kind: type | None) -> None:
     @builtin(function)
     def model(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
         owner = _generator(tx, self, name)
+        if _METHODS.random is not _DRAWS:
+            raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} while Random.random is replaced")
         if kind is int and name != "getrandbits" and any(isinstance(arg, SymVal) for arg in args):
             _check_bounds(tx, name, args, kwargs)
             return number(tx, int, call(tx, f"random.{name}", function, [owner, *args], state=_state(owner)))

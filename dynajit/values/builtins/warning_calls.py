@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -85,6 +86,8 @@ def _may_raise(filters: Sequence[Filter], text: str, category: type[Warning]) ->
 
 def _shown_as_usual() -> bool:
     """Whether warnings are shown, logged or recorded by the library's own code."""
+    if sys.modules.get("warnings") is not warnings:
+        return False
     usual = (_hooks._showwarning_orig, getattr(logging, "_showwarning", None))
     shows = _hooks._showwarnmsg_impl
     recorded = type(getattr(shows, "__self__", None)) is list
@@ -120,8 +123,10 @@ def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     else:
         tx.guard(_HERE, "PREDICATE", _usual, "are shown as usual")
     record = getattr(_hooks._showwarnmsg_impl, "__self__", None)
-    if type(record) is list and _reaches(tx, record):
-        _refuse("warnings.warn where the function has the list of what is recorded")
+    if type(record) is list:
+        if _reaches(tx, record):
+            _refuse("warnings.warn where the function has the list of what is recorded")
+        tx.journal.set_item(tx.recorded, id(record), record)
 
 
 def _usual(module: Any) -> bool:
