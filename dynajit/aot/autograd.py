@@ -7,9 +7,8 @@ Out: a callable; forward and backward are what `compile_fn` made of the partitio
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,7 @@ from dynajit.aot.double_backward import Again, differentiable_twice, reason_agai
 from dynajit.aot.kept import keep_less
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
+from dynajit.aot.recurrent import layer_by_layer, lstm_with_backward
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
@@ -50,7 +50,7 @@ def compile_with_autograd(
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
     with one_at_a_time:
-        return _compile(gm, example_inputs, compile_fn, decompositions)
+        return _compile(layer_by_layer(gm), example_inputs, compile_fn, decompositions)
 
 
 def _compile(
@@ -102,7 +102,7 @@ def _compile(
         functorch_config.patch(torch_compat.aot_options()),
         torch_compat.floats_stay_symbolic(),
         tracing(context),
-        _lstm_with_backward(gm),
+        lstm_with_backward(gm),
     ):
         compiled = _again_if_asked(
             lambda: aot_module_simplified(
@@ -214,22 +214,6 @@ def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., 
         if not torch_compat.asks_to_start_again(error):
             raise
     return compile()
-
-
-@contextlib.contextmanager
-def _lstm_with_backward(gm: torch.fx.GraphModule) -> Iterator[None]:
-    """While an LSTM is traced, keep torch from rewriting it to oneDNN's: that it does for inference, which it takes any
-    call for whose input needs no gradient, whatever its weights need."""
-    if not torch._C._get_mkldnn_enabled() or not any(
-        getattr(node.target, "__name__", "") == "lstm" for node in gm.graph.nodes
-    ):
-        yield
-        return
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(True)
 
 
 def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:

@@ -1,0 +1,92 @@
+"""Recurrent networks, for traces under autograd.
+
+Torch takes `lstm`, `gru` and `rnn_*` apart by rules in Python there, which leave dropout between layers out. In: a
+torch-level graph. Out: the same one, or a copy in which such networks are called layer by layer, with the dropout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit import torch_compat
+
+_NETWORKS = frozenset(getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+def layer_by_layer(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm`, or a copy in which dropout between layers is an operation of its own."""
+    found = {node.name for node in gm.graph.nodes if node.op == "call_function" and _drops(node)}
+    if not found:
+        return gm
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    result = graph.graph_copy(gm.graph, copies)
+    for node, copy in copies.items():
+        if node.name in found:
+            copy.args = (getattr(node.target, "__name__", ""), _is_packed(node), *copy.args)
+            copy.target = network
+    graph.output(result)
+    return torch_compat.graph_module(gm, graph)
+
+
+def _is_packed(node: torch.fx.Node) -> bool:
+    """Whether the call is for packed sequences: there the weights come after the sizes of the batches, too."""
+    return not isinstance(node.args[2], (list, tuple))
+
+
+def _drops(node: torch.fx.Node) -> bool:
+    if node.target not in _NETWORKS or node.kwargs or len(node.args) != 9:
+        return False
+    _, layers, dropout, train = _options(_is_packed(node), node.args)
+    return bool(train) and dropout != 0 and layers > 1
+
+
+def _options(packed: bool, args: Sequence[Any]) -> Sequence[Any]:
+    """Whether there are biases, the number of layers, the dropout, whether it trains."""
+    return args[4:8] if packed else args[3:7]
+
+
+def network(name: str, packed: bool, *args: Any) -> tuple[torch.Tensor, ...]:
+    """`torch.<name>(*args)` by its layers, as torch's kernels go through them: time first."""
+    layer = getattr(torch, name)
+    has_biases, layers, dropout, train = _options(packed, args)
+    if packed:
+        given, sizes, states, weights, *_, bidirectional = args
+        data, rest, batch_first = [given, sizes], [bidirectional], False
+    else:
+        given, states, weights, *_, bidirectional, batch_first = args
+        data, rest = [given.transpose(0, 1) if batch_first else given], [bidirectional, False]
+    directions = 2 if bidirectional else 1
+    several = isinstance(states, (tuple, list))
+    each = len(weights) // layers
+    ends = []
+    for index in range(layers):
+        rows = slice(index * directions, (index + 1) * directions)
+        start = [state[rows] for state in states] if several else states[rows]
+        own = weights[index * each : (index + 1) * each]
+        out, *last = layer(*data, start, own, has_biases, 1, 0.0, train, *rest)
+        ends.append(last)
+        data[0] = torch.dropout(out, dropout, True) if index < layers - 1 else out
+    out = data[0].transpose(0, 1) if batch_first else data[0]
+    return out, *(torch.cat(state) for state in zip(*ends, strict=True))
+
+
+@contextlib.contextmanager
+def lstm_with_backward(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """While an LSTM is traced, keep torch from rewriting it to oneDNN's: that it does for inference, which it takes any
+    call for whose input needs no gradient, whatever its weights need."""
+    lstms = any(
+        node.target is torch.lstm or (node.target is network and node.args[0] == "lstm") for node in gm.graph.nodes
+    )
+    if not lstms or not torch._C._get_mkldnn_enabled():
+        yield
+        return
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
