@@ -301,6 +301,8 @@ class TensorVal(Value):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "data":
             return self._set_data(tx, value)
+        if name == "requires_grad" and self._requires_as_said([value], {}):
+            return None
         if name in ("requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
         if name == "grad" and self.source is None:
@@ -319,6 +321,8 @@ class TensorVal(Value):
                 return answer
         if name == "detach" and self.replacement is not None:
             return self.replacement.call_method(tx, name, args, kwargs)
+        if name == "requires_grad_" and self._requires_as_said(args, kwargs):
+            return self
         if name == "as_subclass":
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
@@ -344,6 +348,11 @@ class TensorVal(Value):
     def _allowed(self, name: str) -> bool:
         """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
         return name == "requires_grad_" and self.source is None
+
+    def _requires_as_said(self, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether `requires_grad_` changes nothing."""
+        said = [*args, *kwargs.values()] or [ConstVal(True)]
+        return len(said) == 1 and said[0].is_const() and said[0].const() is self.fake.requires_grad
 
     def _tolist(self, tx: Tracer) -> Value:
         if self.fake.dim() == 0:

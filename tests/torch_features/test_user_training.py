@@ -194,3 +194,17 @@ def test_observers_that_size_their_buffers_at_the_first_call(backend: str) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.ao is deprecated
         both(program, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_set_to_zero_stay_in_one_graph(backend: str) -> None:
+    def clear(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        model.zero_grad(set_to_none=False)
+        for parameter in model.parameters():
+            parameter.requires_grad = True
+        return model(x.requires_grad_(False))
+
+    model = nn.Linear(4, 3)
+    model(torch.ones(2, 4)).sum().backward()
+    report = assert_same(clear, model, torch.ones(2, 4), graphs=1, breaks=0, backend=backend)
+    assert report.error is None
