@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from dynajit import _C, torch_compat
 from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
+from dynajit.aot.hidden_writes import join_reads, part_reads
 from dynajit.aot.kept import keep_less
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import reach_of
@@ -111,7 +112,7 @@ def _compile(
                 fw_compiler=compiler("forward"),
                 bw_compiler=compiler("backward"),
                 inference_compiler=compiler("inference"),
-                partition_fn=_partition,
+                partition_fn=functools.partial(_partition, context, example_inputs),
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
@@ -190,7 +191,21 @@ def _refuse_other_strides(metadata: Any, gm: torch.fx.GraphModule, forward: torc
             raise RuntimeError("tensors keep their strides when they are written, a functional graph makes others")
 
 
-def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
+    """The places, among the joint graph's inputs, of leaves that require gradients."""
+    count = len(context.fw_metadata.input_info) if context.fw_metadata is not None else len(inputs)
+    own = count - len(inputs)  # parameters that the module itself holds come first
+    leaves = [
+        at
+        for at, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    ]
+    return [*range(own), *(own + at for at in leaves)]
+
+
+def _partition(
+    context: TracingContext, inputs: Sequence[Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
+) -> Any:
     """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
     the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
@@ -198,8 +213,11 @@ def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     n_results = kwargs["num_fwd_outputs"]
-    memories = keep_results(joint, n_results)
+    regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
+    memories = set() if regions else keep_results(joint, n_results)
+    weights = set() if regions else part_reads(joint, n_results, _weights(context, inputs))
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    join_reads(forward, backward, n_results, weights)
     keep_less(forward, backward, n_results)
     copy_kept(forward, n_results, memories)
     return forward, backward

@@ -27,25 +27,23 @@ SMALL = 1 << 16
 
 def keep_results(joint: GraphModule, n_results: int) -> set[int]:
     """Mark what may not be computed again in backward. Returns the memory, as `memory_of` names it, of the inputs and
-    results that eager does not keep. Regions of `torch.utils.checkpoint` keep their inputs: such graphs stay."""
-    if any("recompute" in node.meta for node in joint.graph.nodes):
-        return set()
+    results that eager does not keep. Not for graphs with regions of `torch.utils.checkpoint`, which keep inputs."""
     outputs: Any = joint.graph.output_node().args[0]
     results, gradients = (
         [node for node in part if isinstance(node, Node)] for part in (outputs[:n_results], outputs[n_results:])
     )
-    forward = _behind(results)
+    forward = behind(results)
     parameters = joint.graph.find_nodes(op="placeholder")
-    seen = {_memory(node): node for node in (*parameters, *results) if _memory(node) is not None}
-    for node in _behind(gradients) - forward:
+    seen = {memory(node): node for node in (*parameters, *results) if memory(node) is not None}
+    for node in behind(gradients) - forward:
         for source in node.all_input_nodes:
-            if _memory(source) != _memory(node):
-                seen.pop(_memory(source), None)
-    large = {memory for memory, node in seen.items() if not _is_small(node)}
+            if memory(source) != memory(node):
+                seen.pop(memory(source), None)
+    large = {place for place, node in seen.items() if not is_small(node)}
     for node in forward:
-        if any(_memory(source) in large and _memory(source) != _memory(node) for source in node.all_input_nodes):
+        if any(memory(source) in large and memory(source) != memory(node) for source in node.all_input_nodes):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return {memory for memory in seen if memory is not None}
+    return {place for place in seen if place is not None}
 
 
 def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
@@ -55,7 +53,7 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
     copies: dict[Node, Node] = {}
     inputs = forward.graph.find_nodes(op="placeholder")
     for node in dict.fromkeys(outputs[n_results:]):
-        if not isinstance(node, Node) or _memory(node) not in memories:
+        if not isinstance(node, Node) or memory(node) not in memories:
             continue
         value = node.meta["val"]
         copy = value.clone()
@@ -70,7 +68,7 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
         forward.recompile()
 
 
-def _behind(ends: Sequence[Node]) -> set[Node]:
+def behind(ends: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     waiting = list(ends)
     while waiting:
@@ -81,11 +79,11 @@ def _behind(ends: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _memory(node: Node) -> int | None:
+def memory(node: Node) -> int | None:
     value = node.meta.get("val")
     return memory_of(value) if isinstance(value, torch.Tensor) else None
 
 
-def _is_small(node: Node) -> bool:
+def is_small(node: Node) -> bool:
     sizes = node.meta["val"].shape
     return all(type(size) is int for size in sizes) and sizes.numel() <= SMALL

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynajit
 
@@ -143,3 +144,50 @@ def gradient_kept(x: torch.Tensor) -> torch.Tensor:
 def test_results_differentiated_by_each_other(fn: Callable[..., Any], backend: str) -> None:
     x, other = (torch.tensor([0.5, 2.0], requires_grad=True) for _ in range(2))
     assert torch.equal(dynajit.compile(fn, backend=backend)(other), fn(x))
+
+
+def products(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (w[:2] * x).exp() @ w[:2] + w[:2].sin() * w[:2].relu()
+
+
+def normalised(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y = F.gelu(F.softmax(x @ w[:2], -1) * w[2:] + w[:2].tanh())
+    return F.layer_norm(y, (2,), w[0], w[1], eps=0.1)
+
+
+def views(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (w[1:3] * x.t() + x / w[:2].t()).pow(2)
+
+
+def kept_casts(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (w[:2].double() * x).sin() * w.sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("fn", [products, normalised, views, kept_casts])
+def test_weights_written_between_forward_and_backward(fn: Callable[..., Any], backend: str) -> None:
+    def gradients(call: Callable[..., Any]) -> list[Any]:
+        w = (torch.arange(8.0).reshape(4, 2) / 8 + 1).requires_grad_()
+        x = (torch.arange(4.0).reshape(2, 2) / 4 - 1).requires_grad_()
+        total = call(w, x).square().sum()
+        w.data.mul_(1.5)
+        x.data.add_(0.25)
+        total.backward()
+        return [total.detach(), w.grad, x.grad]
+
+    torch.testing.assert_close(gradients(dynajit.compile(fn, backend=backend)), gradients(fn))
+
+
+@pytest.mark.parametrize("shape", [(3,), (1 << 17,)])
+def test_a_large_weight_written_between_forward_and_backward(shape: tuple[int, ...]) -> None:
+    def fn(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (w.exp() * x).sin() * (w + x).cos() / w
+
+    def gradients(call: Callable[..., Any]) -> list[Any]:
+        w, x = (torch.linspace(1, 2, shape[0]).requires_grad_() for _ in "wx")
+        total = call(w, x).sum()
+        w.data.mul_(1.5)
+        total.backward()
+        return [w.grad, x.grad]
+
+    torch.testing.assert_close(gradients(dynajit.compile(fn, backend="codegen")), gradients(fn))

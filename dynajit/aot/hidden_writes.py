@@ -1,0 +1,118 @@
+"""Weights that the program may write between forward and backward, through `.data`, where autograd does not hear of it.
+
+In:  the joint graph of forward and backward, before it is parted (`part_reads`), and what the partitioner made of it
+(`join_reads`). Eager's backward reads the weights that it saved: what they hold then. What it computed in forward and
+saved is as it was. So in the joint graph what backward itself computes reads weights through nodes of its own, lest it
+be taken for an equal value of forward's; and what the partitioner has backward compute once more of forward reads
+copies of small weights, and is kept where it reads large ones, as eager keeps it. Only large weights in another dtype
+are computed once more: autocast's casts, which would be kept twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from dynajit.aot.saves import behind, is_small, memory
+
+aten = torch.ops.aten
+_OF_BACKWARD = "read_by_backward"
+_OF_FORWARD = "computed_in_forward"
+_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+
+
+def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> set[str]:
+    """Have what backward computes read weights, by the places among the inputs, through nodes of its own. Returns the
+    weights' names."""
+    inputs = joint.graph.find_nodes(op="placeholder")
+    memories = {memory(inputs[at]) for at in weights} - {None}
+    outputs: Any = joint.graph.output_node().args[0]
+    forward, backward = (
+        behind([node for node in part if isinstance(node, Node)]) for part in (outputs[:n_results], outputs[n_results:])
+    )
+    own = backward - forward
+    for node in forward:
+        node.meta[_OF_FORWARD] = True
+    for source in [node for node in joint.graph.nodes if node in forward and memory(node) in memories]:
+        readers = [user for user in source.users if user in own]
+        if not readers:
+            continue
+        if not is_small(source):
+            for user in source.users:
+                if user in forward and memory(user) not in memories and user.target not in _CASTS:
+                    user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        with joint.graph.inserting_before(min(readers)):
+            read = joint.graph.call_function(aten.alias.default, (source,))
+        read.meta = {**source.meta, _OF_BACKWARD: True}
+        for reader in readers:
+            reader.replace_input_with(source, read)
+    return {inputs[at].name for at in weights}
+
+
+def join_reads(forward: GraphModule, backward: GraphModule, n_results: int, names: Collection[str]) -> None:
+    """Take these nodes out again. Forward gets copies to keep, of the weights of these names, where backward computes
+    something of it once more."""
+    end = forward.graph.output_node()
+    results: Any = end.args[0]
+    saved = [node.all_input_nodes[0] if _is_read(node) else node for node in results[n_results:]]
+    held = backward.graph.find_nodes(op="placeholder")
+    made: list[Node] = []
+    for node, place in zip(saved, held, strict=False):
+        made.append(node)
+        if isinstance(node, Node) and node.name in names and is_small(node) and _is_recomputed_from(place):
+            copy = _copied(forward, node)
+            if copy is not None:
+                made.append(copy)
+                _read_copy(backward, place, copy)
+    end.args = ((*results[:n_results], *made, *saved[len(held) :]),)
+    for graph in (forward, backward):
+        for node in reversed(graph.graph.nodes):
+            if _is_read(node) and node.op != "placeholder":
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                graph.graph.erase_node(node)
+        graph.recompile()
+
+
+def _is_read(node: Any) -> bool:
+    return isinstance(node, Node) and _OF_BACKWARD in node.meta
+
+
+def _is_recomputed_from(node: Node) -> bool:
+    return any(
+        _is_recomputed_from(user) if memory(user) == memory(node) else True
+        for user in node.users
+        if not _is_read(user) and _OF_FORWARD in user.meta
+    )
+
+
+def _copied(forward: GraphModule, node: Node) -> Node | None:
+    value = node.meta["val"]
+    copy = value.clone()
+    if copy.stride() != value.stride():
+        return None  # backward was made for these strides
+    with forward.graph.inserting_after(forward.graph.find_nodes(op="placeholder")[-1]):
+        made = forward.graph.call_function(aten.clone.default, (node,))
+    made.meta = {"val": copy}
+    return made
+
+
+def _read_copy(backward: GraphModule, node: Node, copy: Node) -> None:
+    """Have what is computed once more read the copy where it reads the weight."""
+    with backward.graph.inserting_after(node):
+        place = backward.graph.placeholder(copy.name)
+    place.meta = dict(copy.meta)
+    waiting = [(node, place)]
+    while waiting:
+        old, new = waiting.pop()
+        for user in [user for user in old.users if not _is_read(user) and _OF_FORWARD in user.meta]:
+            if memory(user) != memory(old):
+                user.replace_input_with(old, new)
+                continue
+            with backward.graph.inserting_after(user):
+                view = backward.graph.node_copy(user)
+            view.replace_input_with(old, new)
+            waiting.append((user, view))
