@@ -62,8 +62,18 @@ def _unique(x: torch.Tensor, *_: Any) -> Any:
     raise DynamicOutputShapeException(torch.ops.aten._unique.default)
 
 
+def _zero_tensor(size: Any, **options: Any) -> torch.Tensor:
+    """Forward-mode gradients of zero have no memory, and torch sees to it where its dispatcher meets one of them.
+    The views and kernels of a graph do not pass there."""
+    return torch.ops.aten.zeros.default(size, **options)  # type: ignore[no-any-return]
+
+
 # In every graph, also those that run operator by operator.
-ALWAYS: Decompositions = {torch.ops.aten.bernoulli.p: _bernoulli, torch.ops.aten._unique.default: _unique}
+ALWAYS: Decompositions = {
+    torch.ops.aten.bernoulli.p: _bernoulli,
+    torch.ops.aten._unique.default: _unique,
+    torch.ops.aten._efficientzerotensor.default: _zero_tensor,
+}
 # On CPUs; a GPU draws in another way.
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 

@@ -52,6 +52,12 @@ def f_grad_train(x):
     return grad(lambda a: (a**3).sum())(x)
 
 
+@cases(leaf(2), leaf(3, 2))
+def f_forward_over_reverse_train(x, w):
+    """Gradients of zero in forward mode, which have no memory, are in the backward graph."""
+    return jacfwd(grad(lambda a: (a @ w.t()).tanh().sum()))(x).mean()
+
+
 @cases(rand(3))
 def f_gradval(x):
     return grad_and_value(lambda a: ((a**3).sum(), a.sin()), has_aux=True)(x)
