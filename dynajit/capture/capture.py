@@ -49,6 +49,7 @@ from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.builtins.break_errors import are_errors
 from dynajit.values.symbolic import is_data_dependent
+from dynajit.values.warned import filters_kept
 from dynajit.verify import VerifiedGraph
 
 Reasons = Sequence[tuple[_C.Variant, int]]
@@ -139,6 +140,7 @@ def _capture(
         progress.watch(code.co_name),
         rules.no_saved_tensor_hooks(),
         collector.relaxed(),
+        filters_kept(),
         modes_left(),
     ):
         record.phases, record.spans = phases, phases.spans

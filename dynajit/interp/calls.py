@@ -42,6 +42,7 @@ from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal
+from dynajit.values.warned import WarnsInside
 
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -292,7 +293,13 @@ class Calls(Tracer):
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         drawn = random_tensors.draw(self, op, target, args, kwargs) if "generator" in kwargs else None
-        return torch_op(self, op, target, args, kwargs) if drawn is None else drawn
+        if drawn is not None:
+            return drawn
+        try:
+            return torch_op(self, op, target, args, kwargs)
+        except WarnsInside:
+            inner = FunctionVal.outside(self, target, ConstSource(target, target.__qualname__))
+        return self._trace(inner, args, kwargs, None)
 
     def unary(self, op: str, value: Value) -> Value:
         return operators.unary(self, op, value)

@@ -257,11 +257,12 @@ class Interpreter(Calls):
         if self.can_stop_here():
             self.journal.set_attr(self, "opened_at", self.snapshot())
 
-    def snapshot(self) -> Snapshot:
-        """The state before the instruction at hand."""
-        checkpoint = self.frames[-1].checkpoint
+    def snapshot(self, frames: int | None = None) -> Snapshot:
+        """The state before the instruction at hand; or before the call that the first `frames` frames are at."""
+        chain = self.frames[:frames]
+        checkpoint = chain[-1].checkpoint
         assert checkpoint is not None
-        return Snapshot([frame.state() for frame in self.frames], checkpoint)
+        return Snapshot([frame.state() for frame in chain], checkpoint)
 
     def finish(self) -> None:
         """Leave torch as it was before the capture."""

@@ -210,9 +210,9 @@ class Emission:
         made = made_at(self.tx, obstacle)
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
-        if isinstance(obstacle, CallEffect) and obstacle.unchanged is not None:
+        if isinstance(obstacle, CallEffect) and obstacle.at is not None:
             changed = f"{obstacle.function.describe()}, whose arguments change later"
-            return obstacle.unchanged.at, GraphBreak(breaks.OUTPUT_CALL, changed)
+            return obstacle.at, GraphBreak(breaks.OUTPUT_CALL, changed)
         return raised_at(obstacle), None
 
     # -- the code

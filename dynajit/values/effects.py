@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +54,9 @@ class CallEffect(Value):
     Attributes:
         positions: of the outermost frame's instruction; None: nobody asks where the call is made.
         places: of the inlined frames.
+        at: the interpreter's state before the call.
         unchanged: what the call may print, if that can change.
+        loggers: objects whose attributes say what becomes of it.
         may_draw: whether what it runs may draw random numbers.
     """
 
@@ -63,8 +66,10 @@ class CallEffect(Value):
         self.kwargs = dict(kwargs)
         self.positions = positions
         self.places: list[Place] = []
+        self.at: Any = None
         self.unchanged: Unchanged | None = None
         self.may_draw = True
+        self.loggers: list[Value] = []
 
     def py_type(self) -> type:
         return type(None)
@@ -83,11 +88,10 @@ class CallEffect(Value):
 
 
 class Unchanged:
-    """What a call that was put off may look at, as it was then; `at`: the interpreter's state before the call."""
+    """What a call that was put off may look at, as it was then."""
 
     def __init__(self, tx: Tracer, effect: CallEffect, values: Sequence[Value]) -> None:
         self.effect = effect
-        self.at = tx.snapshot()
         self._known = all(_is_known(value) for value in values)
         self._watched = Watched(values)
         self._changes = tx.journal.changes
@@ -122,7 +126,11 @@ def _is_known(value: Value) -> bool:
 def broken_effect(tx: Tracer) -> CallEffect | None:
     """The first call put off whose arguments are others now than they were."""
     for value in tx.journal.dirty.values():
-        if isinstance(value, CallEffect) and value.unchanged is not None and value.unchanged.broken(tx):
+        if not isinstance(value, CallEffect):
+            continue
+        if value.unchanged is not None and value.unchanged.broken(tx):
+            return value
+        if any(_is_changed(tx, logger) for logger in value.loggers):
             return value
     return None
 
@@ -149,19 +157,45 @@ def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str,
     if "stack_info" in kwargs:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")
     logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
+    loggers = [value for value in args if _is_logger(value)]
+    if any(_is_changed(tx, logger) for logger in loggers) or _is_namespace_written(tx, logging):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of a logger that was changed")
     if not all(map(_never_changes, logged)) and _is_off(tx, args, name):
         return ConstVal(None)
-    put_off(tx, function, args, kwargs, logged)
+    message = [value for value in args if not _is_logger(value)][name == "log" :]
+    if name and not _formats(message):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
+    put_off(tx, function, args, kwargs, logged, kwargs.get("stacklevel")).loggers = loggers
     return ConstVal(None)
 
 
 def put_off(
-    tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], printed: Sequence[Value] = ()
+    tx: Tracer,
+    function: Value,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+    printed: Sequence[Value] = (),
+    level: Value | None = None,
 ) -> CallEffect:
-    """Have the generated code make a call where the program stands. `printed`: arguments whose contents it looks at."""
+    """Have the generated code make a call where the program stands.
+
+    Args:
+        tx: the interpreter.
+        function: what is called.
+        args: its arguments.
+        kwargs: its named arguments.
+        printed: arguments whose contents it looks at.
+        level: how many frames out it looks for the line to tell.
+    """
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} in {tx.runs_elsewhere}")
     frames: Any = tx.frames  # type: ignore[attr-defined]
+    if level is not None and (not level.is_const() or type(level.const()) is not int):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} whose stack level is not known")
+    for depth in range(len(frames) - 1, max(len(frames) - level.const(), 0) if level is not None else len(frames), -1):
+        if _is_modules_forward(frames[depth]):
+            told = f"{function.describe()} that tells a line outside of a module's forward"
+            raise GraphBreak(breaks.OUTPUT_CALL, told, at=tx.snapshot(depth))
     effect = CallEffect(function, args, kwargs, frames[0].current.positions)
     effect.places = [
         Place(frame.code_object, frame.globals, frame.current)
@@ -174,7 +208,47 @@ def put_off(
         if tx.globals_written and not all(map(_is_known, printed)):  # type: ignore[attr-defined]
             raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} of an object, after globals were written")
         effect.unchanged = Unchanged(tx, effect, printed)
+    effect.at = tx.snapshot()
     return effect
+
+
+def _is_changed(tx: Tracer, value: Value) -> bool:
+    """Whether the program has set attributes of an object from outside."""
+    parts = (value, getattr(value, "_dict", None))
+    return any(part is not None and id(part) in tx.journal.dirty for part in parts)
+
+
+def _is_namespace_written(tx: Tracer, module: types.ModuleType) -> bool:
+    return tx.written_global(vars(module), None) is not None
+
+
+def _is_modules_forward(frame: Any) -> bool:
+    """Whether torch's frames, which are not traced, may be between this one and its caller: the module is then called
+    for real."""
+    names = frame.code_object.co_varnames
+    owner = frame.locals.get(names[0]) if names and frame.code_object.co_name == "forward" else None
+    return isinstance(owner, Value) and issubclass(owner.py_type(), torch.nn.Module)
+
+
+def _formats(args: Sequence[Value]) -> bool:
+    """Whether the message is sure to be made of its arguments without an exception."""
+    template = args[0] if args else None
+    if template is None or not template.is_const() or type(template.const()) is not str:
+        return len(args) == 1
+    given = args[1:]
+    if not given:
+        return True
+    if all(value.is_const() and not value.symbolic for value in given):
+        values = tuple(value.const() for value in given)
+        named = len(values) == 1 and isinstance(values[0], Mapping) and bool(values[0])
+        try:
+            _ = template.const() % (values[0] if named else values)
+        except (TypeError, ValueError, KeyError):
+            return False
+        return True
+    specs = re.findall(r"%(?!%)(.)", template.const().replace("%%", ""))
+    plain = specs == [*"s"] * len(given) or (len(specs) == len(given) and set(specs) <= {"s", "r"})
+    return plain or isinstance(given[0], DictVal)
 
 
 def _is_logger(value: Value) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ from dynajit.values.operators import INPLACE
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
-from dynajit.values.warned import Warned
+from dynajit.values.warned import Warned, WarnsInside
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
@@ -162,6 +163,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     given = out.fake.shape if isinstance(out, TensorVal) else None
     with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
+    if warned.in_python and isinstance(target, types.FunctionType) and _versions(fakes) == versions:
+        raise WarnsInside
     if warned.texts and tx.warning_filters is not None:
         # only where the operation itself runs under these filters is its warning treated as the program wants
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")

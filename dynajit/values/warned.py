@@ -1,16 +1,23 @@
 """What torch warns of while an operation runs on fake tensors: kept from the program, which is warned where it runs.
 
-In: a `with` block around the run. Out: the texts.
+In: a `with` block around the run, or around all of a capture. Out: the texts; `warnings` as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 _hooks: Any = warnings
+_BY_TORCHS_OWN = "(Triggered internally at"
+
+
+class WarnsInside(Exception):
+    """An operation written in Python warns: its body is to be traced, so that the warning tells the program's line."""
 
 
 class Warned:
@@ -34,3 +41,31 @@ class Warned:
 
     def _note(self, message: Any) -> None:
         self.texts.append(str(message.message))
+
+    @property
+    def in_python(self) -> bool:
+        """Whether one of them comes from Python code."""
+        return any(_BY_TORCHS_OWN not in text for text in self.texts)
+
+
+@contextlib.contextmanager
+def filters_kept() -> Iterator[None]:
+    """Filters that are changed and restored in the body, as torch does while it compiles, leave no trace: the
+    interpreter does not forget which warnings it has shown."""
+    name = "_filters_mutated"
+    told = getattr(_hooks, name, None)
+    if told is None or told is _nothing:
+        yield
+        return
+    before = _hooks.filters, list(_hooks.filters)
+    setattr(_hooks, name, _nothing)
+    try:
+        yield
+    finally:
+        setattr(_hooks, name, told)
+        if _hooks.filters is not before[0] or _hooks.filters != before[1]:
+            told()
+
+
+def _nothing() -> None:
+    pass

@@ -342,7 +342,98 @@ def test_an_operation_that_warns_under_changed_filters() -> None:
             y = torch.nn.functional.softmax(x)
         return y * 2
 
-    assert warned(implicit, X, graphs=1, breaks=1) == []
+    def grid(x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = torch.meshgrid(x[0], x[1])[0]
+        return y * 2
+
+    assert warned(implicit, X, graphs=1, breaks=0) == []
+    assert warned(grid, X, graphs=2, breaks=1) == []
+
+
+def test_a_function_of_torchs_warns_of_the_programs_line() -> None:
+    def implicit(x: Tensor) -> Tensor:
+        return torch.nn.functional.softmax(x) * 2
+
+    assert len(warned(implicit, X, graphs=1, breaks=0)) == 2
+
+
+class Warns(torch.nn.Module):
+    def forward(self, x: Tensor, level: int) -> Tensor:
+        warnings.warn("of the module", Own, stacklevel=level)
+        return x.sin()
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_torchs_frames_around_forward_are_counted(level: int) -> None:
+    module = Warns()
+
+    def outer(x: Tensor) -> Tensor:
+        return module(x + 1, level) * 2
+
+    warned(outer, X, graphs=1 if level == 1 else 3, breaks=int(level > 1))
+
+
+def test_what_was_shown_is_not_shown_again_after_a_compile() -> None:
+    def warning(x: Tensor) -> Tensor:
+        warnings.warn("once for a line")
+        return torch.nn.functional.gelu(x) * x.sum()
+
+    compiled = dynajit.compile(warning, backend="codegen", dynamic=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for size in (2, 3, 4):
+            compiled(torch.ones(size, requires_grad=True))
+    assert [str(each.message) for each in seen] == ["once for a line"]
+
+
+def test_variables_of_the_module_are_written() -> None:
+    def replaced(x: Tensor) -> Any:
+        shown: list[str] = []
+        before = warnings.showwarning
+        warnings.showwarning = lambda message, *rest, **more: shown.append(str(message))
+        warnings.warn("to the program's")
+        warnings.showwarning = before
+        return x + 1, shown
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert_same(replaced, X)
+
+
+def test_a_context_is_entered_twice() -> None:
+    def twice(x: Tensor) -> Any:
+        context = warnings.catch_warnings()
+        try:
+            with context, context:
+                pass
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    assert_same(twice, X)
+
+
+def test_a_logger_that_is_changed_around_a_call(handler: Lines) -> None:
+    def switched(x: Tensor) -> Tensor:
+        LOGGER.info("one")
+        LOGGER.disabled = True
+        LOGGER.info("two")
+        LOGGER.disabled = False
+        LOGGER.info("three")
+        return x + 1
+
+    assert [text for text, *_ in logged(handler, switched, X)] == ["one", "three"]
+
+
+def test_a_message_that_does_not_fit_its_arguments(handler: Lines) -> None:
+    def wrong(x: Tensor) -> Any:
+        try:
+            LOGGER.info("number %d", "a")
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(wrong, X)
 
 
 def test_warnings_break_the_graph_if_configured() -> None:

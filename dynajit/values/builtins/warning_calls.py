@@ -43,12 +43,9 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         _refuse("warnings.warn")
     if not (given.get("source") is None or _is_none(given["source"])):
         _refuse("warnings.warn with a source")
-    level = given.get("stacklevel")
-    if level is not None and not (level.is_const() and type(level.const()) is int):
-        _refuse("warnings.warn whose stack level is not known")
     text, category = _message(given["message"], given.get("category"))
     _check_filters(tx, text, category)
-    effect = put_off(tx, tx.from_real(warnings.warn), args, kwargs)
+    effect = put_off(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
     effect.may_draw = False
     return ConstVal(None)
 
@@ -112,6 +109,8 @@ class _Harmless:
 
 def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     """Break where the warning may be an exception, or where the program may read it."""
+    if tx.written_global(vars(warnings), None) is not None:
+        _refuse("warnings.warn after the module's variables were written")
     filters = _followed(tx)
     if filters is None:
         harmless = _Harmless(text, category)
@@ -268,7 +267,7 @@ def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
 def enter(tx: Tracer, self: Value) -> Value:
     if not isinstance(self, ObjVal) or self.cls is not warnings.catch_warnings or self.source is not None:
         _refuse("warnings.catch_warnings from outside")
-    if self.getattr(tx, "_entered").truth(tx):
+    if self.getattr(tx, "_entered").truth(tx) or id(self) in tx.saved_filters:
         raise GraphBreak(breaks.RAISES, "entering warnings.catch_warnings twice")
     if self.getattr(tx, "_record").truth(tx):
         _refuse("warnings.catch_warnings that records")
