@@ -7,6 +7,7 @@ add to them with `module_policy`, public as `dynajit.module_policy`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -270,11 +271,27 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
         return _graph_break
     if (function.__module__ or "").startswith("torch._dynamo") and function.__name__ == "is_compiling":
         return _true
+    if function.__module__ == "torch._dynamo.decorators" and function.__name__ == "mark_static":
+        return _mark_static
+    if function.__module__ == "torch.fx.traceback" and function.__name__ == "annotate":
+        return _annotate
     return collectives.model_of(function)
 
 
 def _true(tx: Tracer) -> Value:
     return ConstVal(True)
+
+
+def _annotate(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """A context that labels the nodes of torch's tracers."""
+    return tx.call(tx.from_real(contextlib.nullcontext), [], {})
+
+
+def _mark_static(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """torch's own code tells its own compiler."""
+    if tx.caller_module().startswith("torch."):
+        return ConstVal(None)
+    raise GraphBreak(breaks.SKIPPED_CALL, "torch._dynamo.mark_static")
 
 
 def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:

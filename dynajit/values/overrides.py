@@ -195,6 +195,9 @@ class SpyMode(TorchFunctionMode):
         raise _Caught(func, args, kwargs)
 
 
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
 class _Call:
     """A call as `__torch_function__` sees it."""
 
@@ -267,6 +270,8 @@ def _spied(
         with torch._C._EnableTorchFunction(), SpyMode() if modes else contextlib.nullcontext():
             _run_as_torch(op, target, given, named)
     except _Caught as caught:
+        if isinstance(caught.func, torch._ops.OpOverload) and not isinstance(target, _OPERATORS):
+            return None  # what the fake tensor computes it with: torch.func's own functions ask nobody
         rest = caught.kwargs_given
         func, positional = tx.from_real(caught.func), known.value(caught.args_given)
         return _Call(func, positional, None if rest is None else known.value(rest))

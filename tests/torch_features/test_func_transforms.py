@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from feature_cases import BACKENDS, Case, Cases, leaf, rand
@@ -227,3 +229,22 @@ def test_the_size_that_is_mapped_over_varies(backend: str) -> None:
     first, *others = (torch.rand(n, 4) for n in (3, 5, 7))
     report = assert_same(fn, first, then=[(x,) for x in others], backend=backend)
     assert (report.graph_count, report.graph_break_count, len(report.recompile_reasons)) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_results_without_a_batch_under_a_function_mode(count: int) -> None:
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def f(*places: torch.Tensor) -> torch.Tensor:
+        def of_one(first: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            return first.new_ones(())
+
+        made: Any = of_one
+        for last in reversed(range(count)):
+            made = torch.vmap(made, in_dims=tuple(0 if at == last else None for at in range(count)))
+        with Mode():
+            return made(*places)  # type: ignore[no-any-return]
+
+    assert_same(f, *(torch.arange(1.0 + size) for size in range(1, count + 1)), graphs=1, breaks=0)

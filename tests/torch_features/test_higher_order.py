@@ -13,6 +13,9 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from dynajit.testing import assert_same
 
 cases = Cases()
 
@@ -120,3 +123,35 @@ def custom_operator_that_writes(x):
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:
     case.check(backend)
+
+
+def _causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+BIAS = torch.linspace(-1, 1, 48).reshape(2, 4, 6)
+FLEX: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "scored": {"score_mod": lambda score, b, h, q, k: score + (k - q) * 0.1},
+    "captured": {"score_mod": lambda score, b, h, q, k: score * BIAS[h, q, k] + BIAS[h][0][1]},
+    "masked": {"block_mask": create_block_mask(_causal, None, None, 4, 6, device="cpu")},
+    "nothing_left": {"block_mask": create_block_mask(lambda b, h, q, k: q > k + 1, None, None, 4, 6, device="cpu")},
+    "scaled": {"scale": 0.5},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FLEX)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_flex_attention(name: str, backend: str) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q + 1, k, v, **FLEX[name]).sin()
+
+    q = rand(3, 2, 4, 8)()
+    k, v = rand(3, 2, 6, 8)(), rand(1, 2, 6, 8)().expand(3, 2, 6, 8)
+    assert_same(attend, q, k, v, graphs=1, breaks=0, backend=backend, rtol=1e-4, atol=1e-5)
+    # fewer heads of keys, the heads innermost but one
+    turned = rand(3, 4, 2, 8)().transpose(1, 2)
+    assert_same(
+        lambda q, k: flex_attention(q, k, k, enable_gqa=True), turned, k[:, :1], backend=backend, rtol=1e-4, atol=1e-5
+    )

@@ -194,3 +194,18 @@ def _unrolled(real: Any, traced: Any) -> None:
 
 _unrolled(scan, polyfills.scan)
 _unrolled(torch_map, polyfills.map_over)
+
+
+@builtin(_OPS.flex_attention)
+def flex_attention(tx: Tracer, query: Value, key: Value, value: Value, *rest: Value) -> Value:
+    """Without gradients, for which torch has a rule of its own."""
+    if torch.is_grad_enabled() and any(
+        isinstance(part, TensorVal) and part.fake.requires_grad for part in (query, key, value)
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "flex_attention with gradients")
+    if len(rest) != 4:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "flex_attention with tensors handed to its functions")
+    made = tx.run_python(polyfills.flex_attention, [query, key, value, *rest], {})
+    if any(isinstance(part, TensorVal) and part.fake.requires_grad for part in tx.unpack(made)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "flex_attention with gradients")
+    return made
