@@ -58,17 +58,19 @@ def join_reads(forward: GraphModule, backward: GraphModule, n_results: int, name
     something of it once more."""
     end = forward.graph.output_node()
     results: Any = end.args[0]
-    saved = [node.all_input_nodes[0] if _is_read(node) else node for node in results[n_results:]]
-    held = backward.graph.find_nodes(op="placeholder")
-    made: list[Node] = []
-    for node, place in zip(saved, held, strict=False):
+    # Backward takes the sizes first, forward returns them last: what belongs together has one name.
+    held = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    made: list[Any] = []
+    for result in results[n_results:]:
+        node = result.all_input_nodes[0] if _is_read(result) else result
         made.append(node)
-        if isinstance(node, Node) and node.name in names and is_small(node) and _is_recomputed_from(place):
+        place = held.get(result.name) if isinstance(node, Node) and node.name in names and is_small(node) else None
+        if place is not None and _is_recomputed_from(place):
             copy = _copied(forward, node)
             if copy is not None:
                 made.append(copy)
                 _read_copy(backward, place, copy)
-    end.args = ((*results[:n_results], *made, *saved[len(held) :]),)
+    end.args = ((*results[:n_results], *made),)
     for graph in (forward, backward):
         for node in reversed(graph.graph.nodes):
             if _is_read(node) and node.op != "placeholder":

@@ -191,3 +191,19 @@ def test_a_large_weight_written_between_forward_and_backward(shape: tuple[int, .
         return [w.grad, x.grad]
 
     torch.testing.assert_close(gradients(dynajit.compile(fn, backend="codegen")), gradients(fn))
+
+
+def test_weights_are_read_beside_sizes_that_vary() -> None:
+    """Backward takes sizes and tensors, and the copy of a weight stood where a size belongs."""
+
+    def fn(x: torch.Tensor, weight: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape[:2]
+        y = (x * weight).tanh()
+        return (y.view(rows * columns, 4).exp() * other).view(rows, columns, 4).sin().sum()
+
+    weights = tuple(torch.rand(4, dtype=torch.double, requires_grad=True) for _ in range(2))
+    compiled = dynajit.compile(fn)
+    for sizes in ((2, 6, 4), (3, 5, 4)):
+        x = torch.rand(sizes, dtype=torch.double)
+        expected = torch.autograd.grad(fn(x, *weights), weights)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x, *weights), weights), expected)
