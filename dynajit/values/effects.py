@@ -23,6 +23,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.mapping import DictVal
+from dynajit.values.outside_list import OutsideList
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
@@ -57,6 +58,7 @@ class CallEffect(Value):
         at: the interpreter's state before the call.
         unchanged: what the call may print, if that can change.
         loggers: objects whose attributes say what becomes of it.
+        recorded: whether what it does is appended to a list; in another call that may be any list from outside.
         may_draw: whether what it runs may draw random numbers.
     """
 
@@ -70,6 +72,7 @@ class CallEffect(Value):
         self.unchanged: Unchanged | None = None
         self.may_draw = True
         self.loggers: list[Value] = []
+        self.recorded = False
 
     def py_type(self) -> type:
         return type(None)
@@ -131,6 +134,8 @@ def broken_effect(tx: Tracer) -> CallEffect | None:
         if value.unchanged is not None and value.unchanged.broken(tx):
             return value
         if any(_is_changed(tx, logger) for logger in value.loggers):
+            return value
+        if value.recorded and any(isinstance(model, OutsideList) for model in tx._models):  # type: ignore[attr-defined]
             return value
     return None
 

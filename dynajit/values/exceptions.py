@@ -58,7 +58,7 @@ class ExceptionVal(ObjVal):
         if issubclass(self.cls, BaseExceptionGroup) and name in ("message", "exceptions") and len(self.args.items) == 2:
             part = self.args.item(tx, 0 if name == "message" else 1)
             return part if name == "message" else TupleVal(tx.unpack(part))
-        if name == "value" and issubclass(self.cls, StopIteration):
+        if name == "value" and issubclass(self.cls, StopIteration) and name not in self.slots:
             return self.args.items[0] if self.args.items else ConstVal(None)
         if name == "__traceback__":
             raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")

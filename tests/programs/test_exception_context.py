@@ -105,3 +105,13 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_an_exception_says(program: Callable[[Tensor], Any]) -> None:
     assert_same(program, torch.ones(2))
+
+
+def test_the_value_of_a_stop_iteration_is_set() -> None:
+    def program(x: Tensor) -> Any:
+        error = StopIteration("first")
+        before = error.value
+        error.value = "second"
+        return x + 1, before, error.value, error.args
+
+    assert_same(program, torch.ones(2), graphs=1, breaks=0)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -335,6 +337,23 @@ def test_what_is_recorded_is_read_through_an_object() -> None:
         assert compiled(X, Recorder(seen))[1] == ["one"] * 2
 
 
+def test_a_list_that_records_only_in_a_later_call() -> None:
+    def recording(x: Tensor, seen: list[Any]) -> Any:
+        warnings.warn("one")
+        return x + 1, len(seen)
+
+    compiled = dynajit.compile(recording, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert compiled(X, [])[1] == 0
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert compiled(X, [])[1] == 0
+            assert len(seen) == 1
+            assert compiled(X, seen)[1] == 2
+
+
 def test_an_operation_that_warns_under_changed_filters() -> None:
     def implicit(x: Tensor) -> Tensor:
         with warnings.catch_warnings():
@@ -400,6 +419,23 @@ def test_variables_of_the_module_are_written() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert_same(replaced, X)
+
+
+def test_another_module_stands_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def quiet(x: Tensor) -> Any:
+        with warnings.catch_warnings() as context:
+            y = x + 1
+        return y, context
+
+    compiled = dynajit.compile(quiet, backend="eager")
+    compiled(X)
+    other: Any = types.SimpleNamespace(**vars(warnings))
+    other.filters = []
+    other._filters_mutated = lambda: entered.append(other.filters)
+    entered: list[Any] = []
+    monkeypatch.setitem(sys.modules, "warnings", other)
+    compiled(X)
+    assert entered == [[], []]
 
 
 def test_a_context_is_entered_twice() -> None:

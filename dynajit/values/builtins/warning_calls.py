@@ -46,7 +46,7 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     text, category = _message(given["message"], given.get("category"))
     _check_filters(tx, text, category)
     effect = put_off(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
-    effect.may_draw = False
+    effect.may_draw, effect.recorded = False, _record() is not None
     return ConstVal(None)
 
 
@@ -81,14 +81,24 @@ def _may_raise(filters: Sequence[Filter], text: str, category: type[Warning]) ->
     return bool(_hooks.defaultaction == "error")
 
 
+def _record() -> list[Any] | None:
+    """The list that warnings are appended to, if they are recorded."""
+    found = getattr(_hooks._showwarnmsg_impl, "__self__", None)
+    return found if type(found) is list else None
+
+
+def _is_current(module: Any) -> bool:
+    return sys.modules.get("warnings") is module
+
+
 def _shown_as_usual() -> bool:
     """Whether warnings are shown, logged or recorded by the library's own code."""
-    if sys.modules.get("warnings") is not warnings:
+    if not _is_current(warnings):
         return False
     usual = (_hooks._showwarning_orig, getattr(logging, "_showwarning", None))
     shows = _hooks._showwarnmsg_impl
-    recorded = type(getattr(shows, "__self__", None)) is list
-    return _hooks.showwarning in usual and (recorded or getattr(shows, "__module__", "").endswith("warnings"))
+    own = _record() is not None or getattr(shows, "__module__", "").endswith("warnings")
+    return _hooks.showwarning in usual and own
 
 
 class _Harmless:
@@ -98,13 +108,14 @@ class _Harmless:
         self.text, self.category = text, category
         self.seen: list[Filter] | None = None  # filters that were looked through
         self.default = ""
+        self.recorded = _record() is not None
 
     def __call__(self, module: Any) -> bool:
         if module.filters != self.seen or module.defaultaction != self.default:
             if _may_raise(module.filters, self.text, self.category):
                 return False
             self.seen, self.default = list(module.filters), module.defaultaction
-        return _shown_as_usual()
+        return _shown_as_usual() and self.recorded == (_record() is not None)
 
 
 def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
@@ -120,16 +131,17 @@ def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     elif _may_raise(filters, text, category) or not _shown_as_usual():
         _refuse("warnings.warn where filters make it an exception, or where the program shows it itself")
     else:
-        tx.guard(_HERE, "PREDICATE", _usual, "are shown as usual")
-    record = getattr(_hooks._showwarnmsg_impl, "__self__", None)
-    if type(record) is list:
+        usual = functools.partial(_still_usual, _record() is not None)
+        tx.guard(_HERE, "PREDICATE", usual, "are shown or recorded as before")
+    record = _record()
+    if record is not None:
         if _reaches(tx, record):
             _refuse("warnings.warn where the function has the list of what is recorded")
         tx.journal.set_item(tx.recorded, id(record), record)
 
 
-def _usual(module: Any) -> bool:
-    return _shown_as_usual()
+def _still_usual(recorded: bool, module: Any) -> bool:
+    return _shown_as_usual() and recorded == (_record() is not None)
 
 
 def _reaches(tx: Any, record: list[Any]) -> bool:
@@ -248,8 +260,9 @@ def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
     """What `__init__` does; what is made is entered, and left, by the library's own code."""
     if not isinstance(self, ObjVal) or self.cls is not warnings.catch_warnings or "module" in kwargs:
         _refuse("warnings.catch_warnings of another module, or of a subclass")
-    if not config.replay_warnings:
+    if not config.replay_warnings or not _is_current(warnings):
         _refuse("warnings.catch_warnings")
+    tx.guard(_HERE, "PREDICATE", _is_current, "is the one that is imported")
     action = kwargs.get("action", ConstVal(None))
     rest = [kwargs.get("category", tx.from_real(Warning)), kwargs.get("lineno", ConstVal(0))]
     chosen = action if _is_none(action) else tx.new_tuple([action, *rest, kwargs.get("append", ConstVal(False))])
