@@ -6,6 +6,7 @@ mode (`without_inference_mode`), whether it has levels of torch.func (`has_level
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from dynajit.torch_compat import memory_of
 
 # torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
 one_at_a_time = process_lock()
+_DUAL: Any = torch._C._enter_dual_level
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 _IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}
@@ -44,9 +46,34 @@ def _inside_autocast(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def has_levels(gm: torch.fx.GraphModule) -> bool:
-    """Whether torch.func's transforms are in the graph."""
+    """Whether torch.func's transforms, or a level of forward-mode differentiation, are in the graph."""
     names = [getattr(node.target, "__name__", "") for node in _calls(gm)]
-    return any(name.endswith("_increment_nesting") and "autocast" not in name for name in names)
+    return any(
+        (name.endswith("_increment_nesting") and "autocast" not in name) or name == _DUAL.__name__ for name in names
+    )
+
+
+@contextlib.contextmanager
+def dual_level_left(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """A level of forward-mode differentiation that the graph enters does not stay where tracing the graph fails."""
+    if not any(node.target is _DUAL for node in gm.graph.nodes) or _in_dual_level():
+        yield
+        return
+    try:
+        yield
+    finally:
+        if _in_dual_level():
+            torch._C._exit_dual_level(level=0)
+
+
+def _in_dual_level() -> bool:
+    """There is one at most, and entering another one fails."""
+    try:
+        _DUAL()
+    except RuntimeError:
+        return True
+    torch._C._exit_dual_level(level=0)
+    return False
 
 
 def _inside_levels(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:

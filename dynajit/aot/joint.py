@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.aot.contexts import (
     as_it_stands,
+    dual_level_left,
     has_levels,
     has_out,
     in_inference_mode,
@@ -57,7 +58,7 @@ def compile_joint(
         logs.emit("aot_graphs", f"runs as it stands: {reason}")
         return gm.forward
     # Tracing executes the graph's own grad mode changes.
-    with torch.set_grad_enabled(torch.is_grad_enabled()):
+    with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(gm, example_inputs)
         if differentiated and writes_past_autograd(gm):
             logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")

@@ -32,6 +32,27 @@ def test_tangents(backend: str, grad: bool) -> None:
         torch.testing.assert_close(seen[0].tangent, seen[1].tangent)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_level_inside(backend: str, grad: bool) -> None:
+    def tangents(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            result = forward_ad.unpack_dual(dual.sin() * dual)
+        return result.primal * 2, result.tangent + x
+
+    compiled = dynajit.compile(tangents, backend=backend, fullgraph=True)
+    for _ in range(2):
+        seen = []
+        for run in (tangents, compiled):
+            x = torch.linspace(-1, 1, 3).requires_grad_(grad)
+            results = run(x)
+            if grad:
+                sum(results).sum().backward()  # type: ignore[union-attr]
+            seen.append([*results, x.grad])
+        torch.testing.assert_close(*seen)
+
+
 def test_a_parameter_that_is_dual() -> None:
     net = torch.nn.Linear(3, 3)
     compiled, x = dynajit.compile(net), torch.rand(2, 3)
