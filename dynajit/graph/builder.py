@@ -130,6 +130,11 @@ class GraphBuilder:
                 del self._symbol_nodes[entry.symbol]
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
 
+    def has_written(self) -> bool:
+        """Whether an input was written so far; of inference tensors that is not known."""
+        tensors = (entry for entry in self.inputs if entry.symbol is None)
+        return any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
+
     def conflict(self) -> bool:
         """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
         tensors = [entry for entry in self.inputs if entry.symbol is None]

@@ -14,7 +14,7 @@ import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.graph.refusals import refusal
+from dynajit.graph.refusals import looks_at_values, refusal
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
 _BY_FUNCTION: Any = registered_hop_fake_fns
@@ -26,6 +26,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     # rules for these are registered by the mode's class
     supports_higher_order_operators = True
+    # whether an operation ran that raises for some values; whoever asks sets it to False before
+    looked_at_values = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -41,6 +43,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         refused = refusal(func, args, kwargs or {})
         if refused is not None:
             raise RuntimeError(refused)
+        self.looked_at_values = self.looked_at_values or looks_at_values(func, args)
         return self.dispatch(func, types, args, kwargs or {})
 
 

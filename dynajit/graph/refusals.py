@@ -43,6 +43,13 @@ _CHOOSING = re.compile(
     r"aten\.(max|min|median|nanmedian|mode)\.(default|dim|unary_out|dim_max|dim_min|dim_values|values)$"
 )
 _ALONG = re.compile(r"aten\.(_softmax|_log_softmax|sort)\.")  # those of an empty tensor take any dimension
+# what raises for some values, on CPUs: places, numbers to divide integers by, probabilities, matrices without inverse
+_LOOKING = re.compile(
+    r"aten\.(_unsafe_)?(index|index_(put|add|copy|fill|reduce|select)|gather|scatter\w*|take|put|embedding\w*|nll_loss\w*"
+    r"|_embedding_bag\w*|multinomial|bernoulli|binary_cross_entropy|bincount|histc|repeat_interleave|masked_scatter|normal"
+    r"|poisson|max_unpool\w*|\w*cholesky\w*|linalg_\w*|_linalg_\w*|lu_\w*|triangular_solve|_ctc_loss|_assert\w*)_?\."
+)
+_DIVIDING = re.compile(r"aten\.(floor_divide|remainder|fmod|div|gcd)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
 
 
@@ -81,6 +88,17 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
         args = (args[0], 1, *args[2:])
     said = _said(func, (*args, *kwargs.values()), True, tuple(kwargs))
     return said if said is not None and _ABOUT_DTYPES.search(said) else None
+
+
+def looks_at_values(func: Any, args: Sequence[Any]) -> bool:
+    """Whether the operation raises for some values of its tensors. On GPUs that ends the process."""
+    name = str(func)
+    tensors = [tensor for arg in args for tensor in _tensors(arg)]
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        return False
+    if _DIVIDING.search(name) is not None:
+        return not any(tensor.is_floating_point() for tensor in tensors)
+    return _LOOKING.search(name) is not None
 
 
 def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -23,6 +23,7 @@ from dynajit.guards.program import GuardSet
 from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, RunTimeSource, Source
 from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
+from dynajit.interp.catching import catches
 from dynajit.interp.dispatch import SIMPLE
 from dynajit.interp.distinct import distinct_objects
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
@@ -477,6 +478,10 @@ class Interpreter(Calls):
     def caller_module(self) -> str:
         """The module of the innermost traced frame."""
         return str(self.frames[-1].globals.get("__name__") or "")
+
+    def catches(self) -> bool:
+        """Whether a block of the program's sees what the operation at hand raises when it runs."""
+        return catches(self.frames)
 
     def result_unused(self) -> bool:
         """Whether the innermost traced frame drops the result of the call at hand."""

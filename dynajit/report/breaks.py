@@ -56,6 +56,11 @@ OP_RAISES = _kind(
     "the operation raises for these inputs",
     "see the error; it is raised by running the operation itself",
 )
+MAY_RAISE = _kind(
+    "operation-may-raise",
+    "the operation may raise when it runs, a block of the program's would see it, and tensors were written before",
+    "write the tensors behind the operation, or take it out of the `try` or `with` block",
+)
 RAISES = _kind(
     "exception",
     "an exception leaves the function",

@@ -161,6 +161,9 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     versions = _versions(fakes)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
+    # with what was written no frame can be run again, which is how the program gets to see what a graph raises
+    must_not_raise = tx.catches() and tx.graph.has_written()
+    tx.graph.mode.looked_at_values = False
     with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
     if warned.in_python and isinstance(target, types.FunctionType) and _versions(fakes) == versions:
@@ -168,6 +171,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if warned.texts and tx.warning_filters is not None:
         # only where the operation itself runs under these filters is its warning treated as the program wants
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
+    if must_not_raise and tx.graph.mode.looked_at_values:
+        raise GraphBreak(breaks.MAY_RAISE, name)
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
@@ -286,10 +291,15 @@ def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
     """Whether an operation writes empty tensors behind an operand that holds something: the running extremes of torch's
     observers begin so, and their kernels, though not the fakes of these, make them as large as is needed."""
     fakes = [arg.fake if isinstance(arg, TensorVal) else None for arg in args]
-    if not fakes or fakes[0] is None or 0 in fakes[0].shape:
+    if not fakes or fakes[0] is None or _is_empty(fakes[0]):
         return False
     written = (fakes[at] for at, _ in _written(target, "TensorType") if 0 < at < len(fakes))
-    return any(fake is not None and 0 in fake.shape for fake in written)
+    return any(fake is not None and _is_empty(fake) for fake in written)
+
+
+def _is_empty(fake: torch.Tensor) -> bool:
+    """Whether it is sure to have no elements; sizes that depend on data are not asked."""
+    return any(type(size) is int and size == 0 for size in fake.shape)
 
 
 def _default_device(tx: Tracer) -> Value | None:

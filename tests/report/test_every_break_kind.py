@@ -41,6 +41,14 @@ def operation_raises(x: Tensor) -> Any:
     return (x + 1) @ x
 
 
+def operation_may_raise(x: Tensor) -> Any:
+    x.add_(1)
+    try:
+        return x[torch.tensor([1]) + x[:1, 0].long().clamp(max=0)]
+    except IndexError:
+        return x
+
+
 def exception(x: Tensor) -> Any:
     y = x + 1
     raise ValueError(y.shape)
@@ -184,6 +192,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "run-time-number": run_time_number,
     "dynamic-output-shape": dynamic_output,
     "operation-raises": operation_raises,
+    "operation-may-raise": operation_may_raise,
     "exception": exception,
     "skipped-call": skipped,
     "input-output": output,
