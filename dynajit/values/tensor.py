@@ -301,7 +301,10 @@ class TensorVal(Value):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "data":
             return self._set_data(tx, value)
-        if name == "requires_grad" and self._requires_as_said([value], {}):
+        if name == "requires_grad" and self._requires_as_said([value], {}) and self._is_leaf(tx).const():
+            return None
+        if name == "requires_grad" and self._becomes_leaf(value):
+            self.call_method(tx, "requires_grad_", [value], {})
             return None
         if name in ("requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
@@ -348,6 +351,10 @@ class TensorVal(Value):
     def _allowed(self, name: str) -> bool:
         """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
         return name == "requires_grad_" and self.source is None
+
+    def _becomes_leaf(self, value: Value) -> bool:
+        """Whether `x.requires_grad = True` does what the method does: the attribute refuses more than that."""
+        return self.source is None and not self.fake.requires_grad and value.is_const() and value.const() is True
 
     def _requires_as_said(self, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
         """Whether `requires_grad_` changes nothing."""

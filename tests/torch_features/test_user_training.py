@@ -208,3 +208,25 @@ def test_gradients_set_to_zero_stay_in_one_graph(backend: str) -> None:
     model(torch.ones(2, 4)).sum().backward()
     report = assert_same(clear, model, torch.ones(2, 4), graphs=1, breaks=0, backend=backend)
     assert report.error is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_the_program_made_becomes_a_leaf(backend: str) -> None:
+    def features(x: torch.Tensor, w: torch.Tensor) -> Any:
+        hidden = x[:, None]
+        hidden.requires_grad = True
+        return (hidden * w).sum(), hidden, hidden.is_leaf
+
+    assert_same(features, torch.ones(3), torch.ones(3, requires_grad=True), graphs=1, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_has_a_history_takes_no_flag(backend: str) -> None:
+    """Setting the flag that it has already raises there."""
+
+    def flag(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.requires_grad = True
+        return y
+
+    assert_same(flag, torch.ones(3, requires_grad=True), backend=backend)
