@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 RIVAL = re.compile(r"torch[./]_(dynamo|inductor)")
 RIVAL_ADDRESSES = {
     "dynajit/backends/inductor.py": {"_dynamo", "_inductor"},  # the optional backend that hands a graph over by name
+    "dynajit/graph/lazy_dynamo.py": {"_dynamo"},  # keeps it out of processes that do not use it
     "dynajit/backends/registry.py": {"_dynamo"},  # looks up third-party backends registered with torch
 }
 

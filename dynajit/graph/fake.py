@@ -14,6 +14,7 @@ import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.graph import lazy_dynamo
 from dynajit.graph.refusals import looks_at_values, refusal
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
@@ -28,6 +29,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
     # whether an operation ran that raises for some values; whoever asks sets it to False before
     looked_at_values = False
+
+    def __init__(self, **options: Any) -> None:
+        lazy_dynamo.postpone()
+        super().__init__(**options)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
