@@ -72,7 +72,12 @@ def network(name: str, packed: bool, *args: Any) -> tuple[torch.Tensor, ...]:
         ends.append(last)
         data[0] = torch.dropout(out, dropout, True) if index < layers - 1 else out
     out = data[0].transpose(0, 1) if batch_first else data[0]
-    return out, *(torch.cat(state) for state in zip(*ends, strict=True))
+    given_states = states if several else [states]
+    # torch 2.11's rule for an LSTM's layer gives states with one more dimension of length 1
+    return out, *(
+        torch.cat([end.reshape(state[:directions].shape) for end in of_layers])
+        for state, of_layers in zip(given_states, zip(*ends, strict=True), strict=True)
+    )
 
 
 @contextlib.contextmanager

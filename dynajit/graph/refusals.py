@@ -98,7 +98,14 @@ def looks_at_values(func: Any, args: Sequence[Any]) -> bool:
         return False
     if _DIVIDING.search(name) is not None:
         return not any(tensor.is_floating_point() for tensor in tensors)
-    return _LOOKING.search(name) is not None
+    return _LOOKING.search(name) is not None and not (func in _INDEXED and _fills_where_masks_say(args))
+
+
+def _fills_where_masks_say(args: Sequence[Any]) -> bool:
+    """Whether one value is written wherever a mask, whose shape has been looked at, is true: nothing raises then."""
+    _, places, value = args[:3]
+    masks = [place for place in places if place is not None]
+    return len(masks) == 1 and masks[0].dtype in (torch.bool, torch.uint8) and value.dim() == 0
 
 
 def _refused_empty(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

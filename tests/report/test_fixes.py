@@ -57,9 +57,9 @@ def program(x, name="program"):
         w = w * 2
     name = sys._getframe().f_code.co_name
     count = sys.getrefcount(None) > 0
-    state = torch.random.get_rng_state()
+    state = torch.initial_seed()
     address = w.data_ptr() % 4
-    return w.sum() + total, name, count, address, len(state) > 0
+    return w.sum() + total, name, count, address, state >= 0
 """
 
 
@@ -86,7 +86,7 @@ FIXES = [
     Fix("user-break", "remove the call", "        dynajit.graph_break()\n", ""),
     Fix("frame-introspection", "as arguments", "    name = sys._getframe().f_code.co_name\n", ""),
     Fix("unknown-callable", "outside of the compiled function", "count = sys.getrefcount(None) > 0", "count = True"),
-    Fix("skipped-call", "before or after", "state = torch.random.get_rng_state()", "state = [1]"),
+    Fix("skipped-call", "before or after", "state = torch.initial_seed()", "state = 1"),
     Fix("unsupported-tensor", "move the call out", "address = w.data_ptr() % 4", "address = 0"),
 ]
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import CallSource, ConstSource, ItemSource, LocalSource
+from dynajit.guards.source import CallSource, ConstSource, ItemSource, LocalSource, Source
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -78,6 +78,8 @@ def _is_held(tx: Any, known: Value) -> bool:
     held = [value for frame in tx.frames for value in _variables(frame)]
     if any(value is known for value in held):
         return True
+    if _is_weak(known.source):
+        return _lets_nothing_go(tx)
     root = known.source.root()
     if tx.journal.dirty:
         return False
@@ -85,6 +87,16 @@ def _is_held(tx: Any, known: Value) -> bool:
 
 
 _REFERENT: Any = weakref.ref.__call__
+
+
+def _is_weak(source: Source) -> bool:
+    """Whether the way to the object goes through a weak reference."""
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, CallSource) and step.function is _REFERENT:
+            return True
+        step = step.base
+    return False
 
 
 def _lets_nothing_go(tx: Any) -> bool:
