@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread only"
 )
 POINTS = 40
+AGAIN_S = 0.1
 
 
 def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
@@ -37,16 +38,31 @@ def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    def raise_it(*args: Any) -> None:
-        raise KeyboardInterrupt
+    """One KeyboardInterrupt, after so long in the block. The alarm is sent again until its handler runs: CPython's
+    interpreter now and then misses a signal's wake-up and runs on until something else wakes it."""
+    raised = False
 
-    before = signal.signal(signal.SIGALRM, raise_it)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def raise_it(*args: Any) -> None:
+        nonlocal raised
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not raised:
+            raised = True
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGALRM)
+    left, every = signal.getitimer(signal.ITIMER_REAL)
+    started = time.perf_counter()
     try:
+        signal.signal(signal.SIGALRM, raise_it)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:  # the alarm may come right before it is stopped
+            signal.signal(signal.SIGALRM, before)
+            if left:  # each test's own end, which uses the same timer
+                signal.setitimer(signal.ITIMER_REAL, max(left - (time.perf_counter() - started), 1e-3), every)
 
 
 def state() -> tuple[Any, ...]:
@@ -118,3 +134,14 @@ def test_an_interrupt_leaves_no_lock_shut() -> None:
                 with lock:
                     pass
         assert not lock._is_owned()
+
+
+def test_a_test_that_interrupts_still_has_an_end() -> None:
+    ends = signal.getsignal(signal.SIGALRM)
+    left, every = signal.getitimer(signal.ITIMER_REAL)
+    assert callable(ends) and left > 0 and every > 0
+    with interrupted_after(60):
+        time.sleep(0.01)
+    assert signal.getsignal(signal.SIGALRM) is ends
+    now, now_every = signal.getitimer(signal.ITIMER_REAL)
+    assert 0 < now < left and now_every == every

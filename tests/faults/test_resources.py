@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -50,8 +51,24 @@ def run(limit: str, tmp_path: Path, **environment: str) -> int:
     return int(done.stdout.split()[-1])
 
 
-def test_nothing_wrong(tmp_path: Path) -> None:
-    assert run("", tmp_path) == 0
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose "cache" has the kernels of PROGRAM, which ran once with nothing wrong."""
+    folder = tmp_path_factory.mktemp("filled")
+    assert run("", folder) == 0
+    return folder
+
+
+def kernels_in(folder: Path) -> dict[Path, int]:
+    """The kernels kept in a folder's cache. One that is made again is another file: it has another inode."""
+    return {path: path.stat().st_ino for path in (folder / "cache").rglob("*.so")}
+
+
+def test_nothing_wrong(filled: Path) -> None:
+    kept = Store(filled / "cache", 1 << 20)
+    kernels = kernels_in(filled)
+    assert len(kernels) == 2
+    assert all(kept.get(path.stem, ".so") == path for path in kernels)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
@@ -87,29 +104,33 @@ def test_each_byte_of_an_artifact_counts(tmp_path: Path) -> None:
     assert kept.get("ab12", ".so") == path
 
 
-def test_damaged_kernels_are_made_again(tmp_path: Path) -> None:
-    """In processes of their own: a library must not change under a process that has loaded it."""
+def test_damaged_kernels_are_made_again(filled: Path, tmp_path: Path) -> None:
+    """In a process of its own: a library must not change under a process that has loaded it."""
+    shutil.copytree(filled / "cache", tmp_path / "cache")
+    before = kernels_in(tmp_path)
+    empty, cut = before
+    empty.write_bytes(b"")
+    cut.write_bytes(cut.read_bytes()[:-1])
     assert run("", tmp_path) == 0
-    kernels = list((tmp_path / "cache").rglob("*.so"))
-    kernels[0].write_bytes(b"")
-    kernels[1].write_bytes(kernels[1].read_bytes()[:-1])
-    assert len(kernels) == 2 and run("", tmp_path) == 0
-    assert all(path.stat().st_size > 1000 for path in kernels)
+    after = kernels_in(tmp_path)
+    assert after.keys() == before.keys()
+    kept = Store(tmp_path / "cache", 1 << 20)
+    for path in before:
+        assert after[path] != before[path] and kept.get(path.stem, ".so") == path, path
 
 
-def test_what_is_kept_belongs_to_no_python(tmp_path: Path) -> None:
+def test_what_is_kept_belongs_to_no_python(filled: Path, tmp_path: Path) -> None:
     """Several Pythons may share one cache: kernels know nothing of the Python that had them compiled."""
-    assert run("", tmp_path) == 0
-    kept = sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix == ".so")
-    assert kept
-    for path in kept:
+    shutil.copytree(filled / "cache", tmp_path / "cache")
+    before = kernels_in(tmp_path)
+    assert before
+    for path in before:
         content = path.read_bytes()
         assert b"Py_" not in content and b"PyObject" not in content, path
         assert f"cpython-{sys.version_info.major}{sys.version_info.minor}".encode() not in content
-    # Whoever runs the program next compiles nothing: the names of the files are those of what is in them.
-    before = {path: path.stat().st_ino for path in kept}
+    # Whoever runs the program next, in another folder, compiles nothing: the files' names say what is in them.
     assert run("", tmp_path) == 0
-    assert {path: path.stat().st_ino for path in before} == before
+    assert kernels_in(tmp_path) == before
 
 
 OTHER_PYTHON = os.environ.get("DYNAJIT_OTHER_PYTHON", "")
@@ -129,8 +150,7 @@ def test_two_pythons_on_one_cache(tmp_path: Path) -> None:
     for _ in range(2):
         running = [subprocess.Popen([python, "-c", code], env=environment) for python in (sys.executable, OTHER_PYTHON)]
         assert [process.wait(timeout=300) for process in running] == [0, 0]
-        found = (path for path in (tmp_path / "cache").rglob("*.so"))
-        kept.append({path: path.stat().st_ino for path in found})
+        kept.append(kernels_in(tmp_path))
     assert kept[0] and kept[0] == kept[1]
 
 

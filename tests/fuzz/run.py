@@ -45,10 +45,12 @@ def at_most(seconds: float) -> Iterator[None]:
     """Raise `TookTooLong` in the block once it has taken so long: a smaller program may be one without an end."""
 
     def stop(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise TookTooLong
 
     former = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again each second until the handler runs: CPython's interpreter now and then misses a signal's wake-up.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
