@@ -15,6 +15,8 @@ from torch import Tensor, nn
 EPSILON = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 # Gradients behind a ReLU: one input that changes sign by rounding moves them by more than rounding itself does.
 GRADIENTS, SHARE_OF_ALL = 10.0, 1e-2
+# What a layer of a cache holds, of attention or of a recurrence.
+_STATE = ("keys", "values", "conv_states", "recurrent_states")
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -26,7 +28,7 @@ def tensors(tree: Any) -> list[Tensor]:
     if isinstance(tree, (list, tuple)):
         return [found for item in tree for found in tensors(item)]
     layers = getattr(tree, "layers", None)
-    found = [(layer.keys, layer.values) for layer in layers] if isinstance(layers, list) else []
+    found = [[getattr(layer, part, None) for part in _STATE] for layer in layers] if isinstance(layers, list) else []
     return tensors(found) if found else []
 
 
