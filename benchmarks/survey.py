@@ -29,9 +29,12 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-import dynajit
-from dynajit.report import records
-from dynajit.report.explain import ExplainReport
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import dynajit  # noqa: E402
+from dynajit.report import records  # noqa: E402
+from dynajit.report.explain import ExplainReport  # noqa: E402
 
 TABLE = Path(__file__).parent / "results" / "survey.md"
 VOCABULARY = 160
