@@ -363,6 +363,8 @@ class _TritonPlanner(_Planner):
         group = self._only_reader(call)
         if group is None or group in self.taken:
             return False
+        if not product.read.isdisjoint(self.schedule.stored_in.get(tensor, tensor) for tensor in group.stored):
+            return False  # one tile would be stored over what others still multiply
         kernel = build_tile_kernel(group, self.schedule.inlined, product.sizes, for_device(self.program.device))
         if not products.fits(product, kernel):
             return False

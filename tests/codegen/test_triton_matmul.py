@@ -146,6 +146,22 @@ def test_without_timing_where_memory_binds(name: str, monkeypatch: pytest.Monkey
     assert calls(plan_of(function, *args)) == (1, 1)
 
 
+def test_what_is_multiplied_is_not_stored_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may not have read it yet."""
+    monkeypatch.setattr(products, "MANY_BYTES", 0)
+
+    def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return b.add_(torch.relu(b @ a)) * 1
+
+    def beside(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return c.add_(torch.relu(b @ a)) * 1
+
+    a, b, c = randn(64, 64), randn(96, 64), randn(96, 64)
+    for choose in (None, chosen(1)):
+        assert calls(plan_of(step, a, b, choose=choose)) == (1, 1)
+        assert calls(plan_of(beside, a, b, c, choose=choose)) == (1, 0)
+
+
 def test_many_tensors_beside_the_result_are_read_by_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MANY_BYTES", 0)
     beside = [randn(70, 64) for _ in range(3)]

@@ -75,6 +75,11 @@ class Product:
         return (*self.a.shape[:-1], self.b.shape[-1])
 
     @property
+    def read(self) -> frozenset[Tensor]:
+        """What the product is made of."""
+        return frozenset(part.tensor for part in (self.a, self.b, self.bias, self.ends) if part is not None)
+
+    @property
     def length(self) -> int:
         """What is summed over."""
         return self.a.shape[-1]
