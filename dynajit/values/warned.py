@@ -6,6 +6,7 @@ In: a `with` block around the run, or around all of a capture. Out: the texts; `
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,7 @@ class Warned:
         self.texts: list[str] = []
 
     def __enter__(self) -> Warned:
+        self._thread = threading.get_ident()
         self._before = _hooks.filters, _hooks._showwarnmsg_impl, _hooks.showwarning
         self._always = torch.is_warn_always_enabled()
         _hooks.filters = [("always", None, Warning, None, 0)]
@@ -40,7 +42,14 @@ class Warned:
         torch.set_warn_always(self._always)
 
     def _note(self, message: Any) -> None:
-        self.texts.append(str(message.message))
+        if threading.get_ident() == self._thread:
+            self.texts.append(str(message.message))
+            return
+        _, show, replaced = self._before  # another thread's
+        if replaced is _hooks._showwarning_orig:
+            show(message)
+        else:
+            replaced(*(message.message, message.category, message.filename, message.lineno), message.file, message.line)
 
     @property
     def in_python(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import dynajit
 from dynajit.testing import assert_same
+from dynajit.values.warned import Warned
 
 X = torch.arange(6.0).reshape(2, 3)
 LOGGER = logging.getLogger("dynajit_test_replayed")
@@ -480,3 +482,22 @@ def test_warnings_break_the_graph_if_configured() -> None:
 
     with dynajit.config.patch(replay_warnings=False):
         assert warned(warning, X, graphs=2, breaks=1) == ["here"] * 2
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_warnings_of_other_threads_are_shown_while_operations_are_tried(replaced: bool) -> None:
+    shown: list[str] = []
+
+    def show(message: Any, *_: Any) -> None:
+        shown.append(str(message))
+
+    with warnings.catch_warnings(record=not replaced) as recorded:
+        if replaced:
+            warnings.showwarning = show
+        with Warned() as warned:
+            warnings.warn("here", stacklevel=1)
+            thread = threading.Thread(target=warnings.warn, args=("there",))
+            thread.start()
+            thread.join()
+        shown.extend(str(each.message) for each in recorded or ())
+    assert (warned.texts, shown) == (["here"], ["there"])
