@@ -57,6 +57,11 @@ def postpone() -> None:
         sys.meta_path.insert(0, _Finder)
 
 
+def package_of(module: ModuleType) -> ModuleType:
+    """The package, for what stands in its place; any other module itself."""
+    return _package() if isinstance(module, _Postponed) else module
+
+
 def _forget() -> None:
     sys.modules.pop(_PACKAGE, None)
     vars(torch).pop("_dynamo", None)

@@ -24,6 +24,7 @@ import numpy
 import torch
 
 from dynajit import _C
+from dynajit.graph.lazy_dynamo import package_of
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -327,6 +328,7 @@ def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
 
 @wraps_type(types.ModuleType)
 def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
+    obj = package_of(obj)
     if not isinstance(source, ConstSource):
         tx.guard(source, "ID", obj)
     return ModuleVal(obj, source)

@@ -77,6 +77,13 @@ USES = {
         torch.testing.assert_close(hidden(x, 2), x * 2)
         assert torch.compile(lambda x: torch._refs.mul(x, 2), backend="eager")(x).equal(x * 2)
     """,
+    "a compiled function": """
+        def uses(x):
+            return x * 2 if torch._dynamo.is_compiling() else x * 3
+        assert dynajit.compile(uses)(x).shape == x.shape
+        report = dynajit.explain(lambda x: (torch._dynamo.is_compiling(), x + 1))(x)
+        assert not any("importlib" in brk.reason for brk in report.break_reasons)
+    """,
     "backward": """
         w = torch.ones(4, requires_grad=True)
         dynajit.compile(lambda w: (x * w).sum())(w).backward()
