@@ -58,8 +58,8 @@ def postpone() -> None:
 
 
 def package_of(module: ModuleType) -> ModuleType:
-    """The package, for what stands in its place; any other module itself."""
-    return _package() if isinstance(module, _Postponed) else module
+    """The package, for what stands in its place; any other module itself, none of its attributes looked at."""
+    return _package() if type(module) is _Postponed else module
 
 
 def _forget() -> None:
