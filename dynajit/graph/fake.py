@@ -27,8 +27,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     # rules for these are registered by the mode's class
     supports_higher_order_operators = True
-    # whether an operation ran that raises for some values; whoever asks sets it to False before
-    looked_at_values = False
+    # whether an operation ran that raises for some values, since somebody who asks set it to False
+    looked_at_values: bool | None = None
 
     def __init__(self, **options: Any) -> None:
         lazy_dynamo.postpone()
@@ -48,7 +48,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         refused = refusal(func, args, kwargs or {})
         if refused is not None:
             raise RuntimeError(refused)
-        self.looked_at_values = self.looked_at_values or looks_at_values(func, args)
+        if self.looked_at_values is False:
+            self.looked_at_values = looks_at_values(func, args)
         return self.dispatch(func, types, args, kwargs or {})
 
 

@@ -30,6 +30,7 @@ SHORT, FEW = 512, 128
 MANY_ROWS = 1024
 # Fewer channels than this fill no tile.
 NARROW = 32
+HALF = (torch.bfloat16, torch.float16)
 REWRITES: dict[Any, Callable[..., Any]] = {}
 
 
@@ -77,7 +78,7 @@ def _addmm(calls: Caller, bias: Value, a: Value, b: Value) -> Value | None:
 
 def _product(calls: Caller, bias: Value | None, a: Value, b: Value) -> Value | None:
     """bias + a @ b for a bias of one row."""
-    if a.dtype not in (torch.bfloat16, torch.float16) or (bias is not None and bias.shape != (b.shape[1],)):
+    if a.dtype not in HALF or (bias is not None and bias.shape != (b.shape[1],)):
         return None
     (rows, length), columns = a.shape, b.shape[1]
     if min(rows, columns, length) < SHORT:
@@ -195,31 +196,14 @@ def _by_pixel(
     layout = affine(x)
     if weight.shape[2:] != (1, 1) or any(padding) or any(step != 1 for step in stride) or calls.program_keeps():
         return None
-    if x.dtype not in (torch.bfloat16, torch.float16) or layout is None or layout[0] != _channels_last(x.shape):
+    if x.dtype not in HALF or layout is None or layout[0] != _channels_last(x.shape):
         return None
     batch, channels_out, height, width = shape
     channels, pixels = weight.shape[1], batch * height * width
     if channels % ALIGNED or channels_out % ALIGNED or min(channels, channels_out) < NARROW or pixels < MANY_ROWS:
         return None
     pixel = calls.build.view(x, (batch, height, width, channels), lambda axes: (axes[0], axes[3], axes[1], axes[2]))
-    columns = calls.build.view(
-        calls.build.reshape(weight, (channels_out, channels)), (channels, channels_out), lambda axes: (axes[1], axes[0])
-    )
-    product = _plain_product(calls, calls.build.reshape(pixel, (pixels, channels)), columns, bias)
-    return _as_image(calls, product, shape)
-
-
-def _plain_product(calls: Caller, rows: Value, columns: Value, bias: Value | None) -> Value:
-    target, given = (aten.mm.default, (rows, columns)) if bias is None else (aten.addmm.default, (bias, rows, columns))
-    shape = (rows.shape[0], columns.shape[1])
-    return calls.call(target, given, shape, contiguous_strides(shape), rows.dtype)
-
-
-def _as_image(calls: Caller, product: Value, shape: Shape) -> Value:
-    """Rows of channels, one for each pixel, as images of that shape."""
-    batch, channels, height, width = shape
-    last = calls.build.reshape(product, (batch, height, width, channels))
-    return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
+    return _by_row(calls, calls.build.reshape(pixel, (pixels, channels)), weight, bias, shape)
 
 
 def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: Shape) -> Value | None:
@@ -228,7 +212,7 @@ def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: 
     batch, channels_out, height, width = shape
     _, channels, high, wide = weight.shape
     length = channels * high * wide
-    if x.dtype not in (torch.bfloat16, torch.float16) or high * wide == 1 or calls.program_keeps():
+    if x.dtype not in HALF or high * wide == 1 or calls.program_keeps():
         return None
     if length % ALIGNED or channels_out % ALIGNED or min(batch * height * width, length, channels_out) < FEW:
         return None
@@ -239,16 +223,26 @@ def _patches(calls: Caller, x: Value, weight: Value, bias: Value | None, shape: 
 
     cut = calls.build.pointwise((batch, height, width, channels, high, wide), patch)
     rows = calls.build.reshape(cut, (batch * height * width, length))
-    columns = calls.build.view(
-        calls.build.reshape(weight, (channels_out, length)), (length, channels_out), lambda axes: (axes[1], axes[0])
-    )
-    return _as_image(calls, _plain_product(calls, rows, columns, bias), shape)
+    return _by_row(calls, rows, weight, bias, shape)
+
+
+def _by_row(calls: Caller, rows: Value, weight: Value, bias: Value | None, shape: Shape) -> Value:
+    """Images of that shape whose pixels are, one after the other, the rows times the weight."""
+    batch, channels, height, width = shape
+    length = rows.shape[1]
+    turned = calls.build.reshape(weight, (channels, length))
+    columns = calls.build.view(turned, (length, channels), lambda axes: (axes[1], axes[0]))
+    target, given = (aten.mm.default, (rows, columns)) if bias is None else (aten.addmm.default, (bias, rows, columns))
+    sizes = (rows.shape[0], channels)
+    product = calls.call(target, given, sizes, contiguous_strides(sizes), rows.dtype)
+    last = calls.build.reshape(product, (batch, height, width, channels))
+    return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
 
 
 def _tensor_cores(dtype: torch.dtype) -> bool:
     if dtype is torch.float32:
         return torch.backends.cudnn.allow_tf32
-    return dtype in (torch.float16, torch.bfloat16)
+    return dtype in HALF
 
 
 def _channels_last(shape: Sequence[int]) -> Shape:

@@ -161,21 +161,21 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
     fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     versions = _versions(fakes)
+    # what dynajit itself puts in an operation's place, as for collectives, stays one node
+    traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
     # with what was written no frame can be run again, which is how the program gets to see what a graph raises
     must_not_raise = tx.catches() and tx.graph.has_written()
-    tx.graph.mode.looked_at_values = False
+    tx.graph.mode.looked_at_values = False if must_not_raise else None
     with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
-    # what dynajit itself puts in an operation's place, as for collectives, stays one node
-    traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
     if warned.in_python and traceable and _versions(fakes) == versions:
         raise WarnsInside
     if warned.texts and tx.warning_filters is not None:
         # only where the operation itself runs under these filters is its warning treated as the program wants
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
-    if must_not_raise and tx.graph.mode.looked_at_values:
+    if tx.graph.mode.looked_at_values:
         raise GraphBreak(breaks.MAY_RAISE, name)
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)

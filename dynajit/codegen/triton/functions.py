@@ -62,6 +62,12 @@ def dj_to_{name}(x):
     found = tl.where(size < {least}, small, tl.where(size < {most}, normal, large))
     return (found | ((bits >> 24) & 0x80)).to(tl.uint8)
 """
+# In one instruction of the machine's, which Triton looks at as a function of float32.
+_ROUNDED = """
+@triton.jit
+def dj_round_{name}(x):
+    return tl.inline_asm_elementwise("{{ {code} }}", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+"""
 
 
 class Unprintable(Exception):
@@ -141,22 +147,11 @@ def dj_refuse(bad):
     )
 """,
     # To a half and back by machine code that Triton doesn't look into.
-    "dj_round_f16": """
-@triton.jit
-def dj_round_f16(x):
-    return tl.inline_asm_elementwise(
-        "{ .reg .b16 half; cvt.rn.f16.f32 half, $1; cvt.f32.f16 $0, half; }",
-        "=f,f", [x], tl.float32, is_pure=True, pack=1,
-    )
-""",
-    "dj_round_bf16": """
-@triton.jit
-def dj_round_bf16(x):
-    return tl.inline_asm_elementwise(
-        "{ .reg .b16 half, zero; cvt.rn.bf16.f32 half, $1; mov.b16 zero, 0; mov.b32 $0, {zero, half}; }",
-        "=f,f", [x], tl.float32, is_pure=True, pack=1,
-    )
-""",
+    "dj_round_f16": _ROUNDED.format(name="f16", code=".reg .b16 half; cvt.rn.f16.f32 half, $1; cvt.f32.f16 $0, half;"),
+    "dj_round_bf16": _ROUNDED.format(
+        name="bf16",
+        code=".reg .b16 half, zero; cvt.rn.bf16.f32 half, $1; mov.b16 zero, 0; mov.b32 $0, {zero, half};",
+    ),
     **{f"dj_to_{encoding.name}": _TO_8_BITS.format(**encoding._asdict()) for encoding in float8.ENCODINGS},
     "dj_to_e4m3_saturated": """
 @triton.jit

@@ -380,10 +380,8 @@ class _ProductPrinter(Printer):
         return name
 
     def _converted(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
-        if source in _ROUNDED or source is torch.float32:  # a float32 in a variable
-            rounded = _ROUNDED.get(target)
-            if rounded is not None:
-                return f"{rounded}({value})"
+        if target in _ROUNDED and source in (torch.float32, *_HALF):  # a float32 in a variable
+            return f"{_ROUNDED[target]}({value})"
         return super()._converted(source, target, value)
 
 
