@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dynajit.bytecode import KEEPS
@@ -354,6 +354,10 @@ class Interpreter(Calls):
         self._keep.append(obj)
         self._models.append(value)
         self.journal.set_item(self._objects, id(obj), (obj, value))
+
+    def outside_objects(self) -> Collection[int]:
+        """The ids of the program's objects that the trace has read."""
+        return self._objects.keys()
 
     def remember_tensor(self, value: TensorVal) -> None:
         self._keep.append(value.fake)

@@ -211,7 +211,7 @@ class Emission:
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
         if isinstance(obstacle, CallEffect) and obstacle.at is not None:
-            changed = f"{obstacle.function.describe()}, whose arguments change later"
+            changed = f"{obstacle.function.describe()}, whose arguments change later, or whose handlers are looked at"
             return obstacle.at, GraphBreak(breaks.OUTPUT_CALL, changed)
         return raised_at(obstacle), None
 

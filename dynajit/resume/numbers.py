@@ -60,11 +60,13 @@ def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
     elif isinstance(iterated, ZipIterator):
         for position, part in enumerate(iterated.inner):
             yield from _in_items(part, ItemSource(source, position))
-    elif isinstance(iterated, (ConstVal, ConstIterator)):
+    elif isinstance(iterated, ConstIterator) or (isinstance(iterated, ConstVal) and iterated.py_type() is range):
         if isinstance(iterated.value, range) and len(iterated.value) > 1:
             yield source
-    elif isinstance(iterated, (SequenceVal, SequenceIterator)) and len(iterated.items) > 1:
-        yield from _differing(source, *map(_real, iterated.items[:2]))
+    elif isinstance(iterated, (SequenceVal, SequenceIterator)):
+        first = iterated.first_items if isinstance(iterated, SequenceVal) else iterated.items[:2]
+        if len(first) == 2:
+            yield from _differing(source, *map(_real, first))
 
 
 def _real(item: Any) -> Any:

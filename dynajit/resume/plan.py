@@ -160,7 +160,8 @@ def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = No
     assert index is not None
     if calls is not None:
         index = instr.index if calls.result == "again" else index
-        stack = {"again": operands[:-1], "decide": operands}.get(calls.result, stack)
+        if instr.op != "CALL_INNER":  # whose operands are only the call's: the instruction's own were seen to before
+            stack = {"again": operands[:-1], "decide": operands}.get(calls.result, stack)
         stack = stack if calls.under is None else [*stack, calls.under]
     starts = [index, *(ways_on(frame.code, instr.index, calls) if calls is not None else ())]
     pushes = pushed_kinds(instr, jump)

@@ -22,6 +22,7 @@ from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.handlers import Handlers
 from dynajit.values.mapping import DictVal
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.sequence import ListVal, TupleVal
@@ -58,6 +59,7 @@ class CallEffect(Value):
         at: the interpreter's state before the call.
         unchanged: what the call may print, if that can change.
         loggers: objects whose attributes say what becomes of it.
+        handlers: who is told of it, and may change what the program reads then.
         recorded: whether what it does is appended to a list; in another call that may be any list from outside.
         may_draw: whether what it runs may draw random numbers.
     """
@@ -72,6 +74,7 @@ class CallEffect(Value):
         self.unchanged: Unchanged | None = None
         self.may_draw = True
         self.loggers: list[Value] = []
+        self.handlers: Handlers | None = None
         self.recorded = False
 
     def py_type(self) -> type:
@@ -135,6 +138,8 @@ def broken_effect(tx: Tracer) -> CallEffect | None:
             return value
         if any(_is_changed(tx, logger) for logger in value.loggers):
             return value
+        if value.handlers is not None and value.handlers.looked_at(tx):
+            return value
         if value.recorded and any(isinstance(model, OutsideList) for model in tx._models):  # type: ignore[attr-defined]
             return value
     return None
@@ -170,7 +175,8 @@ def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str,
     message = [value for value in args if not _is_logger(value)][name == "log" :]
     if name and not _formats(message):
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
-    put_off(tx, function, args, kwargs, logged, kwargs.get("stacklevel")).loggers = loggers
+    effect = put_off(tx, function, args, kwargs, logged, kwargs.get("stacklevel"))
+    effect.loggers, effect.handlers = loggers, Handlers(tx, loggers[0] if loggers else None)
     return ConstVal(None)
 
 

@@ -6,6 +6,7 @@ first asked for. What is only appended to, as loops do with the list they fill, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,14 @@ class OutsideList(ListVal):
 
     def _place(self, index: int) -> Source:
         return ItemSource(self.source, index, self._raw)
+
+    @property
+    def first_items(self) -> list[Any]:
+        """The first two, as a hint that nothing is to rely on."""
+        if self._items is not None:
+            return self._items[:2]
+        found = [Lazy(item, None) for item in itertools.islice(list.__iter__(self._real), 2)]
+        return [*found, *self._added][:2]
 
     def append(self, tx: Tracer, item: Value) -> None:
         if self._items is not None:

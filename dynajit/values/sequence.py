@@ -44,6 +44,11 @@ class SequenceVal(Value):
     kind: type
     items: list[Any]
 
+    @property
+    def first_items(self) -> list[Any]:
+        """The first two, as a hint that nothing is to rely on."""
+        return self.items[:2]
+
     def py_type(self) -> type:
         return self.kind
 

@@ -531,3 +531,50 @@ def test_an_operator_that_declines_through_another_function(other: Any, operator
         return found, left.data, getattr(right, "data", None)
 
     assert_same(program, torch.randn(3), operator)
+
+
+class BreaksTwice:
+    """Asked for its truth, it breaks in what goes on after a break, too."""
+
+    def __init__(self, data: Tensor) -> None:
+        self.data = data
+
+    def __bool__(self) -> bool:
+        print("asked")
+        return bool(self.data.sum() > 0)
+
+    def __len__(self) -> int:
+        print("measured")
+        return int(self.data.sum() > 0)
+
+    def __enter__(self) -> BreaksTwice:
+        return self
+
+    def __exit__(self, *error: object) -> bool:
+        return True
+
+
+def asked_twice(x: Tensor) -> Any:
+    scope = BreaksTwice(x)
+    if scope:
+        print("yes")
+    with scope:
+        x = x * 2
+        raise ValueError
+    return x
+
+
+def chosen_twice(x: Tensor) -> Any:
+    scope = BreaksTwice(x)
+    chosen = scope and x.sin()
+    with scope or x:
+        x = x * 2
+        raise ValueError
+    return x, chosen is scope, not scope
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_goes_on_after_two_breaks_in_a_callee_finds_the_callers_stack_as_it_was(sign: int) -> None:
+    """A slot was left on the stack, and a handler found that for what a `with` had put there: a crash."""
+    assert_same(asked_twice, torch.ones(3) * sign)
+    assert_same(chosen_twice, torch.ones(3) * sign)

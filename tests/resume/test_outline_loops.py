@@ -357,3 +357,29 @@ def expression(x: Tensor, noisy: bool) -> Any:
 def test_generators(fn: Callable[..., Any], noisy: bool) -> None:
     report = assert_same(fn, x, noisy, repeat=2)
     assert report.graph_count > (fn is not expression)
+
+
+def test_a_loop_with_a_break_fits_lists_of_every_length() -> None:
+    """Whether the first two items differ was asked of all of them: a variant for each length, and a fault for one that
+    is too long to be read."""
+
+    def printed(x: Tensor, items: list[int]) -> Tensor:
+        x = x.sin()
+        for item in items:
+            print(item)
+            x = x + 1
+        return x.cos()
+
+    lists = [list(range(count)) for count in range(3, 12)]
+    x = torch.randn(3)
+    assert_same(printed, x, [0, 1], then=[(x, each) for each in lists], graphs=3, recompiles=0)
+    assert_same(printed, x, [*range(10_001)], repeat=1, graphs=3, recompiles=0)
+    assert_same(printed_letters, x, "ab", then=[(x, "c" * count) for count in range(3, 12)], graphs=3, recompiles=0)
+
+
+def printed_letters(x: Tensor, text: str) -> Tensor:
+    x = x.sin()
+    for letter in text:
+        print(letter)
+        x = x + 1
+    return x.cos()

@@ -501,3 +501,44 @@ def test_warnings_of_other_threads_are_shown_while_operations_are_tried(replaced
             thread.join()
         shown.extend(str(each.message) for each in recorded or ())
     assert (warned.texts, shown) == (["here"], ["there"])
+
+
+class Counting(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        COUNTED.append(record.getMessage())
+
+
+COUNTED: list[str] = []
+
+
+def test_what_a_handler_changes_is_read_behind_the_call(handler: Lines) -> None:
+    """The lines were counted before the call that adds one."""
+
+    def kept(x: Tensor) -> Any:
+        y = x + 1
+        LOGGER.info("one more")
+        return y * 2, len(handler.lines)
+
+    def named(x: Tensor) -> Any:
+        logging.info("of all loggers")
+        return x * 2, COUNTED[-1], len(COUNTED)
+
+    for program in (kept, named):
+        compiled = dynajit.compile(program, backend="eager")
+        for counting in (False, True):
+            added = Counting()
+            COUNTED[:] = ["start"]
+            handler.lines.clear()
+            if counting:
+                logging.root.addHandler(added)
+            logging.root.setLevel(logging.INFO)
+            try:
+                found = [run(X)[1:] for run in (program, compiled, program, compiled)]
+            finally:
+                logging.root.removeHandler(added)
+                logging.root.setLevel(logging.WARNING)
+            if program is kept:
+                assert found == [(1,), (2,), (3,), (4,)]
+            else:
+                told = "of all loggers" if counting else "start"
+                assert found == [(told, 1 + counting * count) for count in (1, 2, 3, 4)]
