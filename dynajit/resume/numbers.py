@@ -18,6 +18,7 @@ from dynajit.values.base import Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import CellVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
+from dynajit.values.ranges import UnreadRange, UnreadRangeIterator
 from dynajit.values.sequence import Lazy, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal
 
@@ -49,7 +50,7 @@ def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) ->
 def _is_number(value: Any) -> bool:
     if isinstance(value, LocalBox):
         return type(value.real) in (int, float)
-    return isinstance(value, SymVal) or (isinstance(value, ConstVal) and type(value.value) in (int, float))
+    return isinstance(value, SymVal) or (isinstance(value, ConstVal) and value.py_type() in (int, float))
 
 
 def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
@@ -60,6 +61,8 @@ def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
     elif isinstance(iterated, ZipIterator):
         for position, part in enumerate(iterated.inner):
             yield from _in_items(part, ItemSource(source, position))
+    elif isinstance(iterated, (UnreadRange, UnreadRangeIterator)):
+        yield source
     elif isinstance(iterated, ConstIterator) or (isinstance(iterated, ConstVal) and iterated.py_type() is range):
         if isinstance(iterated.value, range) and len(iterated.value) > 1:
             yield source
@@ -74,7 +77,7 @@ def _real(item: Any) -> Any:
     if isinstance(item, Lazy):
         return item.obj
     if isinstance(item, ConstVal):
-        return item.value
+        return item.hint
     return tuple(map(_real, item.items)) if isinstance(item, TupleVal) else None
 
 

@@ -24,6 +24,7 @@ from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import RealVal, payload_of
+from dynajit.values.ranges import UnreadRange
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
 
@@ -104,6 +105,11 @@ def keys_with_hash(value: Value) -> list[Value]:
     return []
 
 
+def _is_known(value: Any) -> bool:
+    """Whether it is a constant of the code."""
+    return isinstance(value, ConstVal) and not isinstance(value, (UnreadConst, UnreadRange))
+
+
 class Rebuilder:
     """The generated code's view of the trace's values."""
 
@@ -176,7 +182,7 @@ class Rebuilder:
 
     def read(self, value: Value) -> None:
         """Read a value's object now, if it comes from outside and will be pushed."""
-        known = id(value) in self._variables or (isinstance(value, ConstVal) and not isinstance(value, UnreadConst))
+        known = id(value) in self._variables or _is_known(value)
         if value.source is not None and not known:
             self.ensure_source(value.source)
 
@@ -192,7 +198,7 @@ class Rebuilder:
         """Make the object, and all it is built from, unless that was done."""
         if isinstance(value, LocalBox) or value is NULL or id(value) in self._variables or id(value) in self._preparing:
             return
-        if isinstance(value, ConstVal) and not isinstance(value, UnreadConst):
+        if _is_known(value):
             return
         if isinstance(value, RealVal) and value.source is None:
             return
@@ -267,7 +273,7 @@ class Rebuilder:
             self.emit.push_null()
         elif isinstance(value, UnreadConst):
             self.load(value.source)
-        elif isinstance(value, ConstVal):
+        elif _is_known(value):
             if isinstance(value.source, LocalSource):
                 self.load(value.source)
             else:

@@ -66,6 +66,11 @@ class ConstVal(Value):
         self.value: Any = value
         self.source = source
 
+    @property
+    def hint(self) -> Any:
+        """The object, where nothing is to rely on it."""
+        return self.value
+
     def py_type(self) -> type:
         return type(self.value)
 
@@ -163,8 +168,16 @@ class UnreadConst(ConstVal):
     @property
     def value(self) -> Any:  # type: ignore[override]
         if not self._guarded:
-            self._tx.guard(self.source, "EQUALS", self._raw)
+            self.rely()
             self._tx.journal.set_attr(self, "_guarded", True)
+        return self._raw
+
+    def rely(self) -> None:
+        """Record the guard."""
+        self._tx.guard(self.source, "EQUALS", self._raw)
+
+    @property
+    def hint(self) -> Any:
         return self._raw
 
     def py_type(self) -> type:

@@ -10,11 +10,22 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.guards.source import ItemSource, Source
+from dynajit.guards.source import CallSource, ItemSource, Source
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.iterators import check_length
 from dynajit.values.sequence import Lazy, ListVal
+
+
+class UnreadLength(UnreadConst):
+    """The length of a list, until something depends on it."""
+
+    def __init__(self, tx: Tracer, count: int, of: Source) -> None:
+        super().__init__(tx, count, CallSource(of, list.__len__, "len({})"))
+        self._of = of
+
+    def rely(self) -> None:
+        self._tx.guard(self._of, "LEN", self._raw)
 
 
 class OutsideList(ListVal):
@@ -40,6 +51,11 @@ class OutsideList(ListVal):
 
     def _place(self, index: int) -> Source:
         return ItemSource(self.source, index, self._raw)
+
+    def length(self, tx: Tracer) -> Value:
+        if self._items is None and not self._added:
+            return UnreadLength(tx, list.__len__(self._real), self.source)
+        return super().length(tx)
 
     @property
     def first_items(self) -> list[Any]:

@@ -383,3 +383,67 @@ def printed_letters(x: Tensor, text: str) -> Tensor:
         print(letter)
         x = x + 1
     return x.cos()
+
+
+def counted(x: Tensor, count: int) -> Any:
+    x = x.sin()
+    for number in range(count):
+        print(number)
+        x = x + number
+    return x.cos(), range(count)
+
+
+def counted_by_length(x: Tensor, items: list[int]) -> Tensor:
+    x = x.sin()
+    for place in range(len(items)):
+        print(place)
+        x = x + place
+    return x.cos()
+
+
+def counted_twice(x: Tensor, count: int) -> Tensor:
+    for number in range(1, count):
+        for inner in range(number):
+            print(number, inner)
+            x = x + inner
+        x = x * 2
+    return x
+
+
+@pytest.mark.parametrize("program", [counted, counted_by_length, counted_twice])
+def test_a_loop_with_a_break_fits_ranges_of_every_length(program: Any) -> None:
+    x = torch.randn(3)
+    given = [[*range(count)] if program is counted_by_length else count for count in range(2, 14)]
+    report = assert_same(
+        program,
+        x,
+        given[0],
+        repeat=1,
+        then=[(x, each) for each in [*given, given[0][:0] if program is counted_by_length else 0]],
+    )
+    assert report.graph_count <= 4
+    assert not any("count" in reason or "items" in reason for reason in report.recompile_reasons)
+
+
+def test_a_range_is_read_where_the_program_depends_on_it() -> None:
+    def read(x: Tensor, count: int) -> Any:
+        numbers = range(count)
+        iterator = iter(range(1, count))
+        first = next(iterator, None)
+        print(first)
+        return x + len(numbers), numbers, numbers[-1:], list(numbers), list(iterator), {numbers: 1}, 2 in numbers
+
+    x = torch.randn(3)
+    assert_same(read, x, 4, then=[(x, count) for count in (3, 1, 0, 7)])
+
+
+def test_the_length_of_a_list_is_what_it_was_when_it_was_asked_for() -> None:
+    def grown(x: Tensor, items: list[int]) -> Any:
+        before = len(items)
+        items.append(before)
+        print(before)
+        items.append(before)
+        return x * 2, before, len(items), items
+
+    x = torch.randn(3)
+    assert_same(grown, x, [1, 2], then=[(x, [1]), (x, [1, 2, 3, 4])])

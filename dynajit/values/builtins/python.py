@@ -46,6 +46,7 @@ from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
 from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
+from dynajit.values.ranges import make_range
 from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
@@ -404,7 +405,7 @@ def slice_(tx: Tracer, *parts: Value) -> Value:
 
 @constructor(range)
 def range_(tx: Tracer, *parts: Value) -> Value:
-    return tx.fold(range, [as_index(tx, part) for part in parts])
+    return make_range(tx, [as_index(tx, part) for part in parts])
 
 
 @builtin(len)
