@@ -106,6 +106,7 @@ def row(name: str, state: str, found: dict[str, dict[str, list[float]]]) -> tupl
 
 def import_seconds(repeats: int) -> float:
     """CPU seconds that `import dynajit` takes where torch is imported already."""
+    sbs.byte_compile()
     code = "import torch, time; t = time.process_time(); import dynajit; print(time.process_time() - t)"
     command = [sys.executable, "-c", code]
     texts = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2 * repeats + 1)]

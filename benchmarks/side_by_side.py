@@ -9,6 +9,8 @@ alike; what is quoted is the median, and ratios are medians of the ratios within
 the CPU time of the process, which other programs on the machine do not stretch.
 """
 
+import compileall
+import functools
 import gc
 import importlib.metadata
 import json
@@ -161,8 +163,16 @@ class ChildFailed(Exception):
     """A child process ended badly; the text is the last line it wrote to stderr, or that it ran out of time."""
 
 
+@functools.cache
+def byte_compile() -> None:
+    """Byte-compile dynajit, as an installer does: in some environments Python leaves it undone for a source tree, and
+    each process would compile all files anew, which takes three times as long as to import them."""
+    compileall.compile_dir(ROOT / "dynajit", quiet=2)
+
+
 def run_child(script: str, arguments: Sequence[str], cache: Path, timeout: float = 300) -> dict[str, Any]:
     """Run `script --child ... --out FILE` in a new process with the compilers' caches below `cache`; its result."""
+    byte_compile()
     environment = dict(
         os.environ,
         DYNAJIT_CACHE_DIR=str(cache / "dynajit"),

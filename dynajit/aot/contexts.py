@@ -379,6 +379,23 @@ def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[...,
     return call
 
 
+def has_effects(gm: torch.fx.GraphModule) -> bool:
+    """Whether operations write tensors, change torch's state, or have bodies: whatever gives no tensor or number."""
+    return (
+        has_out(gm)
+        or has_levels(gm)
+        or not {"differentiated_inside", "versions_read"}.isdisjoint(name for name, said in gm.meta.items() if said)
+        or any(
+            _writes(node)
+            or node.meta.get("example_value") is None
+            or isinstance(node.target, torch._ops.HigherOrderOperator)
+            or name_of(node) in (HOOK, "getattr")
+            or "autocast" in name_of(node)
+            for node in _calls(gm)
+        )
+    )
+
+
 def turns_gradients_on(gm: torch.fx.GraphModule) -> bool:
     """Whether a part of the graph may have gradients though the mode at the call is off."""
     return any(

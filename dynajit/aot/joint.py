@@ -25,6 +25,7 @@ from dynajit.aot.contexts import (
     writes_past_autograd,
 )
 from dynajit.aot.decompositions import ALWAYS, Decompositions
+from dynajit.aot.pieces import in_pieces
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.report import logs
@@ -57,6 +58,10 @@ def compile_joint(
     if reason is not None:
         logs.emit("aot_graphs", f"runs as it stands: {reason}")
         return gm.forward
+
+    def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        return compile_joint(part, examples, compile_fn, decompositions)
+
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(gm, example_inputs)
@@ -74,6 +79,10 @@ def compile_joint(
             logs.emit("aot_graphs", f"runs as it stands: {reason}")
             return gm.forward
         if graph is None:
+            if differentiated:
+                whole = in_pieces(gm, example_inputs, piece)
+                if whole is not None:
+                    return whole
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 

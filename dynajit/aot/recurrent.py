@@ -1,7 +1,9 @@
-"""Recurrent networks, for traces under autograd.
+"""Recurrent networks: as one call where they are long, and for traces under autograd with their dropout.
 
-Torch takes `lstm`, `gru` and `rnn_*` apart by rules in Python there, which leave dropout between layers out. In: a
-torch-level graph. Out: the same one, or a copy in which such networks are called layer by layer, with the dropout.
+Torch takes `lstm`, `gru` and `rnn_*` apart to a few operations for each step of each layer, which for a short one are
+faster as kernels, and for a long one take long to compile: `whole_call` is for inference; graphs that train are cut at
+long networks (`pieces.py`). Under autograd torch's rules leave dropout between layers out: `layer_by_layer` gives a
+copy of the graph in which such networks are called layer by layer, with the dropout.
 """
 
 from __future__ import annotations
@@ -15,6 +17,33 @@ import torch
 from dynajit import torch_compat
 
 _NETWORKS = frozenset(getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+# Networks with more steps, counted over layers and directions, are not taken apart.
+MOST_STEPS, MOST_STEPS_TRAINED = 64, 8
+
+
+def is_long(node: torch.fx.Node, most: int) -> bool:
+    """Whether the node calls a recurrent network of more than so many steps, for a batch of equal lengths."""
+    if node.target not in _NETWORKS or node.kwargs or len(node.args) != 9 or _is_packed(node):
+        return False
+    given: Any = node.args[0]
+    if "example_value" not in given.meta:
+        return False
+    shape = given.meta["example_value"].shape
+    layers: Any = node.args[4]
+    steps = shape[1 if node.args[8] and len(shape) > 2 else 0]
+    return type(steps) is int and steps * layers * (2 if node.args[7] else 1) > most
+
+
+def whole_call(node: torch.fx.Node) -> torch._ops.OpOverload | None:
+    """The operator that is the node's call of a long network, and that can be made as it stands in inference."""
+    if not is_long(node, MOST_STEPS) or _drops(node) or torch_compat.any_autocast_enabled():
+        return None
+    given: Any = node.args[0]
+    value = given.meta["example_value"]
+    name = getattr(node.target, "__name__", "")
+    if name == "lstm" and value.dtype is torch.float32 and torch._C._get_mkldnn_enabled():
+        return None  # torch calls oneDNN's operator, one for each layer
+    return getattr(torch.ops.aten, name).input  # type: ignore[no-any-return]
 
 
 def layer_by_layer(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.decompositions import Decompositions
+from dynajit.aot.recurrent import whole_call
 from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
@@ -257,6 +258,12 @@ class _Replay(torch.fx.Interpreter):
             raise NotSimple(f"higher-order operator {target}")
         if target is getattr and args[1:] == ("data",):
             return args[0].detach()  # what autograd hears of writes is nothing here; `data` calls no operator
+        node = self.recorder.current
+        assert node is not None
+        whole = whole_call(node)
+        if whole is not None and self.recorder.made_here(results := node.meta["example_value"]):
+            self.recorder.call(whole, torch.utils._pytree.tree_map_only(torch.Tensor, _unwrap, args), results)
+            return tuple(map(torch._to_functional_tensor, results))
         return super().call_function(target, args, kwargs)
 
 
@@ -326,6 +333,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif value is not None:
             # a number that depends on data, as of `item`
             raise NotSimple(f"{func} gives a {type(value).__name__}")
+
+    def call(self, func: torch._ops.OpOverload, args: tuple[Any, ...], results: tuple[FakeTensor, ...]) -> None:
+        """Write down a call that does not reach the dispatcher."""
+        self._record(func, self._map(args, self._fake), {}, results)
+
+    def made_here(self, results: Any) -> bool:
+        """Whether they are fake tensors of this trace's own mode."""
+        return isinstance(results, tuple) and all(
+            isinstance(value, FakeTensor) and value.fake_mode is self.fake_mode for value in results
+        )
 
     def _bind(self, value: torch.Tensor, node: torch.fx.Node) -> None:
         self._nodes[id(value)] = node

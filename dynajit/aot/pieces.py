@@ -1,0 +1,135 @@
+"""Graphs that train, in pieces: what lies between calls that are better made as they stand.
+
+In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced.
+Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
+through all of them. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
+state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynajit import torch_compat
+from dynajit.aot.contexts import has_effects
+from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
+
+Node = torch.fx.Node
+# A graph and its example inputs -> the callable that stands for it.
+CompilePiece = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
+
+
+@dataclasses.dataclass
+class _Step:
+    """A call as it stands (one node), or what is compiled of the nodes between two of them."""
+
+    nodes: list[Node]
+    inputs: list[Node]
+    outputs: list[Node]
+    compiled: Callable[..., Sequence[Any]] | None = None
+    dying: tuple[Node, ...] = ()  # values that nothing needs after this
+
+
+def in_pieces(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """`gm` cut at its long recurrent networks, or None."""
+    cuts = {node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MOST_STEPS_TRAINED)}
+    if not cuts or has_effects(gm) or not all(map(_is_plain, example_inputs)):
+        return None
+    steps = list(_cut(gm, cuts))
+    pieces = [step for step in steps if not _stands(step.nodes[0], cuts)]
+    if not all(_is_plain(node.meta.get("example_value")) for step in pieces for node in (*step.inputs, *step.outputs)):
+        return None
+    given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
+    for step in pieces:
+        examples = [given[node] if node in given else _leaf(node.meta["example_value"]) for node in step.inputs]
+        step.compiled = compile_piece(_module(gm, step), examples)
+    return _Run(gm, steps)
+
+
+def _stands(node: Node, cuts: set[Node]) -> bool:
+    """Whether the node is a call that is made as it stands, or takes one of its results."""
+    return node in cuts or (node.target is operator.getitem and node.args[0] in cuts)
+
+
+def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[_Step]:
+    """The calls with their results, and the nodes between, in an order in which they can run."""
+    standing: list[Node] = []
+    between: list[Node] = []
+    for node in gm.graph.nodes:
+        if node in cuts or node.op == "output":
+            yield from (_Step([each], each.all_input_nodes, [each]) for each in standing)
+            if between:
+                yield _piece(between)
+            standing, between = [], []
+        if _stands(node, cuts):
+            standing.append(node)
+        elif node.op.startswith("call"):
+            between.append(node)
+
+
+def _piece(nodes: list[Node]) -> _Step:
+    own = set(nodes)
+    read = dict.fromkeys(part for node in nodes for part in node.all_input_nodes)
+    inputs = [node for node in read if node not in own and node.op != "get_attr"]
+    return _Step(nodes, inputs, [node for node in nodes if not own.issuperset(node.users)])
+
+
+def _module(gm: torch.fx.GraphModule, step: _Step) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for node in step.inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta.update(node.meta)
+    read = {part for node in step.nodes for part in node.all_input_nodes if part.op == "get_attr"}
+    for node in (*(node for node in gm.graph.find_nodes(op="get_attr") if node in read), *step.nodes):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in step.outputs))
+    return torch_compat.graph_module(gm, graph)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and all(type(size) is int for size in (*value.shape, *value.stride()))
+
+
+def _leaf(value: FakeTensor) -> torch.Tensor:
+    """The fake of what another piece computed, without its history."""
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+class _Run:
+    """Runs the steps one after the other."""
+
+    def __init__(self, gm: torch.fx.GraphModule, steps: list[_Step]) -> None:
+        self.inputs = gm.graph.find_nodes(op="placeholder")
+        attributes = gm.graph.find_nodes(op="get_attr")
+        self.constants = {node: operator.attrgetter(str(node.target))(gm) for node in attributes}
+        self.results: Any = gm.graph.output_node().args[0]
+        self.steps = steps
+        kept = {*gm.graph.output_node().all_input_nodes, *self.constants}
+        for step in reversed(steps):
+            step.dying = tuple(node for node in {*step.inputs, *step.outputs} if node not in kept)
+            kept.update(step.dying)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        values = {**self.constants, **dict(zip(self.inputs, inputs, strict=True))}
+        for step in self.steps:
+            if step.compiled is not None:
+                given = [values[node] for node in step.inputs]
+                values.update(zip(step.outputs, step.compiled(*given), strict=True))
+                del given
+            else:
+                (call,) = step.nodes
+                args: Any = torch.fx.map_arg(call.args, values.__getitem__)
+                values[call] = call.target(*args)  # type: ignore[operator]
+                del args
+            for node in step.dying:
+                del values[node]
+        return tuple(torch.fx.map_arg(self.results, values.__getitem__))
