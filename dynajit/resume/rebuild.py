@@ -24,6 +24,7 @@ from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import RealVal, payload_of
+from dynajit.values.ordered_dict import OrderedDictVal
 from dynajit.values.ranges import UnreadRange
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
@@ -229,6 +230,8 @@ class Rebuilder:
         for child in value.children():
             self.prepare(child)
         self.later(value, lambda out: self._fill_cyclic(value))
+        if isinstance(value, OrderedDictVal):
+            value.fill_later(self)
 
     def _fill_cyclic(self, value: Any) -> None:
         def push() -> None:

@@ -20,6 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal
+from dynajit.values.symbolic import COUNTERS
 
 MISSING: Any = object()
 _TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
@@ -92,6 +93,8 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
         counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
         if isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)) or (is_literal(found) and not counts):
             return tx.from_real(found)
+    if source in COUNTERS:
+        tx.seen.expect(source)
     return tx.wrap(found, source)
 
 

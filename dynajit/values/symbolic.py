@@ -9,16 +9,18 @@ entry in `SYMBOLIC`.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from dynajit import _C, symbols
 from dynajit.bytecode.landing import Landing
-from dynajit.guards.source import Source
+from dynajit.guards.source import ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
@@ -28,6 +30,20 @@ if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
 
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+@dataclasses.dataclass(frozen=True)
+class SerialNumber:
+    """Stands in the tables of models for a number that a class gave to something made just now."""
+
+    counter: str
+    offset: int
+
+
+#: attributes of classes that number what is made of them; no number is given twice
+COUNTERS: frozenset[Source] = frozenset(
+    {TypeAttrSource(ConstSource(RemovableHandle, RemovableHandle.__qualname__), "next_id")}
+)
 
 
 class SymVal(Value):
@@ -76,7 +92,17 @@ class SymVal(Value):
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
 
     def hash_key(self, tx: Tracer) -> object:
-        return self.const()
+        key = self._serial_number()
+        return key if key is not None else self.const()
+
+    def _serial_number(self) -> SerialNumber | None:
+        """The number as a key that no dictionary can have yet: it was just taken from a counter, or is taken next."""
+        tree = self._tree()
+        offset = tree[1:] if isinstance(tree, tuple) and tree[0] == "add" else (tree, 0)
+        count, name = sorted(offset, key=lambda part: isinstance(part, str)) if len(offset) == 2 else (None, None)
+        if type(count) is not int or not isinstance(name, str) or name not in self.graph.shapes.symbols:
+            return None
+        return SerialNumber(name, count) if self.graph.shapes.source_of(name) in COUNTERS and count >= 0 else None
 
     @property
     def node(self) -> Any:

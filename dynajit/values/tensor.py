@@ -88,6 +88,7 @@ NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # What the TENSOR guard does not cover; results of operations inherit it from the inputs.
 _ARRAY: type = numpy.ndarray
 _BASE: type = torch._C.TensorBase
+_FLAG = "requires_grad"
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
 BREAKING_METHODS: dict[str, BreakKind] = {
     "backward": breaks.BACKWARD,
@@ -154,14 +155,16 @@ class TensorVal(Value):
         self.source = source
         self.real_tensor = real
         self.attrs: dict[str, Value] = {}
-        self.replacement: TensorVal | None = None  # what its `.data` was set to
+        self.replacement: TensorVal | None = None  # behind a write to its `.data` or `.requires_grad`
 
     @property
     def node(self) -> fx.Node:
         if self.replacement is None:
             return self._node
         if self.fake.requires_grad and torch.is_grad_enabled():
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "gradients of a tensor behind a line that sets its data")
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "gradients of a tensor behind a line that sets its data or requires_grad"
+            )
         return self.replacement.node
 
     def py_type(self) -> type:
@@ -240,8 +243,8 @@ class TensorVal(Value):
     def _grad(self, tx: Tracer) -> Value:
         if self.source is not None and self.real_tensor is not None:
             return tx.wrap(self.real_tensor.grad, AttrSource(self.source, "grad"))
-        if not self.fake.requires_grad:
-            return ConstVal(None)
+        if self.source is None and self.fake.is_leaf:
+            return ConstVal(None)  # backward() ends graphs
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the gradient of a result")
 
     def _is_leaf(self, tx: Tracer) -> Value:
@@ -298,12 +301,37 @@ class TensorVal(Value):
         tx.journal.set_item(self.attrs, "data", value)
         tx.journal.touch(self)
 
+    def _set_requires_grad(self, tx: Tracer, flag: bool) -> None:
+        """An input's own flag. Behind it the graph computes with a view that has no history; where a gradient would
+        have to find its way to the input itself, the graph ends."""
+        fake = self.fake
+        with tx.graph.running_fake(), torch.no_grad():
+            replacement = self._data(tx)
+            assert isinstance(replacement, TensorVal)
+            tx.journal.set_attr(self, "fake", fake.detach().requires_grad_(flag))
+        tx.journal.set_attr(self, "replacement", replacement)
+        tx.remember_tensor(self)
+        tx.journal.set_item(self.attrs, "requires_grad", ConstVal(flag))
+        tx.journal.touch(self)
+
+    def _flag_to_set(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> bool | None:
+        """What `requires_grad_` sets an input's flag to, if it may do so."""
+        said = [*args, *kwargs.values()] or [ConstVal(True)]
+        if len(said) != 1 or not said[0].is_const() or type(said[0].const()) is not bool or not set(kwargs) <= {_FLAG}:
+            return None
+        plain = self.fake.layout is torch.strided and not self.fake.is_inference()
+        if self.source is None or not plain or tx.runs_elsewhere or tx.open_levels or tx.function_modes:
+            return None
+        if not (self.fake.is_floating_point() or self.fake.is_complex()) or not self._is_leaf(tx).const():
+            return None
+        return bool(said[0].const())
+
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name == "data":
             return self._set_data(tx, value)
         if name == "requires_grad" and self._requires_as_said([value], {}) and self._is_leaf(tx).const():
             return None
-        if name == "requires_grad" and self._becomes_leaf(value):
+        if name == "requires_grad" and (self._becomes_leaf(value) or self._flag_to_set(tx, [value], {}) is not None):
             self.call_method(tx, "requires_grad_", [value], {})
             return None
         if name in ("requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
@@ -324,8 +352,13 @@ class TensorVal(Value):
                 return answer
         if name == "detach" and self.replacement is not None:
             return self.replacement.call_method(tx, name, args, kwargs)
-        if name == "requires_grad_" and self._requires_as_said(args, kwargs):
-            return self
+        if name == "requires_grad_":
+            flag = self._flag_to_set(tx, args, kwargs)
+            if flag is not None and flag is not self.fake.requires_grad:
+                self._set_requires_grad(tx, flag)
+                return self
+            if self._requires_as_said(args, kwargs):
+                return self
         if name == "as_subclass":
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.ao import quantization
 
 import dynajit
@@ -230,3 +231,73 @@ def test_what_has_a_history_takes_no_flag(backend: str) -> None:
         return y
 
     assert_same(flag, torch.ones(3, requires_grad=True), backend=backend)
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.body(x).relu())
+        return result
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_are_frozen_in_the_graph(backend: str) -> None:
+    def f(model: nn.Module, x: torch.Tensor) -> Any:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = "head" in name
+        y = model(x)
+        return y, [parameter.requires_grad for parameter in model.parameters()], y.requires_grad
+
+    outcomes = []
+    for run in (f, dynajit.compile(f, backend=backend)):
+        torch.manual_seed(0)
+        model, x = Frozen(), torch.ones(2, 3)
+        for _ in range(3):
+            y, flags, needs = run(model, x)
+            y.sum().backward()
+        outcomes.append([y.detach(), flags, needs, [parameter.grad for parameter in model.parameters()]])
+    compare(outcomes[1], outcomes[0], exact=False)
+    assert_same(f, Frozen(), torch.ones(2, 3), graphs=2, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_frozen_and_thawed(backend: str) -> None:
+    """Gradients find their way to a parameter from before it was frozen, as far as its flag lets them in the end."""
+
+    def f(model: nn.Module, x: torch.Tensor, stays: bool) -> Any:
+        before = model(x)
+        model.requires_grad_(False)
+        frozen = model(x)
+        if not stays:
+            model.requires_grad_()
+        return before, frozen, model(x), before.requires_grad, frozen.requires_grad
+
+    for stays in (False, True):
+        outcomes = []
+        for run in (f, dynajit.compile(f, backend=backend)):
+            torch.manual_seed(0)
+            model, x = Frozen(), torch.ones(2, 3, requires_grad=True)
+            before, frozen, after, *flags = run(model, x, stays)
+            (before + frozen * 3 + after * 5).sum().backward()
+            outcomes.append([flags, x.grad, [parameter.grad for parameter in model.parameters()]])
+        compare(outcomes[1], outcomes[0], exact=False)
+
+
+def test_modules_change_their_dtype() -> None:
+    def f(model: nn.Module, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = model.double()(x.double())
+            return y, model.float()(x)
+
+    assert_same(f, Frozen(), torch.ones(2, 3), graphs=1, breaks=0)
+
+
+def test_results_are_no_fake_tensors() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x * 2
+        return y, isinstance(y, FakeTensor), isinstance(y, torch.FloatTensor), isinstance(y.half(), torch.FloatTensor)
+
+    assert_same(f, torch.ones(2), graphs=1, breaks=0)

@@ -22,6 +22,7 @@ from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup_type
+from dynajit.values.ordered_dict import OrderedDictVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.subclasses import is_immutable
 from dynajit.values.tensor import TensorVal
@@ -85,6 +86,8 @@ def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     if isinstance(value, TupleVal):
         return _copy_tuple(tx, value, memo)
     if isinstance(value, DictVal):
+        if isinstance(value, OrderedDictVal) and value.attributes.entries:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "copying an OrderedDict that has attributes")
         mapping = DictVal(value.kind)
         memo.copies[id(value)] = value, mapping
         for key, item in value.items(tx):

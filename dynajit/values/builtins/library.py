@@ -19,12 +19,11 @@ import os
 import sys
 import types
 import typing
-import weakref
 from typing import Any
 
 import torch
 
-from dynajit.guards.source import CallSource, ConstSource, ItemSource, LocalSource, Source
+from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -41,6 +40,7 @@ from dynajit.values.lookup import MISSING, lookup_type
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import ClassVal, ObjVal
 from dynajit.values.opaque import OpaqueVal
+from dynajit.values.ordered_dict import OrderedDictVal
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import SequenceVal, TupleVal
 
@@ -51,73 +51,6 @@ pure(typing.get_origin, typing.get_args)
 def package_version(tx: Tracer, name: Value) -> Value:
     """Which packages are installed does not change while a process runs."""
     return tx.fold(importlib.metadata.version, [name])
-
-
-# ------------------------------------------------------------------------------------------------------------ weakref
-
-
-def _refers_to(expected: Any, found: Any) -> bool:
-    return isinstance(found, weakref.ref) and found() is expected()
-
-
-def _variables(frame: Any) -> list[Any]:
-    """What the frame's variables and stack hold, parameters that nobody read yet included."""
-    unread = getattr(frame.locals, "boxes", {})
-    return [
-        *(value for name, value in unread.items() if name not in dict.keys(frame.locals)),
-        *dict.values(frame.locals),
-        *(cell.contents for cell in frame.cells.values()),
-        *frame.stack,
-    ]
-
-
-def _is_held(tx: Any, known: Value) -> bool:
-    """Whether the object lives for sure: a variable holds it, or it is reached from one through what is unchanged."""
-    if known.source is None or isinstance(known.source, ConstSource):
-        return True
-    held = [value for frame in tx.frames for value in _variables(frame)]
-    if any(value is known for value in held):
-        return True
-    if _is_weak(known.source):
-        return _lets_nothing_go(tx)
-    root = known.source.root()
-    if tx.journal.dirty:
-        return False
-    return not isinstance(root, LocalSource) or any(getattr(value, "source", None) == root for value in held)
-
-
-_REFERENT: Any = weakref.ref.__call__
-
-
-def _is_weak(source: Source) -> bool:
-    """Whether the way to the object goes through a weak reference."""
-    step: Source | None = source
-    while step is not None:
-        if isinstance(step, CallSource) and step.function is _REFERENT:
-            return True
-        step = step.base
-    return False
-
-
-def _lets_nothing_go(tx: Any) -> bool:
-    """Whether all that was alive when the frame was entered still is: nothing was changed, no parameter bound anew."""
-    return not tx.journal.dirty and len(getattr(tx.frames[0].locals, "boxes", ())) == len(tx._boxes)
-
-
-@builtin(weakref.ref.__call__)
-def referent(tx: Tracer, reference: Value) -> Value:
-    """What a weak reference from outside refers to."""
-    real = getattr(reference, "real_object", None)
-    if type(real) not in (weakref.ref, weakref.KeyedRef) or reference.source is None:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"calling {reference.describe()}")
-    target = _REFERENT(real)
-    known = tx.known_object(target, ConstSource(real, "<weak reference>")) if target is not None else ConstVal(None)
-    if known is None and _lets_nothing_go(tx):
-        return tx.wrap(target, CallSource(reference.source, _REFERENT, "{}()"))
-    if known is None or not (target is None or _is_held(tx, known)):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
-    tx.guard(reference.source, "PREDICATE", functools.partial(_refers_to, real), "refers to the same object")
-    return known
 
 
 # ---------------------------------------------------------------------------------------------------------- functools
@@ -289,7 +222,7 @@ def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -
 
 @constructor(collections.OrderedDict)
 def ordered_dict(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
-    made = DictVal(collections.OrderedDict)
+    made = OrderedDictVal()
     made.call_method(tx, "update", [other] if other is not None else [], kwargs)
     return made
 

@@ -132,10 +132,10 @@ def plain_subclass_check(tx: Tracer, cls: Value, sub: Value) -> Value:
 
 
 def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
-    if obj.real_tensor is not None:
+    if obj.real_tensor is not None and obj.replacement is None:
         return isinstance(obj.real_tensor, cls)
-    if type(cls).__name__ == "_TensorMeta" or not isinstance(cls, type):
-        return bool(isinstance(obj.fake, cls))
+    if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
+        return bool(isinstance(obj.fake, cls))  # torch.FloatTensor and its like ask for the dtype
     return issubclass(obj.kind, cls)
 
 

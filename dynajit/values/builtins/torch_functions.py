@@ -157,6 +157,14 @@ def can_cast(tx: Tracer, left: Value, right: Value) -> Value:
     return tx.fold(torch.can_cast, [left, right])
 
 
+@builtin(torch._has_compatible_shallow_copy_type)
+def compatible_for_data(tx: Tracer, left: Value, right: Value) -> Value:
+    """Whether one tensor's `.data` may be set to the other: asked by `nn.Module.to` and its like."""
+    if not (isinstance(left, TensorVal) and isinstance(right, TensorVal)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"comparing the kinds of {left.describe()} and {right.describe()}")
+    return ConstVal(torch._has_compatible_shallow_copy_type(left.fake, right.fake))
+
+
 @builtin(torch.result_type)
 def result_type(tx: Tracer, left: Value, right: Value) -> Value:
     reals = [value.fake if isinstance(value, TensorVal) else value.real() for value in (left, right)]
@@ -208,25 +216,27 @@ def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value
         and not _written(tx, self, real)
     ):
         tx.guard(self.source, "NO_HOOKS")
+        for name, hooks in _GLOBAL_HOOKS.items():
+            tx.guard(ConstSource(hooks, name), "LEN", 0)
         return tx.call(self.getattr(tx, "forward"), args, kwargs, direct)
     return tx.inline(tx.from_real(torch.nn.Module._call_impl), [self, *args], kwargs, direct)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = [
-    torch.nn.modules.module.__dict__[name]
+_GLOBAL_HOOKS: dict[str, Any] = {
+    name: torch.nn.modules.module.__dict__[name]
     for name in (
         "_global_backward_hooks",
         "_global_backward_pre_hooks",
         "_global_forward_hooks",
         "_global_forward_pre_hooks",
     )
-]
+}
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module runs more than its forward."""
-    return any(module.__dict__.get(name) for name in _HOOKS) or any(_GLOBAL_HOOKS)
+    return any(module.__dict__.get(name) for name in _HOOKS) or any(_GLOBAL_HOOKS.values())
 
 
 def _written(tx: Any, module: ObjVal, real: torch.nn.Module) -> bool:
@@ -234,7 +244,7 @@ def _written(tx: Any, module: ObjVal, real: torch.nn.Module) -> bool:
     changed = module._dict.changed_names if module._dict is not None else {}
     if any(name in changed for name in _HOOKS):
         return True
-    for hooks in (*(real.__dict__.get(name) for name in _HOOKS), *_GLOBAL_HOOKS):
+    for hooks in (*(real.__dict__.get(name) for name in _HOOKS), *_GLOBAL_HOOKS.values()):
         known = tx.known_object(hooks, ConstSource(hooks, "<hooks>"))
         if known is not None and not tx.journal.dirty.keys().isdisjoint((id(known), id(payload_of(known)))):
             return True

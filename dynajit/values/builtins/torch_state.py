@@ -275,9 +275,23 @@ def _constant(result: object, *functions: Any) -> None:
 @builtin(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 def _is_compiling(tx: Tracer) -> Value:
     """Where torch's modules compute something else for a compiler, they are told that there is none."""
+    if tx.caller_module() == _MODULE.__name__:
+        return ConstVal(not _calls_hooks_always(tx))
     return ConstVal(tx.caller_module() not in _SAME_AS_EAGER)
 
 
+def _calls_hooks_always(tx: Any) -> bool:
+    """Whether the module that is being called has hooks to be called behind an exception, too. Under a compiler torch
+    leaves out the `try` that they need, in which operations that may raise end the graph."""
+    everywhere = _MODULE._global_forward_hooks_always_called
+    if tx.wrap(everywhere, ConstSource(everywhere, "_global_forward_hooks_always_called")).truth(tx):
+        return True
+    frame = tx.frames[-1]
+    module = frame.cells["self"].contents if "self" in frame.cells else frame.locals.get("self")
+    return module is not None and bool(tx.getattr(module, "_forward_hooks_always_called").truth(tx))
+
+
+_MODULE: Any = torch.nn.modules.module
 # the encoder: rows that a mask hides are zero in eager mode, where it packs its input, and not under a compiler;
 # torch.func: what vmap and grad make bears the name of its function in eager mode alone
 _SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer", "torch._functorch.apis"})

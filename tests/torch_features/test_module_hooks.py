@@ -1,0 +1,130 @@
+"""Hooks of modules that a compiled function registers itself, hooks of all modules, and hooks called in any case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynajit
+from dynajit.testing import assert_same
+
+Tensor = torch.Tensor
+BACKENDS = ["eager", "codegen"]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def features(model: nn.Sequential, x: Tensor) -> Any:
+    seen: dict[str, Tensor] = {}
+    handles = [
+        child.register_forward_hook(lambda module, inputs, result, name=name: seen.__setitem__(name, result.detach()))
+        for name, child in model.named_children()
+    ]
+    y = model(x)
+    for handle in handles:
+        handle.remove()
+    return y, seen
+
+
+def changed_inputs(model: nn.Module, x: Tensor) -> Tensor:
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: ((args[0] * 2,), kwargs), with_kwargs=True, prepend=True
+    )
+    try:
+        y: Tensor = model(x)
+    finally:
+        handle.remove()
+    return y
+
+
+class Recorder:
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.results: list[Tensor] = []
+
+    def __enter__(self) -> Recorder:
+        self.handle = self.module.register_forward_hook(lambda module, inputs, result: self.results.append(result))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.remove()
+
+
+def recorded(model: nn.Module, x: Tensor) -> Any:
+    with Recorder(model[0]) as recorder:  # type: ignore[index]
+        y = model(x)
+    return y, recorder.results
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [features, changed_inputs, recorded])
+def test_registered_and_removed_inside(program: Any, backend: str) -> None:
+    """Each call gives the handles other numbers: they are not what the trace holds for."""
+    assert_same(program, net(), torch.randn(2, 3), repeat=4, graphs=1, breaks=0, recompiles=0, backend=backend)
+
+
+def test_two_on_one_module() -> None:
+    def f(model: nn.Module, x: Tensor) -> Any:
+        first, second = (model.register_forward_hook(lambda module, inputs, result: result + 1) for _ in range(2))
+        y = model(x)
+        first.remove()
+        z = model(x)
+        second.remove()
+        return y, z, model(x), second.id - first.id
+
+    assert_same(f, nn.Linear(3, 3), torch.randn(2, 3), repeat=3, graphs=1, breaks=0)
+
+
+def test_the_handle_is_returned() -> None:
+    def f(x: Tensor) -> Any:
+        return model(x), model.register_forward_hook(lambda module, inputs, result: result * 2)
+
+    model = nn.Identity()
+    compiled = dynajit.compile(f, backend="eager")
+    handles = [compiled(torch.ones(2))[1] for _ in range(3)]
+    assert list(model._forward_hooks) == [handle.id for handle in handles]
+    for handle in handles:
+        handle.remove()
+    assert not model._forward_hooks
+
+
+def test_of_all_modules() -> None:
+    compiled, x = dynajit.compile(nn.Linear(3, 3), backend="eager"), torch.ones(2, 3)
+    plain = compiled(x)
+    handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, result: result * 2)
+    try:
+        assert torch.equal(compiled(x), plain * 2)
+    finally:
+        handle.remove()
+    assert torch.equal(compiled(x), plain)
+
+
+class Refuses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_called_behind_an_exception_too(everywhere: bool) -> None:
+    def f(x: Tensor) -> Any:
+        try:
+            model(x)
+        except ValueError as error:
+            return x + 1, str(error)
+
+    model, seen = Refuses(), []
+    register = nn.modules.module.register_module_forward_hook if everywhere else model.register_forward_hook
+    compiled = dynajit.compile(f, backend="eager")
+    compiled(torch.ones(2))
+    handle = register(lambda *args: seen.append(len(args)), always_call=True)  # type: ignore[operator]
+    try:
+        for _ in range(2):
+            assert compiled(torch.ones(2))[1] == "no"
+    finally:
+        handle.remove()
+    assert seen == [3, 3]
