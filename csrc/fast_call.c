@@ -94,7 +94,7 @@ static CodeState *state_of(CompiledFunction *self, PyObject *code)
 }
 
 /* One call; what it returns may ask for another. */
-static PyObject *call_once(CompiledFunction *self, const Call *call)
+static PyObject *one_call(CompiledFunction *self, const Call *call)
 {
     if (force_eager || dj_thread_is_traced(PyThreadState_Get())) {
         return call_original(self, self->function, NULL, call);
@@ -121,7 +121,7 @@ static PyObject *call_once(CompiledFunction *self, const Call *call)
 static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Call call = {.args = args, .nargsf = nargsf, .kwnames = kwnames};
-    return dj_finish_tails(call_once((CompiledFunction *)object, &call));
+    return dj_finish_tails(one_call((CompiledFunction *)object, &call));
 }
 
 bool dj_is_compiled_function(PyObject *object)
@@ -132,7 +132,7 @@ bool dj_is_compiled_function(PyObject *object)
 PyObject *dj_call_compiled(PyObject *function, PyObject **owned_args, Py_ssize_t n)
 {
     Call call = {.args = owned_args, .nargsf = (size_t)n, .owned = owned_args, .n_owned = n};
-    return call_once((CompiledFunction *)function, &call);
+    return one_call((CompiledFunction *)function, &call);
 }
 
 /* ---- the object ---- */

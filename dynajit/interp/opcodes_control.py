@@ -208,6 +208,7 @@ def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
     error = _exception_instance(tx, frame.pop())
     if cause is not None:
         error.setattr(tx, "__cause__", cause if _is_none(cause) else _exception_instance(tx, cause))
+    tx.journal.set_attr(error, "traceback", None)  # this frame is added to whatever it was
     raise Raised(error)
 
 

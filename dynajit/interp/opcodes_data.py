@@ -12,7 +12,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.bytecode import Instr
+from dynajit.bytecode import Instr, target
 from dynajit.bytecode.landing import FORMATTED, Landing
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
@@ -250,17 +250,18 @@ def dict_update(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("DICT_MERGE")
 def dict_merge(tx: Any, frame: SymFrame, instr: Instr) -> None:
     other = frame.pop()
-    target = frame.stack[-instr.arg]
+    merged = frame.stack[-instr.arg]
     if not hasattr(other.py_type(), "keys"):
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after ** must be a mapping, not {other.describe()}")
     for key, value in pairs_of(tx, other):
-        if target.contains(tx, key):
-            function = frame.stack[-instr.arg - 2]
+        if merged.contains(tx, key):
+            # below the dictionary lie the positional arguments, then the NULL or the function
+            function = frame.stack[-instr.arg - (3 if target().NULL_AFTER_CALLABLE else 2)]
             if isinstance(function, FunctionVal):
                 name = f"{function.getattr(tx, '__module__').const()}.{function.qualname}"
                 raise tx.raised(TypeError, f"{name}() got multiple values for keyword argument {key.const()!r}")
             raise GraphBreak(breaks.RAISES, f"TypeError: got multiple values for keyword argument {key.describe()}")
-        target.setitem(tx, key, value)
+        merged.setitem(tx, key, value)
 
 
 @opcode("LIST_TO_TUPLE")

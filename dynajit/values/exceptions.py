@@ -29,6 +29,7 @@ class ExceptionVal(ObjVal):
         self.cause: Value = ConstVal(None)
         self.context: Value = ConstVal(None)
         self.suppress = False
+        self.traceback: Value | None = None  # that the program has set
         self.origin: ExceptionVal | None = None  # of a part of an exception group: the group
 
     def describe(self) -> str:
@@ -61,7 +62,9 @@ class ExceptionVal(ObjVal):
         if name == "value" and issubclass(self.cls, StopIteration) and name not in self.slots:
             return self.args.items[0] if self.args.items else ConstVal(None)
         if name == "__traceback__":
-            raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+            if self.raised_at is None or self.traceback is not None:
+                raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+            return TracebackVal(self)
         return super().getattr(tx, name)
 
     def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
@@ -83,9 +86,11 @@ class ExceptionVal(ObjVal):
             tx.journal.set_attr(self, "suppress", value.truth(tx))
             return
         if name == "__traceback__":
-            own = isinstance(value, TracebackVal) and value.error is self
-            if not own and not (isinstance(value, ConstVal) and value.value is None):
-                super().setattr(tx, name, value)
+            if isinstance(value, TracebackVal) and value.error is self:
+                return
+            if not isinstance(value, TracebackVal) and not (isinstance(value, ConstVal) and value.value is None):
+                raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+            tx.journal.set_attr(self, "traceback", value)
             return
         super().setattr(tx, name, value)
 
@@ -115,7 +120,9 @@ class ExceptionVal(ObjVal):
             out.emit.store_attr("__suppress_context__")
 
     def fill_children(self) -> Sequence[Value]:
-        return [*super().fill_children(), self.cause, self.context]
+        # a traceback is not made again: what needs it goes back to before it was
+        known = () if self.traceback is None else (self.traceback,)
+        return [*super().fill_children(), self.cause, self.context, *known]
 
 
 def make_stop_iteration(cls: type[StopIteration], *args: Any) -> StopIteration:

@@ -461,6 +461,43 @@ def exit_stack_moves(x: Tensor) -> Any:
     return x + 1, log
 
 
+@cases(x)
+def tracebacks_passed_on(x: Tensor) -> Any:
+    log: list[Any] = []
+    try:
+        try:
+            raise KeyError("k")
+        except KeyError as e:
+            log.append(e.__traceback__ is None)
+            raise ValueError("v").with_traceback(e.__traceback__) from e
+    except ValueError as e:
+        log.append(isinstance(e.__traceback__, types.TracebackType))
+        again = e.with_traceback(e.__traceback__)
+        log.append(again is e)
+        details = type(e), e, e.__traceback__
+    return x + 1, log, details[0]
+
+
+@cases(x, graphs=None, breaks=None)
+def tracebacks_dropped(x: Tensor) -> Any:
+    made = ValueError("never raised")
+    log = [made.__traceback__ is None]
+    try:
+        raise made
+    except ValueError as e:
+        e.__traceback__ = None
+        log.append(e.__traceback__ is None)
+    try:
+        raise made
+    except ValueError as e:
+        log.append(e.with_traceback(None).__traceback__ is None)
+    try:
+        raise made
+    except ValueError as e:
+        log.append(e.__traceback__ is None)
+    return x + 1, log
+
+
 VAR: contextvars.ContextVar[Any] = contextvars.ContextVar("VAR", default=3)
 LOCAL = threading.local()
 LOCAL.scale = 4

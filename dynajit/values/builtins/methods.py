@@ -19,7 +19,7 @@ from dynajit.values.builtins.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exception_groups import condition_of, make_group, split
-from dynajit.values.exceptions import ExceptionVal
+from dynajit.values.exceptions import ExceptionVal, TracebackVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal, set_method
 from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
@@ -351,8 +351,9 @@ def group_new(tx: Tracer, cls: Value, *args: Value) -> Value:
 
 @builtin(BaseException.with_traceback)
 def with_traceback(tx: Tracer, self: Value, traceback: Value) -> Value:
-    if not (isinstance(traceback, ConstVal) and traceback.value is None):
+    if not isinstance(traceback, (ConstVal, TracebackVal)):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, "with_traceback")
+    self.setattr(tx, "__traceback__", traceback)
     return self
 
 
