@@ -18,7 +18,7 @@ import dynajit
 from dynajit import _C
 
 WARM = 16
-remembers = pytest.mark.skipif(sys.version_info >= (3, 13), reason="dictionaries have no versions: nothing is remembered")
+remembers = pytest.mark.skipif(sys.version_info >= (3, 13), reason="dictionaries have no versions")
 
 
 def shifted(x: Tensor, by: Any = 2.0, *, times: float = 3.0, dtype: Any = (torch.float32, None)) -> Tensor:
