@@ -20,7 +20,7 @@ from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # 
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
 from dynajit.bytecode.outline import KEEPS, Leave, Outline, build_body, build_shell, keeper, outline  # noqa: E402
 from dynajit.bytecode.part import Part, copy_of, part_of  # noqa: E402
-from dynajit.bytecode.segments import Segments, build_segment, segments  # noqa: E402
+from dynajit.bytecode.segments import Segments, build_iteration, build_segment, segments  # noqa: E402
 
 __all__ = [
     "KEEPS",
@@ -44,6 +44,7 @@ __all__ = [
     "build_body",
     "build_continuation",
     "build_copy",
+    "build_iteration",
     "build_segment",
     "build_shell",
     "cells_live",

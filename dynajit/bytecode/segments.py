@@ -1,19 +1,22 @@
-"""A generator's code cut at its yields: each part runs from where the generator goes on to where it stops next.
+"""A generator's code cut at its yields: each part runs from where the generator goes on to where it stops next. It
+stops too where a `for` loop with a yield in it asks for its next item, so that the first iteration and the later ones
+are one part.
 
 In: the decoded `Code` of a generator function. Out: `Segments` (which locals and cells the parts share, what is on the
 stack at each stop), or None if it can't be cut; from it the code object of a part (`build_segment`). A part takes the
 stack's slots, the locals and the cells, all of these as cell objects, and returns the stack with the index of the
-instruction to stop at: YIELD_VALUE, SEND (where `yield from` begins), or one that returns.
+instruction to stop at: YIELD_VALUE, SEND (where `yield from` begins), FOR_ITER, or one that returns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import CodeType
 from typing import NamedTuple
 
 from dynajit.bytecode.assemble import Emitter, Label, SlotKind, pushed_kinds
 from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS, stack_shape
-from dynajit.bytecode.cfg import reachable_from, successors
+from dynajit.bytecode.cfg import loops, reachable_from, successors
 from dynajit.bytecode.continuation import Tail, new_names, push_stack
 from dynajit.bytecode.decode import Code, Instr
 
@@ -32,13 +35,15 @@ _VALUE: tuple[SlotKind, ...] = ("value",)
 
 class Segments(NamedTuple):
     """How a generator's code is cut: `start` is where it begins, `stacks` the kinds of the slots at each stop, the
-    yielded or returned value included."""
+    yielded or returned value or the iterator included. `passed`: from yields behind which nothing is done before the
+    next item is asked for, to where it is."""
 
     code: Code
     start: int
     shared: tuple[str, ...]
     cells: tuple[str, ...]
     stacks: dict[int, tuple[SlotKind, ...]]
+    passed: dict[int, int]
 
     def yields(self, index: int) -> bool:
         """Whether the generator is suspended at this stop."""
@@ -47,6 +52,10 @@ class Segments(NamedTuple):
     def delegates(self, index: int) -> bool:
         """Whether another iterator's values are given from this stop on."""
         return self.code.instrs[index].op == "SEND"
+
+    def iterates(self, index: int) -> bool:
+        """Whether the topmost slot is an iterator that is to be asked for its next item at this stop."""
+        return self.code.instrs[index].op == "FOR_ITER"
 
     def delegation(self, index: int) -> int | None:
         """The SEND whose value is given at this yield; None: the value is the generator's own."""
@@ -74,12 +83,45 @@ def _segments(code: Code) -> Segments | None:
     if any(instrs[i].op in _REFUSED for i in reachable) or code.names_locals:
         return None
     stacks = _stacks(code, begin + 1)
-    stops = {i: stacks[i] for i in reachable if instrs[i].op in _STOPS}
+    headers = _headers(code, reachable)
+    stops = {i: stacks[i] for i in reachable if instrs[i].op in _STOPS or i in headers}
     if any("null" in kinds for kinds in stops.values()):
         return None
     touched = {instrs[i].arg for i in reachable if instrs[i].op in LOCAL_OPS}
     shared = tuple(name for name in code.varnames if name in touched)
-    return Segments(code, begin + 1, shared, (*code.cellvars, *code.freevars), stops)
+    passed = {i: header for i in stops if (header := _passed(code, i, headers)) is not None}
+    return Segments(code, begin + 1, shared, (*code.cellvars, *code.freevars), stops, passed)
+
+
+def _headers(code: Code, reachable: Collection[int]) -> set[int]:
+    """Where the `for` loops that hold a yield ask for their items."""
+    instrs = code.instrs
+    return {
+        loop.header
+        for loop in loops(code)
+        if loop.kind == "for"
+        and loop.header in reachable
+        and any(instrs[i].op in ("YIELD_VALUE", "SEND") for i in loop.members)
+    }
+
+
+def _passed(code: Code, stop: int, headers: set[int]) -> int | None:
+    """The header that control comes to from a yield when the sent value has been dropped."""
+    instrs, i, dropped = code.instrs, stop + 1, False
+    if instrs[stop].op != "YIELD_VALUE":
+        return None
+    for _ in range(len(instrs)):
+        if i in headers:
+            return i if dropped else None
+        op, target = instrs[i].op, instrs[i].target
+        if op == "JUMP" and target is not None:
+            i = target
+        elif op in ("RESUME", "NOP") or (op == "POP_TOP" and not dropped):
+            dropped = dropped or op == "POP_TOP"
+            i += 1
+        else:
+            break
+    return None
 
 
 def _stacks(code: Code, start: int) -> dict[int, tuple[SlotKind, ...]]:
@@ -119,6 +161,23 @@ def _after(instr: Instr, kinds: tuple[SlotKind, ...], jump: bool) -> tuple[SlotK
     return (*kinds[: len(kinds) - pops], *pushed_kinds(instr, jump))
 
 
+def build_iteration(cut: Segments, index: int) -> CodeType:
+    """The code that asks an iterator for its next item, as the FOR_ITER `index`: the item in a tuple, or None."""
+    code, emitter, end = cut.code, Emitter(), Label()
+    emitter.set_location(code.instrs[index].positions)
+    emitter.load_fast("iterator")
+    emitter.delete_fast("iterator")
+    emitter.for_iter(end)
+    emitter.build_tuple(1)
+    emitter.swap(2)
+    emitter.pop_top()
+    emitter.return_value()
+    emitter.mark(end)
+    emitter.load_const(None)
+    emitter.return_value()
+    return emitter.assemble(code.name, ["iterator"], (), code.code, code.code.co_qualname)
+
+
 def build_segment(cut: Segments, index: int, depth: int, throw: bool) -> CodeType:
     """The part from instruction `index` on, with `depth` slots on the stack (the last the sent value, or with `throw`
     the exception for the handler at `index`)."""
@@ -131,7 +190,7 @@ def build_segment(cut: Segments, index: int, depth: int, throw: bool) -> CodeTyp
         i = pending.pop()
         if i in chosen:
             continue
-        if instrs[i].op in _STOPS:
+        if i in cut.stacks:
             stops.add(i)
             continue
         chosen.add(i)

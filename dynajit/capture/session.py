@@ -30,7 +30,7 @@ from dynajit.capture import rules
 from dynajit.capture.idle import Idle
 from dynajit.capture.reuse import Key
 from dynajit.graph.seen import Seen
-from dynajit.guards.source import Source
+from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
@@ -255,9 +255,13 @@ class Session:
             # the frame itself is gone when the parts are made
             whole, globals_ = frame.code, frame.globals
 
-            def part(index: int, depth: int, throw: bool) -> Callable[..., Any]:
+            def part(index: int, depth: int, throw: bool, varying: str) -> Callable[..., Any]:
                 with rules.own_builtins():
-                    return self._call_object(self._part(whole, globals_, build_segment(cut, index, depth, throw)))
+                    function = self._part(whole, globals_, build_segment(cut, index, depth, throw))
+                    if varying:
+                        item = LocalSource(depth - 1, function.__code__.co_varnames[depth - 1])
+                        self.expect(function, [item if varying == "item" else ItemSource(item, 0)])
+                    return self._call_object(function)
 
             made = self._continuations[key] = generator_maker(cut, part)
         return made

@@ -10,14 +10,17 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from dynajit import _C
-from dynajit.bytecode import Segments
+from dynajit.bytecode import Segments, build_iteration
 from dynajit.values.standing import MOVE, Standing, remember
 
-# makes the call object of a part: (first instruction, slots on the stack, whether it is an exception handler)
-MakePart = Callable[[int, int, bool], Callable[..., Any]]
+# (first instruction, slots on the stack, whether it is an exception handler, what varies of the topmost slot)
+Key = tuple[int, int, bool, str]
+# makes the call object of a part
+MakePart = Callable[[int, int, bool, str], Callable[..., Any]]
+_COUNTERS: dict[type, str] = {type(iter(range(0))): "item", enumerate: "first"}
 Step = tuple[Any, ...]
 # what runs between the program's parts must not meet a builtin that the program has replaced
 _length, _next, _hasattr = len, next, hasattr
@@ -43,26 +46,81 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
     return make
 
 
+class _Stop(NamedTuple):
+    """A place where parts stop: what is done there, and where it goes on."""
+
+    kind: Literal["item", "yield", "delegate", "going on", "return"]
+    #: the instruction; of "going on" the SEND whose value is given
+    at: int
+    following: int
+    #: where the next item is asked for, if nothing is done before
+    passed: int | None
+    handler: int | None
+    handler_depth: int
+
+
+def _stop(cut: Segments, index: int) -> _Stop:
+    instr = cut.code.instrs[index]
+    delegation = cut.delegation(index) if cut.yields(index) else None
+    if delegation is not None:
+        # where it stood when it was made: the iterator has given a value already
+        return _stop(cut, delegation)._replace(kind="going on")
+    passed = cut.passed.get(index)
+    handled = passed, instr.handler, instr.handler_depth
+    if cut.iterates(index):
+        return _Stop("item", index, index + 1, *handled)
+    if cut.delegates(index):
+        assert instr.target is not None
+        return _Stop("delegate", index, instr.target, *handled)
+    return _Stop("yield" if cut.yields(index) else "return", index, index + 1, *handled)
+
+
+class _Header(NamedTuple):
+    """Where a `for` loop asks for its next item: how that is done, and the parts behind it."""
+
+    ask: Callable[[Any], tuple[Any] | None]
+    behind: Callable[..., Any]
+    end: Callable[..., Any]
+
+
 class _Parts:
     """The call objects of one generator function's parts, made when first needed."""
 
     def __init__(self, cut: Segments, make_part: MakePart) -> None:
         self.cut = cut
+        self.stops = {index: _stop(cut, index) for index in cut.stacks}
+        self.headers: dict[int, _Header] = {}
         self._make = make_part
-        self._made: dict[tuple[int, int, bool], Callable[..., Any]] = {}
+        self._made: dict[Key, Callable[..., Any]] = {}
 
-    def part(self, index: int, depth: int, throw: bool) -> Callable[..., Any]:
-        key = index, depth, throw
+    def part(self, index: int, depth: int, throw: bool, varying: str = "") -> Callable[..., Any]:
+        key = index, depth, throw, varying
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = _C.call_eager(self._make, key)
         return found
 
+    def header(self, index: int, depth: int, iterator: type) -> _Header:
+        """`depth`: how many slots there are below the iterator."""
+        target = self.cut.code.instrs[index].target
+        assert target is not None
+        behind = self.part(index + 1, depth + 2, False, _COUNTERS.get(iterator, ""))
+        ask = _C.call_eager(_asking, (self.cut, index))
+        found = self.headers[index] = _Header(ask, behind, self.part(target, depth, False))
+        return found
+
+
+def _asking(cut: Segments, index: int) -> Callable[..., Any]:
+    """Asks an iterator for its next item, in a frame of the program's function and line."""
+    code = build_iteration(cut, index)
+    _C.mark_ours(code)
+    return types.FunctionType(code, {}, code.co_name)
+
 
 def _drive(
     parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], standing: Standing
 ) -> Generator[Any, Any, Any]:
-    cut = parts.cut
+    cut, stops, headers = parts.cut, parts.stops, parts.headers
     if at is None:
         step: Step = parts.part(cut.start, 1, False)(None, *cells)
     else:
@@ -71,49 +129,67 @@ def _drive(
     while True:
         *below, value, index = step
         del step
-        delegation = cut.delegation(index) if cut.yields(index) else None
-        if delegation is not None:
-            # where it stood when it was made: the iterator has given a value already
-            giving, index, following = _going_on(below.pop()), delegation, cut.code.instrs[delegation].target
-        elif cut.delegates(index):
-            giving, following = below.pop(), cut.code.instrs[index].target
-        elif cut.yields(index):
-            giving, following = None, index + 1
-        else:
-            return value
-        if giving is None:
-            standing.suspend(index, below, cells)
-        instr = cut.code.instrs[index]
-        if instr.handler is None:
-            sent = (yield value) if giving is None else (yield from giving)
+        kind, index, following, passed, handler, handler_depth = stops[index]
+        if kind == "item":
+            header = headers.get(index)
+            if header is None:
+                header = parts.header(index, _length(below), type(value))
             thrown = None
+            if handler is None:
+                found = header.ask(value)
+            else:
+                try:
+                    found = header.ask(value)
+                except _BaseException as error:
+                    thrown = error
+            if thrown is None:
+                args = (*below, *cells) if found is None else (*below, value, *found, *cells)
+                part = header.end if found is None else header.behind
+                del value, found
+                step = part(*args)
+                del args
+                continue
+            below.append(value)
+            del value
         else:
+            if kind == "return":
+                return value
+            giving = None
+            if kind == "yield":
+                standing.suspend(index, below, cells)
+            else:
+                giving = below.pop() if kind == "delegate" else _going_on(below.pop())
             sent = thrown = None
-            try:
+            if handler is None:
                 sent = (yield value) if giving is None else (yield from giving)
-            except _BaseException as error:
-                thrown = error
-        del value
-        giving = None
-        standing.go_on()
-        if sent is MOVE:
-            # what is between here and the place that it stands at from now on was traced in its caller
-            sent = None
-            if standing.step is None:
-                return None
-            step, standing.step = standing.step, None
-            continue
-        if thrown is None:
-            assert following is not None
-            step = parts.part(following, _length(below) + 1, False)(*below, sent, *cells)
-        else:
-            assert instr.handler is not None
-            kept = [*below, None, None][: instr.handler_depth]
-            throw = parts.part(instr.handler, _length(kept) + 1, True)
-            kept.append(thrown)
-            thrown = None
-            step = _throw(throw, kept, cells)
-        sent = thrown = None
+            else:
+                try:
+                    sent = (yield value) if giving is None else (yield from giving)
+                except _BaseException as error:
+                    thrown = error
+            del value
+            giving = None
+            standing.go_on()
+            if sent is MOVE:
+                # what is between here and the place that it stands at from now on was traced in its caller
+                sent = None
+                if standing.step is None:
+                    return None
+                step, standing.step = standing.step, None
+                continue
+            if thrown is None:
+                if passed is not None:
+                    step = (*below, passed)
+                else:
+                    step = parts.part(following, _length(below) + 1, False)(*below, sent, *cells)
+                sent = None
+                continue
+        assert handler is not None
+        kept = [*below, None, None][:handler_depth]
+        throw = parts.part(handler, _length(kept) + 1, True)
+        kept.append(thrown)
+        thrown = None
+        step = _throw(throw, kept, cells)
 
 
 def _going_on(receiver: Any) -> Generator[Any, Any, Any]:

@@ -165,9 +165,10 @@ class StandingGenerator(IteratorVal):
         tx.journal.set_attr(tx, "handled_by_callers", (*callers, outer))
         tx.journal.set_attr(tx, "handled", ConstVal(None))
         error: Raised | None = None
+        step: Value | None = None
         try:
             with tx.indirect():
-                step = tx.call(call, [*stack, *self.cells], {})
+                step = self._iterated(tx, tx.call(call, [*stack, *self.cells], {}))
         except Raised as raised:
             error = raised
         tx.journal.set_attr(tx, "handled", outer)
@@ -190,6 +191,30 @@ class StandingGenerator(IteratorVal):
             raise GraphBreak(breaks.GENERATOR, f"{self.describe()}, where it stops")
         self._stand(tx, place, below)
         return result
+
+    def _iterated(self, tx: Tracer, step: Value) -> Value:
+        """Go on while it stops only to ask an iterator for its next item."""
+        cut = self.parts.cut
+        while True:
+            assert isinstance(step, TupleVal)
+            *stack, place = step.values(tx)
+            index = place.const()
+            if not cut.iterates(index):
+                return step
+            instr = cut.code.instrs[index]
+            try:
+                stack.append(tx.next(stack[-1]))
+                following, throws = index + 1, False
+            except Exhausted:
+                del stack[-1]
+                following, throws = instr.target, False
+            except Raised as raised:
+                if instr.handler is None:
+                    raise
+                stack = [*[*stack, ConstVal(None)][: instr.handler_depth], raised.value]
+                following, throws = instr.handler, True
+            part = self.parts.part(following, len(stack), throws)
+            step = tx.call(tx.wrap(part, ConstSource(part, part.__qualname__)), [*stack, *self.cells], {})
 
     def _stand(self, tx: Tracer, at: int, below: list[Value]) -> None:
         tx.journal.set_attr(self, "at", at)

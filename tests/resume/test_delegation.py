@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -138,3 +138,95 @@ def test_it_leaves_the_function() -> None:
     assert torch.equal(first, expected_first)
     for found, wanted in zip(rest, expected, strict=True):
         assert torch.equal(found, wanted) if isinstance(found, Tensor) else found == wanted
+
+
+def multiples(x: Tensor, count: int) -> Iterator[Tensor]:
+    for number in range(count):
+        x = x * 2
+        print(number)
+        yield x + number
+
+
+def consumed(x: Tensor, count: int) -> Tensor:
+    x = x.sin()
+    for part in multiples(x, count):
+        x = x + part
+    return x.cos()
+
+
+def pairs(items: Any, x: Tensor) -> Iterator[Any]:
+    for place, item in enumerate(items):
+        try:
+            for inner in item:
+                yield place, inner * x
+        except TypeError as error:
+            yield place, str(error)
+        finally:
+            print("behind", place)
+
+
+class Ends:
+    """An iterator of the program's that raises."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if not self.count:
+            raise KeyError("no more")
+        self.count -= 1
+        return self.count
+
+
+def paired(x: Tensor, count: int) -> Any:
+    found = []
+    made = pairs([range(count), [1.5, 2.5], 3, "ab" if count == 2 else [], {4: 5}], x.sin())
+    for place, part in made:
+        print(place)
+        found.append(part)
+        x = x + 1
+    return found, x
+
+
+def raising(x: Tensor, count: int) -> Any:
+    found = []
+
+    def each(source: Any) -> Iterator[Tensor]:
+        for number in source:
+            yield x * number
+
+    for part in each(Ends(count)):
+        print("got")
+        found.append(part)
+    return found
+
+
+def sent(x: Tensor, count: int) -> Any:
+    def summed() -> Any:
+        total = x.cos()
+        for number in range(count):
+            given = yield total + number
+            total = total if given is None else total * given
+        return total
+
+    made = summed()
+    found = [next(made)]
+    print("begun")
+    while True:
+        try:
+            found.append(made.send(len(found) % 2 or None))
+            print("sent")
+        except StopIteration as end:
+            return found, end.value
+
+
+@pytest.mark.parametrize("fn", [consumed, paired, raising, sent])
+def test_a_loop_with_a_yield_is_one_part_for_all_iterations(fn: Any) -> None:
+    report = assert_same(fn, torch.randn(3), 4, then=[(torch.randn(3), count) for count in (2, 1, 0, 9)])
+    if fn is consumed:
+        # before the loop, before and behind the print, what is done with the part, behind the loop
+        assert report.graph_count == 5
+        assert report.graph_break_count == 1
