@@ -24,6 +24,8 @@ _LIBRARY_TESTS = os.path.join(_STDLIB, "test", "")  # programs as others are, th
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",)))
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
+# of torch's own modules: what lazy ones call at their first call, most of which no graph can do
+_INITIALISERS = ("initialize_parameters", "reset_parameters", "reset_running_stats")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
 
 _BUILTINS_NOW = vars(builtins)
@@ -79,6 +81,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return "Python's own library"
     if _is_torchs_own(code):
         return f"{code.co_filename} is torch's own"
+    if code.co_filename.startswith(_TORCH) and code.co_name in _INITIALISERS:
+        return "it gives a module its first parameters"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):

@@ -97,6 +97,7 @@ SKIPPED_MODULES: dict[str, str] = {
     "rich": "writes output",
     "torch._jit_internal": "another compiler",
     "torch.nn.parallel": "talks to other processes and devices",
+    "torch.nn.modules.lazy": "makes a module's parameters at its first call, and changes its class",
 }
 # traced although a shorter prefix above covers them: the longest prefix in any of the tables counts
 TRACED_MODULES = (
@@ -141,6 +142,11 @@ TRACED_FUNCTIONS = frozenset(
         "weakref.WeakValueDictionary.get",
     }
 )
+# functions that are not traced although their module is, and why
+SKIPPED_FUNCTIONS: dict[str, str] = {
+    "torch.nn.utils.parametrize.register_parametrization": "makes a class for the module",
+    "torch.nn.utils.parametrize.remove_parametrizations": "gives the module its class back",
+}
 # module prefix → why its functions are run while tracing when all their arguments are plain data known then
 COMPUTED_MODULES: dict[str, str] = {
     "re": "text in, text out",
@@ -322,10 +328,13 @@ def skip_reason(function: types.FunctionType) -> tuple[BreakKind, str] | None:
         return breaks.FRAME_INTROSPECTION, f"{function.__qualname__} sets a trace function"
     module = function.__globals__.get("__name__") or function.__module__ or ""
     treatment, reason = treatment_of(module)
-    if treatment == "trace" or (f"{module}.{function.__qualname__}" in TRACED_FUNCTIONS and module not in _by_user):
+    named = f"{module}.{function.__qualname__}"
+    if named in SKIPPED_FUNCTIONS and module not in _by_user:
+        return breaks.SKIPPED_CALL, f"{named} ({SKIPPED_FUNCTIONS[named]})"
+    if treatment == "trace" or (named in TRACED_FUNCTIONS and module not in _by_user):
         return None
     kind = breaks.OUTPUT_CALL if reason == "writes output" else breaks.SKIPPED_CALL
-    return kind, f"{module}.{function.__qualname__} ({reason})"
+    return kind, f"{named} ({reason})"
 
 
 def module_of(function: types.FunctionType) -> str:

@@ -101,6 +101,11 @@ UNSUPPORTED_TENSOR = _kind(
 BACKWARD = _kind(
     "backward", "backward() runs the autograd engine", "nothing to change: the forward and what follows are compiled"
 )
+MODULE_BACKWARD_HOOK = _kind(
+    "module-backward-hook",
+    "a module's full backward hooks are put on nodes of the autograd graph",
+    "use Tensor.register_hook on what the module takes or gives, which can be part of the graph",
+)
 USER_BREAK = _kind("user-break", "dynajit.graph_break() was called", "remove the call")
 DISABLED = _kind("disabled", "the function is marked with disable", "remove the mark")
 DISALLOWED = _kind(

@@ -42,7 +42,7 @@ from dynajit.values.lookup import hides_dict
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
-from dynajit.values.opaque import OpaqueVal
+from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal
@@ -152,7 +152,8 @@ def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str
 @wraps_type(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized:
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor with layout {obj.layout}")
+        tx.guard(source, "TYPE", type(obj))
+        return OpaqueTensorVal(obj, source)
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
     if not _has_history(obj):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 
 import dynajit
-from dynajit.testing import CompileCounter
+from dynajit.testing import CompileCounter, assert_same
 
 x = torch.arange(6.0).reshape(2, 3)
 
@@ -23,7 +23,8 @@ def processes(tmp_path: Path) -> Iterator[None]:
         pytest.skip("torch without gloo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     yield
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def world(x: Any) -> Any:
@@ -56,12 +57,62 @@ def test_groups_from_outside() -> None:
     assert counter.frame_count == 2
 
 
-def test_other_calls_end_the_graph() -> None:
-    def f(x: Any) -> Any:
-        y = x * 2
-        dist.all_reduce(y)
-        return y + 1
+def written(x: Any) -> Any:
+    y = x * 2
+    dist.all_reduce(y)
+    dist.all_reduce(y, op=dist.ReduceOp.MAX, group=dist.group.WORLD)
+    dist.broadcast(y, 0)
+    return y + 1, dist.get_rank(), dist.get_world_size(), dist.get_backend()
 
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_what_writes_its_result_is_in_the_graph(backend: str) -> None:
+    assert_same(written, x, graphs=1, breaks=0, backend=backend)
+
+
+def test_the_argument_is_written() -> None:
+    def f(x: Any) -> Any:
+        dist.all_reduce(x.mul_(2))
+        return x.sum()
+
+    assert_same(f, x.clone(), graphs=1, breaks=0)
+
+
+def test_ranks_are_asked_again(tmp_path: Path) -> None:
+    compiled = dynajit.compile(lambda x: x + (dist.get_world_size() if dist.is_initialized() else 5), backend="eager")
+    assert torch.equal(compiled(x), x + 1)
+    dist.destroy_process_group()
+    assert torch.equal(compiled(x), x + 5)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/again", rank=0, world_size=1)
+    assert torch.equal(compiled(x), x + 1)
+
+
+def waits_later(x: Any) -> Any:
+    y = x * 2
+    dist.all_reduce(y, async_op=True).wait()
+    return y + 1
+
+
+def at_a_barrier(x: Any) -> Any:
+    y = x * 2
+    dist.barrier()
+    return y + 1
+
+
+def test_without_processes_it_raises_as_in_eager_mode() -> None:
+    def f(x: Any) -> Any:
+        dist.all_reduce(x + 1)
+        return dist.get_rank()
+
+    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        dynajit.compile(f, backend="eager")(x)
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        dynajit.compile(lambda x: x + dist.get_rank(), backend="eager")(x)
+
+
+@pytest.mark.parametrize("fn", [waits_later, at_a_barrier])
+def test_other_calls_end_the_graph(fn: Any) -> None:
     counter = CompileCounter()
-    assert torch.equal(dynajit.compile(f, backend=counter)(x), x * 2 + 1)
+    assert torch.equal(dynajit.compile(fn, backend=counter)(x), x * 2 + 1)
     assert counter.frame_count == 2

@@ -114,6 +114,20 @@ def unsupported_tensor(x: Tensor) -> Any:
     return y * 2
 
 
+class Hooked(torch.nn.ReLU):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_full_backward_hook(lambda module, into, out: None)
+
+
+HOOKED = Hooked()
+
+
+def module_backward_hook(x: Tensor) -> Any:
+    w = (x + 1).detach().requires_grad_()
+    return (HOOKED(w * 2) + 1).detach()
+
+
 def backward(x: Tensor) -> Any:
     w = x.clone().requires_grad_()
     (w * 2).sum().backward()
@@ -203,6 +217,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "unsupported-attribute": unsupported_attribute,
     "unsupported-tensor": unsupported_tensor,
     "backward": backward,
+    "module-backward-hook": module_backward_hook,
     "user-break": user_break,
     "disabled": disabled,
     "disallowed": disallowed,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import dynajit
-from dynajit.testing import assert_same
+from dynajit.testing import assert_same, compare
 
 Tensor = torch.Tensor
 BACKENDS = ["eager", "codegen"]
@@ -128,3 +128,35 @@ def test_called_behind_an_exception_too(everywhere: bool) -> None:
     finally:
         handle.remove()
     assert seen == [3, 3]
+
+
+def test_full_backward_hooks_end_the_graph_twice_a_module() -> None:
+    def f(model: nn.Module, x: Tensor) -> Tensor:
+        result: Tensor = model(x.exp()).sin()
+        return result
+
+    outcomes = []
+    for run in (f, dynajit.compile(f, backend="eager")):
+        torch.manual_seed(0)
+        model, x, seen = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True), []
+        model.register_full_backward_hook(lambda module, into, out, seen=seen: seen.append((into, out)))
+        model.register_full_backward_hook(lambda module, into, out: (into[0] * 2,))
+        model.register_full_backward_pre_hook(lambda module, out: (out[0] * 3,))
+        for _ in range(2):
+            run(model, x).sum().backward()
+        outcomes.append((seen, x.grad, model.weight.grad))
+    compare(outcomes[1], outcomes[0])
+    report = dynajit.explain(f, backend="eager")(model, x)
+    assert [brk.kind for brk in report.break_reasons] == ["module-backward-hook"] * 2
+    assert report.graph_count == 3
+    with torch.no_grad():
+        assert_same(f, model, x.detach(), graphs=1, breaks=0)
+
+
+def test_lazy_modules_end_the_graph_once_each() -> None:
+    def f(model: nn.Module, x: Tensor) -> Any:
+        y = model[0](x).relu()  # type: ignore[index]
+        return model[1](y)  # type: ignore[index]
+
+    report = assert_same(f, nn.ModuleList([nn.LazyLinear(4), nn.LazyLinear(2)]), torch.ones(2, 3), repeat=1)
+    assert [brk.kind for brk in report.break_reasons] == ["skipped-call"] * 2

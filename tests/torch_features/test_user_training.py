@@ -116,6 +116,37 @@ def test_encoder_hides_padded_rows_as_in_eager_mode() -> None:
         )
 
 
+def test_an_encoder_ends_the_graph_where_tensors_are_nested() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
+    hidden = torch.tensor([[False, False, True], [False, False, False]])
+    with torch.no_grad():
+        report = assert_same(
+            lambda model, x, hidden: model(x, src_key_padding_mask=hidden), encoder, torch.randn(2, 3, 8), hidden
+        )
+    assert report.graph_break_count == 3  # made nested, in a loop over layers, padded again
+    assert "a nested tensor" in str(report)
+
+
+def test_what_a_tensor_that_no_graph_takes_is_like() -> None:
+    def f(x: torch.Tensor, mark: torch.Tensor) -> Any:
+        return x + mark.dim(), mark.dtype, mark.layout, mark.is_nested, mark.requires_grad, mark.device, mark
+
+    marks = [torch.eye(3).to_sparse(), torch.ones(3).double().to_sparse()]
+    compiled = dynajit.compile(f, backend="eager", fullgraph=True)
+    for mark in (*marks, *marks):
+        for ours, eagers in zip(compiled(torch.ones(2), mark)[1:], f(torch.ones(2), mark)[1:], strict=True):
+            assert ours is eagers or ours == eagers
+
+
+def test_parametrizations_registered_inside() -> None:
+    def f(x: torch.Tensor) -> Any:
+        torch.manual_seed(0)
+        model = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+        return model(x), sorted(name for name, _ in model.named_parameters())
+
+    assert_same(f, torch.ones(2, 3), breaks=1)
+
+
 def test_gradient_per_sample_with_sizes_that_vary() -> None:
     weight = torch.randn(3)
 

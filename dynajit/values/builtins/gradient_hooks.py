@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.hooks import BackwardHook
 
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.higher_order import trace_body
-from dynajit.values.builtins.registry import builtin
+from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.effects import CallEffect
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.partials import PartialVal
+from dynajit.values.sequence import TupleVal
 from dynajit.values.tensor import TensorVal
 
 
@@ -65,6 +67,23 @@ def _register(tx: Tracer, tensor: Value, hook: Value, function: Any) -> Value:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a gradient hook with the variable {cell!r}, which may change")
     _add_node(tx, tensor, hook)
     return ConstVal(None)
+
+
+def _sets_up(function: Any) -> None:
+    """What a module with full backward hooks does with its arguments or its result: nothing without gradients."""
+
+    @builtin(function)
+    @tail_call
+    def model(tx: Tracer, self: Value, args: Value) -> Value:
+        direct = tx.take_direct()
+        parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
+        if torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in parts):
+            raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
+        return tx.inline(tx.from_real(function), [self, args], {}, direct)
+
+
+_sets_up(BackwardHook.setup_input_hook)
+_sets_up(BackwardHook.setup_output_hook)
 
 
 def _is_leaf_outside(tensor: TensorVal) -> bool:
