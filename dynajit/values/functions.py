@@ -243,6 +243,8 @@ class FunctionVal(Value):
     def _own_attribute(self, tx: Tracer, name: str) -> Value:
         if name in self.written:
             return self.written[name] or ConstVal(None)
+        if name == "__annotations__" and "__annotate__" in self.written:
+            return self._made_annotations(tx, self.written["__annotate__"])
         if name == "__dict__":
             return self.attributes()
         if name == "__code__":
@@ -258,7 +260,9 @@ class FunctionVal(Value):
         if name == "__globals__":
             return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
         if name == "__annotations__":
-            return self._made_annotations(tx)
+            return self._made_annotations(tx, self.annotations)
+        if name == "__annotate__":
+            return self.annotations if isinstance(self.annotations, FunctionVal) else ConstVal(None)
         return tx.from_real(getattr(self._bare(), name))
 
     def _bare(self) -> types.FunctionType:
@@ -266,12 +270,18 @@ class FunctionVal(Value):
         cells = tuple(types.CellType() for _ in self.code.co_freevars)
         return types.FunctionType(self.code, self.globals, self.name, None, cells)
 
-    def _made_annotations(self, tx: Tracer) -> Value:
-        """The dictionary of annotations, which exists from its first use on."""
-        made = DictVal()
-        parts = self.annotations.values(tx) if isinstance(self.annotations, TupleVal) else ()
-        for key, value in zip(parts[::2], parts[1::2], strict=True):
-            made.setitem(tx, key, value)
+    def _made_annotations(self, tx: Tracer, annotations: Value | None) -> Value:
+        """The dictionary of annotations, which exists from its first use on: of names and values, or what a function
+        gives for the format VALUE."""
+        if isinstance(annotations, FunctionVal):
+            made = tx.call(annotations, [ConstVal(1)], {})
+            if made.py_type() is not dict:
+                raise GraphBreak(breaks.RAISES, "TypeError: __annotate__ returned something else than a dict")
+        else:
+            made = DictVal()
+            parts = annotations.values(tx) if isinstance(annotations, TupleVal) else ()
+            for key, value in zip(parts[::2], parts[1::2], strict=True):
+                made.setitem(tx, key, value)
         tx.journal.set_item(self.written, "__annotations__", made)
         return made
 
@@ -284,6 +294,10 @@ class FunctionVal(Value):
             self._write(tx, name, value)
         elif name == "__annotations__" and value.py_type() in (dict, type(None)):
             self._write(tx, name, value if value.py_type() is dict else DictVal())
+        elif name == "__annotate__" and (isinstance(value, FunctionVal) or self._lacks_annotations(value)):
+            others = {name: found for name, found in self.written.items() if name != "__annotations__"}
+            tx.journal.replace_all(self.written, others)
+            self._write(tx, name, value)
         elif name == "__defaults__" and self.real_function is None and isinstance(value, TupleVal):
             tx.journal.set_attr(self, "defaults", value)
         elif name == "__kwdefaults__" and self.real_function is None and isinstance(value, DictVal):
@@ -292,6 +306,11 @@ class FunctionVal(Value):
             super().setattr(tx, name, value)
         if self.real_function is not None:
             tx.remember_object(self.real_function, self)
+
+    def _lacks_annotations(self, value: Value) -> bool:
+        """Whether that the value, None, becomes the function's `__annotate__` leaves it as it is, without annotations."""
+        bare = self.annotations is None and not getattr(self.real_function, "__annotations__", None)
+        return value.py_type() is type(None) and bare and "__annotations__" not in self.written
 
     def _rename(self, tx: Tracer, name: str, value: Value) -> None:
         if value.py_type() is not str:
@@ -423,10 +442,13 @@ def make_function(
     annotations: Any,
     closure: Any,
 ) -> types.FunctionType:
-    """A function with the given parts; runs in generated code."""
+    """A function with the given parts; runs in generated code. `annotations`: names and values in turn, or the function
+    that gives them (CPython 3.14)."""
     made = types.FunctionType(code, globals_, name, defaults, closure or None)
     made.__kwdefaults__ = kwdefaults
-    if annotations is not None:
+    if isinstance(annotations, types.FunctionType):
+        made.__annotate__ = annotations  # type: ignore[attr-defined]
+    elif annotations is not None:
         made.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
     made.__qualname__ = qualname
     return made
