@@ -46,15 +46,18 @@ _EMPTY: Final = _empty.__code__
 SlotKind = Literal["value", "null"]
 
 
-def pushed_kinds(instr: Instr, jump: bool = False) -> tuple[SlotKind, ...]:
-    """What `instr` pushes when it is run by Emitter.rerun, bottom first."""
+def pushed_kinds(instr: Instr, jump: bool = False, null_operand: int | None = None) -> tuple[SlotKind, ...]:
+    """What `instr` pushes when it is run by Emitter.rerun, bottom first. `null_operand`: which of its operands is a NULL,
+    for those that push them again."""
     op, arg = instr.op, instr.arg
     if op == "PUSH_NULL":
         return ("null",)
     if op == "LOAD_METHOD" or (op in ("LOAD_SUPER_ATTR", "LOAD_GLOBAL") and arg[1]):
         return ("value", "null") if target().NULL_AFTER_CALLABLE else ("null", "value")
-    values: tuple[SlotKind, ...] = ("value",)
-    return values * stack_shape(op, arg, jump)[1]
+    kinds: list[SlotKind] = ["value"] * stack_shape(op, arg, jump)[1]
+    if op == "WITH_EXCEPT_START" and null_operand is not None:
+        kinds[null_operand] = "null"
+    return tuple(kinds)
 
 
 class Label:
@@ -193,12 +196,15 @@ class Emitter:
         else:
             self.op(instr.op, instr.arg)
 
-    def rerun(self, instr: Instr, goal: Label | None = None) -> None:
-        """Like raw, for an instruction whose results are to be kept in variables: leaves only the slots that
-        pushed_kinds(instr) calls "value", for a NULL can't be stored. LOAD_METHOD becomes a plain attribute access."""
+    def rerun(self, instr: Instr, goal: Label | None = None, null_operand: int | None = None) -> None:
+        """Like raw, for an instruction whose results are to be kept in variables: leaves only the slots that pushed_kinds
+        of the same arguments calls "value", for a NULL can't be stored. LOAD_METHOD becomes a plain attribute access."""
         op, arg = instr.op, instr.arg
-        if pushed_kinds(instr).count("null") == 0:
+        kinds = pushed_kinds(instr, null_operand=null_operand)
+        if "null" not in kinds or op == "WITH_EXCEPT_START":
             self.raw(instr, goal)
+            if "null" in kinds:
+                self.drop_below(len(kinds) - 1 - kinds.index("null"), 1)
             return
         self.set_location(instr.positions)
         if op == "LOAD_METHOD":

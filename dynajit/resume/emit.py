@@ -28,6 +28,7 @@ from dynajit.resume.numbers import varying_in_loop, varying_of
 from dynajit.resume.plan import (
     Plan,
     Resume,
+    null_operand,
     operands,
     peeks,
     resume_after,
@@ -377,7 +378,7 @@ class Emission:
             else:
                 self._let_go()
                 if len(self.resumes) < 2:
-                    self.emit.rerun(instr)
+                    self.emit.rerun(instr, None, null_operand(self.operands))
                     self.emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(plan.frames[-1]))
             if len(self.resumes) == 1 and len(self.resumes[0][-1].pushes) < stack_shape(instr.op, instr.arg)[1]:
                 self.emit.pop_top()

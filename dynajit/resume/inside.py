@@ -16,7 +16,7 @@ from dynajit import _C
 from dynajit.bytecode import Emitter, pushed_kinds, stack_shape
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
-from dynajit.resume.plan import peeks
+from dynajit.resume.plan import null_operand, peeks
 from dynajit.values.base import NULL, Value
 from dynajit.values.effects import Place
 
@@ -42,10 +42,11 @@ def instruction_function(frames: Sequence[SymFrame], operands: Sequence[Value]) 
         emit.op("UNARY_NOT")
         emit.return_value()
     else:
-        emit.rerun(instr)
+        null = null_operand(operands)
+        emit.rerun(instr, None, null)
         emit.drop_below(stack_shape(instr.op, instr.arg)[1], peeks(frame))
         if instr.op not in TERMINATORS:
-            _return_pushed(emit, pushed_kinds(instr).count("value"))
+            _return_pushed(emit, pushed_kinds(instr, False, null).count("value"))
     function = _function(emit, names, frame)
     for outer in reversed(frames[:-1]):
         function = _calling_function(outer, function, names)

@@ -164,7 +164,7 @@ def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = No
             stack = {"again": operands[:-1], "decide": operands}.get(calls.result, stack)
         stack = stack if calls.under is None else [*stack, calls.under]
     starts = [index, *(ways_on(frame.code, instr.index, calls) if calls is not None else ())]
-    pushes = pushed_kinds(instr, jump)
+    pushes = pushed_kinds(instr, jump, null_operand(operands[len(operands) - pops :]))
     if calls is None and not jump and pushes == ("value",) and frame.code.instrs[index].op == "POP_TOP":
         # a statement: nobody takes what it gives
         index, pushes = index + 1, ()
@@ -242,6 +242,11 @@ def operands(frame: SymFrame) -> list[Value]:
         *(ConstVal(None) if value is NULL else value for value in stack[start - peeks(frame) : start]),
         *stack[start:],
     ]
+
+
+def null_operand(values: Sequence[Value]) -> int | None:
+    """The place of a NULL among operands."""
+    return next((place for place, value in enumerate(values) if value is NULL), None)
 
 
 def peeks(frame: SymFrame) -> int:
