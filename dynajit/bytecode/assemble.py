@@ -47,8 +47,8 @@ SlotKind = Literal["value", "null"]
 
 
 def pushed_kinds(instr: Instr, jump: bool = False, null_operand: int | None = None) -> tuple[SlotKind, ...]:
-    """What `instr` pushes when it is run by Emitter.rerun, bottom first. `null_operand`: which of its operands is a NULL,
-    for those that push them again."""
+    """What `instr` pushes when it is run by Emitter.rerun, bottom first. `null_operand`: which of its operands is a
+    NULL, for one that pushes them again."""
     op, arg = instr.op, instr.arg
     if op == "PUSH_NULL":
         return ("null",)
@@ -197,8 +197,9 @@ class Emitter:
             self.op(instr.op, instr.arg)
 
     def rerun(self, instr: Instr, goal: Label | None = None, null_operand: int | None = None) -> None:
-        """Like raw, for an instruction whose results are to be kept in variables: leaves only the slots that pushed_kinds
-        of the same arguments calls "value", for a NULL can't be stored. LOAD_METHOD becomes a plain attribute access."""
+        """Like raw, for an instruction whose results are to be kept in variables: leaves only the slots that
+        pushed_kinds of the same arguments calls "value", for a NULL can't be stored. LOAD_METHOD becomes a plain
+        attribute access."""
         op, arg = instr.op, instr.arg
         kinds = pushed_kinds(instr, null_operand=null_operand)
         if "null" not in kinds or op == "WITH_EXCEPT_START":

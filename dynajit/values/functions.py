@@ -308,7 +308,7 @@ class FunctionVal(Value):
             tx.remember_object(self.real_function, self)
 
     def _lacks_annotations(self, value: Value) -> bool:
-        """Whether that the value, None, becomes the function's `__annotate__` leaves it as it is, without annotations."""
+        """Whether the value is None, and the function as it is, without annotations, if that becomes `__annotate__`."""
         bare = self.annotations is None and not getattr(self.real_function, "__annotations__", None)
         return value.py_type() is type(None) and bare and "__annotations__" not in self.written
 
