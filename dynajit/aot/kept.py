@@ -166,7 +166,11 @@ def _clamped(kept: _Kept, node: Node) -> bool:
     if low.target is not aten.le.Scalar or high.target is not aten.ge.Scalar or low.args[0] is not high.args[0]:
         return False
     bounds = (low.args[1], high.args[1])
-    for clamped in low.args[0].users:  # type: ignore[union-attr]
+    source = _uncopied(low.args[0])  # type: ignore[arg-type]
+    for clamped in (
+        *source.users,
+        *(user for copy in source.users if _uncopied(copy) is source for user in copy.users),
+    ):
         same = clamped.target is aten.hardtanh.default and (*clamped.args[1:], *(-1.0, 1.0)[len(clamped.args) - 1 :])
         if same == bounds and clamped in kept.taken and bounds[0] < bounds[1]:  # type: ignore[operator]
             value = kept.taken[clamped]
@@ -247,6 +251,13 @@ def _without_detaches(backward: GraphModule) -> bool:
 
 def _undetached(node: Node) -> Node:
     while node.target is aten.detach.default:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _uncopied(node: Node) -> Node:
+    """What has the same values: where a clamp is in place, autograd keeps a copy of what it was given."""
+    while node.target in (aten.clone.default, aten.detach.default):
         node = node.args[0]  # type: ignore[assignment]
     return node
 

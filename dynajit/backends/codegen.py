@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
+from dynajit.aot.depthwise import contiguous_where_small
 from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
 from dynajit.backends.registry import check_options, register_backend
@@ -188,7 +189,7 @@ def _compiled(
         choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
         fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
         if phase == "backward" and device.type == "cpu":
-            fused = added_in_place(gm)
+            fused = contiguous_where_small(added_in_place(gm))
         rounding, backward = settings.eager_rounding, phase == "backward"
         made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
         plan = _with_separate_objects(made, fused)

@@ -87,8 +87,10 @@ def test_bounds_are_seen_from_the_clamped_value(kept):
     x = torch.randn(1, 1, 8, 8) * 4
     x[0, 0, 0, 0] = 6.0
     w, v = torch.ones(1, 1, 1, 1), torch.randn(1, 1, 2, 2)
-    assert_equal(lambda x, w, v: F.conv2d(F.relu6(F.conv2d(x, w)), v), "codegen", x, w, v)
-    assert kept == [8 * 8 * 4]
+    for in_place in (False, True):  # there autograd keeps a copy of what the clamp was given
+        kept.clear()
+        assert_equal(lambda x, w, v: F.conv2d(F.relu6(F.conv2d(x, w), in_place), v), "codegen", x, w, v)  # noqa: B023
+        assert kept == [8 * 8 * 4]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
