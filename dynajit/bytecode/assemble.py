@@ -421,7 +421,7 @@ class Emitter:
     def drop_below(self, keep: int, count: int) -> None:
         """Drop the `count` slots that lie below the topmost `keep`."""
         for _ in range(count):
-            for depth in range(keep + 1, 1, -1):
+            for depth in range(2, keep + 2):
                 self.swap(depth)
             self.pop_top()
 

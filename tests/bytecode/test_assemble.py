@@ -477,6 +477,18 @@ def test_rerun_leaves_no_null(name: str) -> None:
     assert assembled(build, ["a"])(meeting) == (name, len)
 
 
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_what_lies_below_is_dropped(keep: int) -> None:
+    def build(emitter: Emitter) -> None:
+        for number in range(keep + 3):
+            emitter.load_const(number)
+        emitter.drop_below(keep, 2)
+        emitter.build_tuple(keep + 1)
+        emitter.return_value()
+
+    assert assembled(build, [])() == (0, *range(3, keep + 3))
+
+
 def test_rerun_of_a_callee() -> None:
     code = decode(compile("def f(): return len(known)", "f", "exec").co_consts[0])
     load = next(i for i in code.instrs if i.op == "LOAD_GLOBAL")

@@ -43,15 +43,17 @@ def _heap(function: Callable[..., Any], takes_item: bool, gives_item: bool) -> N
         return found.value if gives_item else ConstVal(None)  # type: ignore[no-any-return]
 
 
-_heap(_heapq.heappush, True, False)
-_heap(_heapq.heappop, False, True)
-_heap(_heapq.heapify, False, False)
-_heap(_heapq.heappushpop, True, True)
-_heap(_heapq.heapreplace, True, True)
-for _name in ("_heappop_max", "_heapify_max", "_heapreplace_max"):
-    _function = getattr(_heapq, _name, None)
-    if _function is not None:
-        _heap(_function, _name == "_heapreplace_max", _name != "_heapify_max")
+for _name, _takes, _gives in (
+    ("heappush", True, False),
+    ("heappop", False, True),
+    ("heapify", False, False),
+    ("heappushpop", True, True),
+    ("heapreplace", True, True),
+):
+    # of the largest first there are some or all, under one of two names
+    for _made in (_name, f"_{_name}_max", f"{_name}_max"):
+        if hasattr(_heapq, _made):
+            _heap(getattr(_heapq, _made), _takes, _gives)
 
 
 def _bisection(function: Callable[..., int]) -> None:
