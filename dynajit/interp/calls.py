@@ -81,6 +81,12 @@ class Calls(Tracer):
         assert isinstance(fn, types.FunctionType)
         return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {}, direct)
 
+    def inline_body(
+        self, real: types.FunctionType, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value:
+        """Trace a function's body: what a model asks for that leaves a call as it is."""
+        return self._trace(FunctionVal.outside(self, real, ConstSource(real, real.__qualname__)), args, kwargs, direct)
+
     def inline(
         self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
     ) -> Value:
@@ -106,12 +112,7 @@ class Calls(Tracer):
             if original in BUILTINS:
                 return self.call_builtin(original, args, kwargs)
             if original is not None:
-                return self._trace(
-                    FunctionVal.outside(self, original, ConstSource(original, original.__qualname__)),
-                    args,
-                    kwargs,
-                    direct,
-                )
+                return self.inline_body(original, args, kwargs, direct)
             printed = policy.recursive_text(real)
             if printed is not None:
                 # its set of what is being printed is not kept here: a break inside goes back to the call

@@ -132,6 +132,9 @@ class Tracer(Protocol):
     def inline(
         self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
     ) -> Value: ...
+    def inline_body(
+        self, real: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
     def fold(
         self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
     ) -> Value: ...

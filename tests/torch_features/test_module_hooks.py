@@ -150,7 +150,8 @@ def test_full_backward_hooks_end_the_graph_twice_a_module() -> None:
     assert [brk.kind for brk in report.break_reasons] == ["module-backward-hook"] * 2
     assert report.graph_count == 3
     with torch.no_grad():
-        assert_same(f, model, x.detach(), graphs=1, breaks=0)
+        report = assert_same(f, model, x.detach(), graphs=1, breaks=0)
+    assert report.frames[0].code_name == "f" and report.op_count == 3
 
 
 def test_lazy_modules_end_the_graph_once_each() -> None:

@@ -91,6 +91,21 @@ def test_foreach_is_one_graph(name: str) -> None:
         assert report.error is None and report.graph_break_count == 0 and report.graph_count == 1
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", ["RAdam", "ASGD"])
+def test_choices_by_numbers_in_tensors_are_part_of_the_graph(name: str, foreach: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, foreach=foreach)
+    step = dynajit.compile(lambda: optimizer.step(), backend="eager")
+    before = dynajit.counters()["graph_break_events"]
+    for _ in range(8):  # RAdam goes another way from the sixth step on
+        optimizer.zero_grad()
+        model(x()).sum().backward()
+        step()
+    assert dynajit.counters()["graph_break_events"] == before
+
+
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_lists_written_in_place_alone(backend: str) -> None:
     """Nothing is returned: the writes are all that the graph is for."""

@@ -79,7 +79,7 @@ def _sets_up(function: Any) -> None:
         parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
         if torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in parts):
             raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
-        return tx.inline(tx.from_real(function), [self, args], {}, direct)
+        return tx.inline_body(function, [self, args], {}, direct)
 
 
 _sets_up(BackwardHook.setup_input_hook)
