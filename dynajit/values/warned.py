@@ -61,7 +61,8 @@ class Warned:
 def filters_kept() -> Iterator[None]:
     """Filters that are changed and restored in the body, as torch does while it compiles, leave no trace: the
     interpreter does not forget which warnings it has shown."""
-    name = "_filters_mutated"
+    # who changes filters calls the one that its release has; both lead to the interpreter
+    name = next((name for name in ("_filters_mutated_lock_held", "_filters_mutated") if hasattr(_hooks, name)), "")
     told = getattr(_hooks, name, None)
     if told is None or told is _nothing:
         yield
