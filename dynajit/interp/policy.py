@@ -136,6 +136,7 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.Signature._bind",
         "inspect.Signature.bind",
         "inspect.Signature.bind_partial",
+        "torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex.__torch_function__",
         "typing.assert_type",
         "weakref.WeakValueDictionary.__contains__",
         "weakref.WeakValueDictionary.__getitem__",

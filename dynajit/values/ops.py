@@ -417,10 +417,11 @@ def _first_line(error: BaseException) -> str:
 @functools.lru_cache(maxsize=4096)
 def _draws_random(name: str) -> bool:
     """Does torch's operation of this name draw from a generator?"""
-    packet = getattr(torch.ops.aten, name, None)
-    if packet is None:
-        return False
-    return any(torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in packet.overloads())
+    packet: Any = getattr(torch.ops.aten, name, None)
+    overloads = getattr(packet, "overloads", None)  # `__eq__` is a method of the namespace itself
+    return overloads is not None and any(
+        torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in overloads()
+    )
 
 
 def _name_of(target: Any) -> str:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from program_cases import Case, Cases
 from torch import Tensor
 
+from dynajit.testing import assert_same
+
 x = torch.arange(24.0).reshape(2, 3, 4)
 index = torch.tensor([1, 0])
 mask = torch.arange(24).reshape(2, 3, 4) % 2 == 0
@@ -463,3 +465,12 @@ def odd_sizes(s: Tensor, i: Tensor, e: Tensor) -> Any:
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_tensors(case: Case) -> None:
     case.check()
+
+
+def test_comparisons_called_by_their_names() -> None:
+    """torch's namespace of operators has methods of these names, which are no operators."""
+
+    def f(x: Tensor, y: Tensor) -> Any:
+        return x.__eq__(y), x.__ne__(y), x.__lt__(y)
+
+    assert_same(f, torch.ones(2), torch.zeros(2), graphs=1, breaks=0)

@@ -155,3 +155,23 @@ def test_flex_attention(name: str, backend: str) -> None:
     assert_same(
         lambda q, k: flex_attention(q, k, k, enable_gqa=True), turned, k[:, :1], backend=backend, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_mask_is_made_in_the_graph() -> None:
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 16, 16, device="cpu")
+        return flex_attention(q, q, q, block_mask=mask)
+
+    assert_same(attend, rand(1, 2, 16, 8)(), graphs=1, breaks=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_mask_of_documents() -> None:
+    documents = torch.tensor([0] * 6 + [1] * 10)
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        mask = create_block_mask(lambda b, h, q, k: documents[q] == documents[k], 1, 2, 16, 16, device="cpu")
+        return flex_attention(q, q, q, block_mask=mask)
+
+    assert_same(attend, rand(1, 2, 16, 8)(), graphs=1)
