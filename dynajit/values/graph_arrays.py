@@ -43,7 +43,12 @@ positive prod rad2deg radians ravel repeat reshape rint roll rollaxis round sin 
 stack std subtract sum swapaxes tan tanh tensordot tile trace transpose tril triu trunc var vdot vstack where
 zeros_like
 """
-_FUNCTIONS = frozenset(_FUNCTIONS_TEXT.split())
+# Of numpy.linalg and numpy.fft. Left out besides: decompositions, whose signs and order are the library's own.
+_INNER_TEXT = """
+linalg.det linalg.inv linalg.multi_dot linalg.norm linalg.solve
+fft.fft fft.fft2 fft.fftn fft.fftshift fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.rfft
+"""
+_FUNCTIONS = frozenset([*_FUNCTIONS_TEXT.split(), *_INNER_TEXT.split()])
 # Integers divided by zero give zero in NumPy and raise in torch, and negative powers of integers raise in NumPy.
 _OF_FLOATS = frozenset({"floor_divide", "remainder", "mod", "power", "float_power", "fmod", "reciprocal"})
 _METHODS_TEXT = """
@@ -314,13 +319,26 @@ def operate(tx: Tracer, function: Any, args: Sequence[Value]) -> Value:
 
 def call(tx: Tracer, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's, with an array of the graph among its arguments."""
-    name = "conj" if function is numpy.conjugate else str(function.__name__)
+    name = "conj" if function is numpy.conjugate else _name_of(function)
     known = name in _FUNCTIONS or (name in _OF_FLOATS and all(map(_is_float, args)))
-    if not known or getattr(numpy, name, None) is not function or "out" in kwargs or "where" in kwargs:
+    if not known or _named(name) is not function or "out" in kwargs or "where" in kwargs:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the NumPy function {name} of what the graph computes")
     if isinstance(function, numpy.ufunc) and not kwargs and function.signature is None:
         args = _common(tx, function, args)
     return compute(tx, function, name, args, kwargs)
+
+
+def _name_of(function: Any) -> str:
+    """As `numpy_call` knows it."""
+    inner = str(getattr(function, "__module__", "")).removeprefix("numpy").removeprefix(".")
+    return f"{inner}.{function.__name__}" if inner in ("linalg", "fft") else str(function.__name__)
+
+
+def _named(name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(numpy)
+    except AttributeError:
+        return None
 
 
 def _is_float(value: Value) -> bool:
@@ -363,6 +381,9 @@ def compute(
     if not is_known(name):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"torch has no numpy.{name}")
     samples, named = [_sample(arg) for arg in args], {key: _sample(arg) for key, arg in kwargs.items()}
+    if name.startswith("linalg."):
+        for sample in samples:
+            _make_regular(sample)
     try:
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -381,6 +402,12 @@ def compute(
         if isinstance(arg, GraphArrayVal) and not arg.is_scalar
     ]
     return _matched(tx, name, found, expected, owners)
+
+
+def _make_regular(sample: Any) -> None:
+    """Matrices of ones have no inverse."""
+    if isinstance(sample, numpy.ndarray) and sample.ndim > 1 and sample.shape[-1] == sample.shape[-2]:
+        sample += (sample.shape[-1] * numpy.eye(sample.shape[-1])).astype(sample.dtype)
 
 
 def _lowered(tx: Tracer, value: Value) -> Value:

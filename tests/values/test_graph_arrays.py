@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import warnings
 from collections.abc import Callable
@@ -66,6 +67,16 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "scalars": lambda a: [a.sum() * 2, 1 / a.max(), a[0, 0] + a[1, 1], np.sqrt(abs(a[0, 0])), -a.sum()],
     "scans": lambda a: [np.cumsum(a), a.cumsum(0), np.diff(a), np.roll(a, 1), np.tile(a, 2), np.repeat(a, 2, axis=1)],
     "attributes": lambda a: [a.shape, a.ndim, a.size, a.dtype, len(a), isinstance(a, np.ndarray), a.strides, -a],
+    "norms": lambda a: [np.linalg.norm(a), np.linalg.norm(a, axis=1), np.linalg.norm(a, 1, 0), np.linalg.norm(a, 2)],
+    "matrices": lambda a: [f(a @ a.T + np.eye(4, dtype=a.dtype)) for f in (np.linalg.inv, np.linalg.det)],
+    "solved": lambda a: [np.linalg.solve(a[:, :4] + 9 * np.eye(4, dtype=a.dtype), a), np.linalg.multi_dot([a, a.T, a])],
+    "spectra": lambda a: [
+        np.fft.fft(a / 8),
+        np.fft.ifft(a, 4).real,
+        np.fft.irfft(np.fft.rfft(a), 6),
+        np.fft.fft2(a / 8),
+    ],
+    "shifted": lambda a: [np.fft.fftshift(a), np.fft.ifftshift(a, 1), np.fft.fft(a, axis=0, norm="ortho")],
     "filled": lambda a: [np.zeros_like(a), np.ones_like(a), np.full_like(a, 3), np.asarray(a), np.array(a)],
 }
 
@@ -75,6 +86,20 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 def test_functions_are_in_the_graph(name: str, dtype: torch.dtype) -> None:
     of_array = PROGRAMS[name]
     check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), graphs=None if dtype is torch.int64 else 1)
+    if name in ("norms", "matrices", "solved", "spectra", "shifted"):
+        # computed by torch's operations
+        check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), backend="aot_eager")
+
+
+def test_a_matrix_without_an_inverse_raises_as_in_numpy() -> None:
+    def f(x: Any) -> Any:
+        try:
+            return np.linalg.inv(x.numpy())
+        except np.linalg.LinAlgError as error:
+            return str(error)
+
+    check(f, lambda: (torch.ones(2, 2),), graphs=None)
+    check(f, lambda: (torch.ones(2, 2),), backend="aot_eager")
 
 
 CALLS: list[Callable[[Any, Any], Any]] = [
@@ -101,7 +126,7 @@ ARRAYS = [SPECIAL, SPECIAL.double(), x[:3, :4], x[:3, :4].T.contiguous().T, x[:3
 
 def test_whatever_is_in_the_graph_is_what_numpy_gives() -> None:
     names = sorted(graph_arrays._FUNCTIONS | graph_arrays._OF_FLOATS)
-    functions = [getattr(np, name) for name in names]
+    functions = [operator.attrgetter(name)(np) for name in names]
     functions += [lambda a, *r, name=name, **k: getattr(a, name)(*r, **k) for name in graph_arrays._METHODS]
     rng = random.Random(0)
     compared = 0
