@@ -26,6 +26,7 @@ from dynajit.values.modules import ModuleVal
 from dynajit.values.objects import is_trusted
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.slices import make_slice
+from dynajit.values.unread import join_texts
 from dynajit.values.wording import too_many_to_unpack
 
 
@@ -175,7 +176,7 @@ def build_const_key_map(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("BUILD_STRING")
 def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
     parts = frame.popn(instr.arg)
-    frame.push(tx.fold(lambda *pieces: "".join(pieces), parts))
+    frame.push(join_texts(tx, parts))
 
 
 def _convert(tx: Any, value: Value, conversion: str | None, direct: Landing | None = None) -> Value:

@@ -25,9 +25,9 @@ from dynajit.values.keys import has_user_key
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import RealVal, payload_of
 from dynajit.values.ordered_dict import OrderedDictVal
-from dynajit.values.ranges import UnreadRange
 from dynajit.values.sequence import ListVal
 from dynajit.values.tensor import TensorVal
+from dynajit.values.unread import UnreadCall
 
 
 def reachable(roots: Sequence[Value]) -> list[Value]:
@@ -108,7 +108,7 @@ def keys_with_hash(value: Value) -> list[Value]:
 
 def _is_known(value: Any) -> bool:
     """Whether it is a constant of the code."""
-    return isinstance(value, ConstVal) and not isinstance(value, (UnreadConst, UnreadRange))
+    return isinstance(value, ConstVal) and not isinstance(value, (UnreadConst, UnreadCall))
 
 
 class Rebuilder:

@@ -172,6 +172,11 @@ class UnreadConst(ConstVal):
             self._tx.journal.set_attr(self, "_guarded", True)
         return self._raw
 
+    @property
+    def is_read(self) -> bool:
+        """Whether it is guarded."""
+        return self._guarded
+
     def rely(self) -> None:
         """Record the guard."""
         self._tx.guard(self.source, "EQUALS", self._raw)

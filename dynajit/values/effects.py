@@ -244,7 +244,7 @@ def _is_modules_forward(frame: Any) -> bool:
 def _formats(args: Sequence[Value]) -> bool:
     """Whether the message is sure to be made of its arguments without an exception."""
     template = args[0] if args else None
-    if template is None or not template.is_const() or type(template.const()) is not str:
+    if template is None or not template.is_const() or template.py_type() is not str:
         return len(args) == 1
     given = args[1:]
     if not given:

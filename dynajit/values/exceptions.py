@@ -231,3 +231,29 @@ def exception_arguments(value: Value) -> list[Any]:
     if not isinstance(value, ExceptionVal):
         return []
     return [arg.const() if arg.is_const() else arg.describe() for arg in value.args.items]
+
+
+_PLAIN_TEXTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
+
+
+def has_plain_text(value: Value, method: object) -> bool:
+    """Whether it is an exception from outside whose text is made of its arguments: `method` is what its class has."""
+    return value.source is not None and issubclass(value.py_type(), BaseException) and method in _PLAIN_TEXTS
+
+
+def plain_text(tx: Tracer, value: Value, method: object) -> Value:
+    """What `BaseException.__str__` or `__repr__`, or `KeyError.__str__`, gives."""
+    args = value.getattr(tx, "args")
+    given = tx.unpack(args)
+    named = method is BaseException.__repr__
+    if not given and not named:
+        return ConstVal("")
+    single = len(given) == 1
+    if single and method is BaseException.__str__ and given[0].py_type() is str:
+        return given[0]  # the message may be another one at each call
+    of_text = repr if named or (single and method is KeyError.__str__) else str
+    text = tx.call(tx.from_real(of_text), [given[0] if single else args], {})
+    if not named:
+        return text
+    template = "{}({})" if single else "{}{}"
+    return tx.fold(template.format, [ConstVal(value.py_type().__name__), text])

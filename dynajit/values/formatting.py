@@ -12,6 +12,7 @@ from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import TupleVal
+from dynajit.values.unread import join_texts, unread_text
 
 # %[(name)][flags][width][.precision][length]type
 _PERCENT = re.compile(
@@ -54,7 +55,7 @@ def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
     pieces.append(ConstVal(template[position:]))
     if (args is not None and used < len(args)) or (args is None and not used and not isinstance(operand, DictVal)):
         raise tx.raised(TypeError, "not all arguments converted during string formatting")
-    return tx.fold(lambda *parts: "".join(parts), pieces)
+    return join_texts(tx, pieces)
 
 
 def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value: Value) -> Value:
@@ -63,4 +64,5 @@ def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value:
     if kind in "sra":
         value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[kind]), [value], {})
         text = text[:-1] + "s"
-    return tx.fold(lambda *parts: text % parts, [*stars, value])
+    unread = None if stars else unread_text(tx, text.__mod__, [value])
+    return unread if unread is not None else tx.fold(lambda *parts: text % parts, [*stars, value])

@@ -34,6 +34,7 @@ from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal
+from dynajit.values.unread import unread_text
 
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "+": (operator.add, "add"),
@@ -102,9 +103,9 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         in_left = inplace and symbol != "@" and computes_as_tensor(left)
         return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
     if (
-        isinstance(left, ConstVal)
+        symbol == "%"
+        and isinstance(left, ConstVal)
         and type(left.value) is str
-        and symbol == "%"
         and (not hasattr(right.py_type(), "__rmod__") or (isinstance(right, ObjVal) and not _formats_itself(right.cls)))
     ):
         return format_percent(tx, left.value, right)
@@ -262,6 +263,8 @@ def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bo
 
 
 def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    if symbol == "+" and left.py_type() is str and right.py_type() is str:
+        return unread_text(tx, "{}{}".format, [left, right])
     if symbol == "+" and isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
         both = [*left.values(tx), *right.values(tx)]
         if isinstance(left, ListVal) and isinstance(right, ListVal):
@@ -292,7 +295,8 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
         first = left if isinstance(left, SetVal) else left.as_set(tx)
         return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
     if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
-        return tx.fold(operator.mod, [left, right])
+        unread = unread_text(tx, left.value.__mod__, [right]) if type(left.value) is str else None
+        return unread if unread is not None else tx.fold(operator.mod, [left, right])
     return None
 
 

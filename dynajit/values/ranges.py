@@ -14,29 +14,14 @@ from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.iterators import ConstIterator, IteratorVal, iterator_at
 from dynajit.values.symbolic import SymVal, decide
+from dynajit.values.unread import UnreadCall
 
 
-class UnreadRange(ConstVal):
+class UnreadRange(UnreadCall):
     """A range whose numbers were not looked at."""
 
-    source = None
-
     def __init__(self, tx: Tracer, parts: Sequence[Value]) -> None:
-        self._tx = tx
-        self._parts = list(parts)
-        self._made: range | None = None
-
-    @property
-    def value(self) -> Any:  # type: ignore[override]
-        if self._made is None:
-            self._tx.journal.set_attr(self, "_made", range(*(part.const() for part in self._parts)))
-        return self._made
-
-    def py_type(self) -> type:
-        return range
-
-    def describe(self) -> str:
-        return "a range of numbers from outside"
+        super().__init__(tx, range, parts, range)
 
     def starts_at(self, tx: Tracer) -> int | None:
         """The first item, guarded to be there; None if that can't be asked alone."""
@@ -48,16 +33,6 @@ class UnreadRange(ConstVal):
 
     def iterate(self, tx: Tracer) -> Value:
         return UnreadRangeIterator(self)
-
-    def children(self) -> Sequence[Value]:
-        return self._parts
-
-    def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for part in self._parts:
-                out.push(part)
-
-        out.call_const(range, push, len(self._parts))
 
 
 class UnreadRangeIterator(IteratorVal):

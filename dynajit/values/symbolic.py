@@ -244,6 +244,14 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
 _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, torch.sym_not})
 
 
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+
+
+def _may_be_zero(divisor: Value) -> bool:
+    """Whether the divisor is a number that a guard can tell from zero."""
+    return isinstance(divisor, SymVal) and not divisor.from_graph and not divisor.unknown
+
+
 def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
     function = SYMBOLIC.get(fn)
@@ -267,6 +275,8 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
     if any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers):
         return None  # sympy has one zero, and none of the laws of NaN
+    if fn in _DIVISIONS and _may_be_zero(args[1]) and not decide(tx.graph, bool, numbers[1] != 0):
+        return None  # raises where the program divides
     try:
         result = (FLOAT_OPERATIONS[fn] if is_float_operation(fn, numbers) else function)(*numbers)
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None

@@ -115,3 +115,52 @@ def test_graphs_of_other_inputs_are_other_graphs() -> None:
 def assert_same_tensor(found: Tensor, expected: Tensor) -> None:
     assert found.dtype == expected.dtype and found.requires_grad == expected.requires_grad
     assert torch.equal(found, expected)
+
+
+TEXTS = {
+    "an f-string": lambda n: f"step {n} of {n * 2 + 1:03d}: {n / 4:.2f} {n!r:>6}",
+    "percent": lambda n: "step %d" % n + "|%5.1f of %s" % (n, n),  # noqa: UP031
+    "format": lambda n: "{}-{:>4}".format(n, n) + format(n, "x"),  # noqa: UP032
+    "str": lambda n: "n=" + str(n) + repr(n),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_text_of_a_number_that_is_only_passed_on_fits_all_numbers(kind: str) -> None:
+    """Each number made a variant of its own, and after eight of them the function ran eagerly."""
+    text = TEXTS[kind]
+
+    def told(x: torch.Tensor, step: int) -> Any:
+        y = x * 2
+        print(text(step))
+        for number in range(step):
+            print(text(number))
+            y = y + 1
+        return y, text(step)
+
+    x = torch.randn(3)
+    report = assert_same(told, x, 3, then=[(x, step) for step in range(4, 16)])
+    assert report.graph_count <= 4
+    assert len(report.recompile_reasons) <= 2
+    assert_same(told, x, 3, then=[(x, True), (x, -1), (x, 2)] if kind == "str" else [])
+
+
+def test_a_text_of_a_number_that_the_program_reads_is_guarded() -> None:
+    def read(x: torch.Tensor, step: Any) -> Any:
+        name = f"layer_{step}"
+        found = {"layer_1": x + 1, "layer_2": x * 2}.get(name)
+        print(name)
+        return found, name.upper(), len(name), f"{name:>10}", name == "layer_2"
+
+    x = torch.randn(3)
+    assert_same(read, x, 1, then=[(x, 2), (x, 10), (x, "2"), (x, 2.0), (x, None), (x, 1)])
+
+
+def test_a_text_that_a_number_does_not_fit_raises() -> None:
+    def wrong(x: torch.Tensor, step: Any) -> Any:
+        y = x + 1
+        print(y.shape)
+        return f"{step:c}", "%d" % step, f"{step:d}"  # noqa: UP031
+
+    x = torch.randn(3)
+    assert_same(wrong, x, 65, then=[(x, 66), (x, -1), (x, 1.5), (x, "a"), (x, 1 << 40)])

@@ -37,7 +37,7 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, 
 from dynajit.values.builtins.asking import asks, format_asked, text_asked
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
-from dynajit.values.exceptions import ExceptionVal, give_context
+from dynajit.values.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
 from dynajit.values.keys import IdVal, hash_of
@@ -51,6 +51,7 @@ from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal
 from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
+from dynajit.values.unread import unread_text
 
 
 def is_none(value: Value | None) -> bool:
@@ -600,6 +601,8 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
             found, _ = lookup_type(args[0].cls, method)
         if isinstance(found, types.FunctionType):
             return args[0].call_special(tx, method)
+        if len(args) == 1 and not kwargs and has_plain_text(args[0], found):
+            return plain_text(tx, args[0], found)
     if args and isinstance(args[0], ConstVal) and isinstance(args[0].value, enum.Enum):
         kind = type(args[0].value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
@@ -608,7 +611,8 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
     if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
         return _container_text(tx, args[0])
-    return tx.fold(fn, args, kwargs)
+    unread = unread_text(tx, fn, args) if len(args) == 1 and not kwargs else None
+    return unread if unread is not None else tx.fold(fn, args, kwargs)
 
 
 def _container_text(tx: Tracer, value: Value) -> Value:
@@ -661,7 +665,9 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
             return _text(tx, str, "__str__", (value,), {})
     if isinstance(value, TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
-    return tx.fold(format, [value, spec or ConstVal("")])
+    parts = [value, spec or ConstVal("")]
+    unread = unread_text(tx, format, parts)
+    return unread if unread is not None else tx.fold(format, parts)
 
 
 @builtin(abs)

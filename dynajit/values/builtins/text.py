@@ -19,6 +19,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin, pure
 from dynajit.values.constant import ConstVal
+from dynajit.values.unread import is_unread, join_texts
 
 pure(str.maketrans, bytes.maketrans)
 for _name in ("_path_normpath", "normpath"):
@@ -36,7 +37,8 @@ def file_system_path(tx: Tracer, path: Value) -> Value:
 @builtin(str.format)
 def str_format(tx: Tracer, template: Value, *args: Value, **kwargs: Value) -> Value:
     try:
-        if not any(_has_own_text(arg) for arg in (*args, *kwargs.values())):
+        given = (*args, *kwargs.values())
+        if not any(map(is_unread, given)) and not any(map(_has_own_text, given)):
             return tx.fold(str.format, [template, *args], kwargs)
     except GraphBreak:
         pass  # some argument is only partly known
@@ -78,7 +80,7 @@ class _Formatting:
                 value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
             expanded = self.expand(spec, depth - 1) if spec else ConstVal("")
             pieces.append(tx.call(tx.from_real(format), [value, expanded], {}))
-        return tx.fold(lambda *parts: "".join(parts), pieces)
+        return join_texts(tx, pieces)
 
     def _field(self, field: str) -> Value:
         tx = self.tx
