@@ -243,7 +243,7 @@ class FunctionVal(Value):
     def _own_attribute(self, tx: Tracer, name: str) -> Value:
         if name in self.written:
             return self.written[name] or ConstVal(None)
-        if name == "__annotations__" and "__annotate__" in self.written:
+        if name == "__annotations__" and isinstance(self.written.get("__annotate__"), FunctionVal):
             return self._made_annotations(tx, self.written["__annotate__"])
         if name == "__dict__":
             return self.attributes()
@@ -260,7 +260,8 @@ class FunctionVal(Value):
         if name == "__globals__":
             return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
         if name == "__annotations__":
-            return self._made_annotations(tx, self.annotations)
+            dropped = "__annotate__" in self.written and isinstance(self.annotations, FunctionVal)
+            return self._made_annotations(tx, None if dropped else self.annotations)
         if name == "__annotate__":
             return self.annotations if isinstance(self.annotations, FunctionVal) else ConstVal(None)
         return tx.from_real(getattr(self._bare(), name))
@@ -294,9 +295,11 @@ class FunctionVal(Value):
             self._write(tx, name, value)
         elif name == "__annotations__" and value.py_type() in (dict, type(None)):
             self._write(tx, name, value if value.py_type() is dict else DictVal())
-        elif name == "__annotate__" and (isinstance(value, FunctionVal) or self._lacks_annotations(value)):
+        elif name == "__annotate__" and isinstance(value, FunctionVal):
             others = {name: found for name, found in self.written.items() if name != "__annotations__"}
             tx.journal.replace_all(self.written, others)
+            self._write(tx, name, value)
+        elif name == "__annotate__" and value.py_type() is type(None) and not self._has_outside_annotations():
             self._write(tx, name, value)
         elif name == "__defaults__" and self.real_function is None and isinstance(value, TupleVal):
             tx.journal.set_attr(self, "defaults", value)
@@ -307,10 +310,10 @@ class FunctionVal(Value):
         if self.real_function is not None:
             tx.remember_object(self.real_function, self)
 
-    def _lacks_annotations(self, value: Value) -> bool:
-        """Whether the value is None, and the function as it is, without annotations, if that becomes `__annotate__`."""
-        bare = self.annotations is None and not getattr(self.real_function, "__annotations__", None)
-        return value.py_type() is type(None) and bare and "__annotations__" not in self.written
+    def _has_outside_annotations(self) -> bool:
+        """Whether annotations came with the function from outside; which of them were asked for so far is not known."""
+        real = self.real_function
+        return getattr(real, "__annotate__", None) is not None or bool(getattr(real, "__annotations__", None))
 
     def _rename(self, tx: Tracer, name: str, value: Value) -> None:
         if value.py_type() is not str:

@@ -143,3 +143,28 @@ def test_lists_kept_on_a_cached_function_are_shared() -> None:
         return x + 1, cached.log  # type: ignore[attr-defined]
 
     assert program(X)[1] is cached.log and cached.log == [1]  # type: ignore[attr-defined]
+
+
+def test_annotations_of_wrappers() -> None:
+    """Where annotations are functions (CPython 3.14), `functools.wraps` copies those."""
+
+    def program(x: Tensor) -> Any:
+        def bare(y):  # type: ignore[no-untyped-def]
+            return y + 1
+
+        def typed(y: Tensor, n: int = 2) -> Tensor:
+            return y * n
+
+        @functools.wraps(bare)
+        def first(y: Tensor) -> Tensor:
+            return bare(y)  # type: ignore[no-untyped-call,no-any-return]
+
+        @functools.wraps(typed)
+        def second(*args, **kwargs):  # type: ignore[no-untyped-def]
+            return typed(*args, **kwargs)
+
+        found = [sorted(f.__annotations__) for f in (bare, typed, first, second)]
+        typed.__annotations__ = {"y": "other"}
+        return second(first(x)), found, typed.__annotations__
+
+    assert_same(program, torch.ones(2))
