@@ -34,6 +34,7 @@ from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
+from dynajit.values.lookup import is_trusted
 
 
 class CodeSet:
@@ -254,10 +255,15 @@ class Session:
 
             # the frame itself is gone when the parts are made
             whole, globals_ = frame.code, frame.globals
+            # torch's own only list what there is: parts that run as they are take less time than guards
+            as_it_is = is_trusted(str(globals_.get("__name__")))
 
             def part(index: int, depth: int, throw: bool, varying: str) -> Callable[..., Any]:
                 with rules.own_builtins():
-                    function = self._part(whole, globals_, build_segment(cut, index, depth, throw))
+                    code = build_segment(cut, index, depth, throw)
+                    if as_it_is:
+                        return types.FunctionType(code, globals_, whole.name)
+                    function = self._part(whole, globals_, code)
                     if varying:
                         item = LocalSource(depth - 1, function.__code__.co_varnames[depth - 1])
                         self.expect(function, [item if varying == "item" else ItemSource(item, 0)])

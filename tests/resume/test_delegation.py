@@ -230,3 +230,17 @@ def test_a_loop_with_a_yield_is_one_part_for_all_iterations(fn: Any) -> None:
         # before the loop, before and behind the print, what is done with the part, behind the loop
         assert report.graph_count == 5
         assert report.graph_break_count == 1
+
+
+def test_generators_of_torch_break_nothing() -> None:
+    """The sets in which they keep the modules and parameters that they have given are no part of a trace."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3))
+
+    def listed(x: Tensor) -> Tensor:
+        for name, part in model.named_parameters():
+            print(name)
+            x = x + part.sum()
+        return x
+
+    report = assert_same(listed, torch.randn(3))
+    assert {reason.kind for reason in report.break_reasons} == {"input-output"}
