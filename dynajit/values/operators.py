@@ -292,7 +292,9 @@ def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Val
         and isinstance(left, (SetVal, DictViewVal))
         and isinstance(right, (SetVal, DictViewVal))
     ):
-        first = left if isinstance(left, SetVal) else left.as_set(tx)
+        # with a view it is a set, whatever the other is
+        is_plain = isinstance(left, SetVal) and isinstance(right, SetVal)
+        first: Value = left if is_plain else SetVal.of(tx, tx.unpack(left))
         return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
     if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
         unread = unread_text(tx, left.value.__mod__, [right]) if type(left.value) is str else None

@@ -185,6 +185,16 @@ def sets(x: Tensor) -> Any:
 
 
 @cases(x)
+def sets_and_views(x: Tensor) -> Any:
+    keys, items = {"a": 1, "b": 2}.keys(), {"a": 1}.items()
+    frozen, pairs = frozenset("bc"), frozenset([("a", 1), ("b", 2)])
+    found = [keys & frozen, keys | frozen, keys - frozen, keys ^ frozen]
+    found += [frozen & keys, frozen | keys, frozen - keys, frozen ^ keys, {"b"} & keys, {"b"} - keys]
+    found += [items & pairs, pairs & items, pairs ^ items, keys & {"a": 3}.keys()]
+    return found, [type(each) for each in found], x + 1
+
+
+@cases(x)
 def set_iteration(x: Tensor) -> Any:
     total = x
     for n in {3, 1, 2}:
