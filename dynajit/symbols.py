@@ -163,6 +163,11 @@ def names_in(tree: Tree) -> list[str]:
     return []
 
 
+def is_sum(tree: Tree) -> bool:
+    """Whether the tree is made of sums and products alone: another number for each one of a symbol."""
+    return not isinstance(tree, tuple) or (tree[0] in ("add", "mul", "float") and all(map(is_sum, tree[1:])))
+
+
 def value_of(tree: Tree, values: Mapping[str, Any]) -> Any:
     """The tree's value for these values of its symbols."""
     if isinstance(tree, str):

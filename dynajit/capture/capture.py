@@ -6,6 +6,7 @@ Out: a new variant in the code cache, or None. Whatever can't be captured runs e
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -30,6 +31,7 @@ from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLim
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.guards.program import GuardSet
+from dynajit.guards.source import Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.fuel import current as current_fuel
@@ -56,6 +58,10 @@ Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
+# a value is not relied on any more that this many variants relied on and that is another one again: when so many
+# variants are left to the frame, or earlier if a loop counts with it
+MANY_VALUES, LAST_VARIANTS = 3, 2
+MANY_COUNTS = 2
 # variants of a function that makes classes, none of which was ever run again
 MOST_MADE_ANEW = 3
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -124,6 +130,10 @@ def _capture(
     if len(own) >= config.recompile_limit or _never_fits_again(session, own, reasons, values, function.__globals__):
         _give_up(session, code, why, len(own))
         return None
+    seen = session.memory(code).seen
+    if not session.fullgraph and seen.dynamic is not False:
+        last = len(own) >= config.recompile_limit - LAST_VARIANTS
+        seen.restless.update(_restless(own, reasons, seen.counters, last))
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
         logs.emit(
@@ -188,6 +198,20 @@ def _recompile_reason(
         if variant in own and isinstance(variant.data, VariantData) and index >= 0:
             texts.append(f"{variant.data.compile_id} {variant.data.guards.failure_reason(index, values, globals_)}")
     return "; ".join(texts) if texts else None
+
+
+def _restless(own: list[_C.Variant], reasons: Reasons, counters: set[Source], last: bool) -> list[Source]:
+    """Where numbers and texts are that many variants rely on, and that are other ones now."""
+    found: collections.Counter[Source] = collections.Counter()
+    for variant, index in reasons:
+        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            source = variant.data.guards[index].pinned()
+            found.update([] if source is None else [source])
+    return [
+        source
+        for source, count in found.items()
+        if (last and count >= MANY_VALUES) or (source in counters and count >= MANY_COUNTS)
+    ]
 
 
 def _never_fits_again(

@@ -198,6 +198,14 @@ class Session:
         for source in varying:
             self.memory(function.__code__).seen.expect(source)
 
+    def hand_over(self, seen: Seen, function: types.FunctionType, moved: Sequence[tuple[Source, Source]]) -> None:
+        """What `seen` says of numbers and texts holds for the parameters of a part that they become."""
+        for source, there in moved:
+            for found in (seen.restless, seen.counters):
+                if source in found:
+                    known = self.memory(function.__code__).seen
+                    (known.restless if found is seen.restless else known.counters).add(there)
+
     def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
         """The call object that goes on in a frame; made once for each shape."""
         frame = resume.frame
@@ -237,6 +245,7 @@ class Session:
         if made is None:
             function = self._part(frame.code, frame.globals, build_body(cut))
             self.expect(function, varying)
+            self.memory(function.__code__).seen.counters.update(varying)
             body = self._call_object(function)
             code = build_shell(cut, body)
             _C.mark_ours(code)

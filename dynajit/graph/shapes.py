@@ -73,6 +73,8 @@ class Shapes:
         self._places: list[FrameLoc | None] = []
         #: symbols that only the running program knows the number of
         self.unknowns: set[str] = set()
+        #: numbers that were other ones in each variant so far (`seen.py`)
+        self.restless: set[Source] = set()
 
     @cached_property
     def mode(self) -> FakeMode:

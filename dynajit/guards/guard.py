@@ -54,6 +54,10 @@ class GuardKind:
         """Further sources that the guard reads."""
         return ()
 
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        """Whether the guard holds for a single number or text."""
+        return False
+
 
 kinds: dict[str, GuardKind] = {}
 
@@ -112,6 +116,10 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"<Guard {self.kind}: {self.describe()}>"
+
+    def pinned(self) -> Source | None:
+        """Where the number or text is, if the guard holds for a single one."""
+        return self.source if kinds[self.kind].pins(self.params) else None
 
     def sources(self) -> tuple[Source, ...]:
         """All sources the guard reads, its own first."""

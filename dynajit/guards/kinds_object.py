@@ -120,6 +120,9 @@ class Code(GuardKind):
 class Equals(GuardKind):
     """An equal constant of the same exact type."""
 
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        return True
+
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (const,) = params
         return (const,)

@@ -52,6 +52,10 @@ class Relation(GuardKind):
         others: tuple[Source, ...] = params[2]
         return others
 
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        tree, names, others, _ = params
+        return not others and tree[0] == "eq" and names[0] in tree[1:] and len(symbols.names_in(tree)) == 1
+
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         tree, names, others, _ = params
         values = value if others else [value]

@@ -60,6 +60,7 @@ class Interpreter(Calls):
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
+        self.graph.shapes.restless = self.seen.restless
         self.journal = Journal()
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []

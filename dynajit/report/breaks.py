@@ -46,6 +46,11 @@ RUN_TIME_NUMBER = _kind(
     "how the program goes on depends on a number that is drawn at random, or on the clock",
     "draw the number, or read the clock, outside of the compiled function",
 )
+VARYING_VALUE = _kind(
+    "varying-value",
+    "the program needs a value that was another one in each variant compiled so far",
+    "hand over what is computed of it, or raise dynajit.config.recompile_limit if the values are few",
+)
 DYNAMIC_OUTPUT = _kind(
     "dynamic-output-shape",
     "the shape of a result depends on a tensor's values",

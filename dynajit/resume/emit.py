@@ -24,7 +24,7 @@ from dynajit.interp.machine import DELETED, Interpreter
 from dynajit.report import breaks
 from dynajit.resume.inside import calling_functions, caught_inside, instruction_function
 from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variables, with_kept
-from dynajit.resume.numbers import varying_in_loop, varying_of
+from dynajit.resume.numbers import handed_over, varying_in_loop, varying_of
 from dynajit.resume.plan import (
     Plan,
     Resume,
@@ -58,6 +58,9 @@ class Maker(Protocol):
     def expect(self, function: Any, varying: Sequence[Source]) -> None:
         """These parameters of a continuation are numbers that vary."""
 
+    def hand_over(self, seen: Any, function: Any, moved: Sequence[tuple[Source, Source]]) -> None:
+        """What is known of numbers and texts holds for the continuation's parameters that they become."""
+
     def generator(self, frame: SymFrame) -> Callable[..., Any]:
         """Makes a generator that goes on where it is told to."""
 
@@ -84,6 +87,7 @@ class Emission:
         self.make_continuation = maker.continuation
         self.make_shell = maker.shell
         self.expect = maker.expect
+        self.hand_over = maker.hand_over
         self.emit = Emitter()
         # code of no line of the user's stands at the first: some readers of tracebacks can do nothing with none at all
         self.emit.set_location((root.code_object.co_firstlineno, None, None, None))
@@ -525,7 +529,9 @@ class Emission:
             args = [*slots, *own, *self._variables(resume), *args]
             landing = self.plan.frames[depth].direct if self.plan is not None else None
             inner = InnerCall(function, len(args), CALLED if landing is None else landing.bare)
-        self.expect(function.function, varying_of(function.function, [value for _, value in args]))
+        values = [value for _, value in args]
+        self.expect(function.function, varying_of(function.function, values))
+        self.hand_over(self.tx.seen, function.function, handed_over(function.function, values))
         # the call is made by who ran this code, when this frame and its variables are gone
         made: list[Callable[[], None]] = [partial(self.out.const, function), *(push for push, _ in args)]
         if chain is self.caught:

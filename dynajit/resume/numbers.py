@@ -1,4 +1,4 @@
-"""Which numbers that are handed over at a break vary, so that what goes on takes them as symbolic at once.
+"""Which numbers and texts that are handed over at a break vary, so that what goes on knows at once.
 
 In: the values that a continuation or a loop's body is given. Out: sources of its parameters. A number that was symbolic
 before a break is symbolic behind it; a number that a loop changes, or counts through, is another one in each iteration.
@@ -15,9 +15,10 @@ from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, Lo
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.functions import CellVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
+from dynajit.values.mapping import DictIterator, DictVal, DictViewVal
 from dynajit.values.ranges import UnreadRange, UnreadRangeIterator
 from dynajit.values.sequence import Lazy, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal
@@ -35,8 +36,19 @@ def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
     return found
 
 
+def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:
+    """Numbers and texts from outside that a continuation is given as they are: where each comes from, and where it is
+    then."""
+    names = function.__code__.co_varnames
+    return [
+        (value.source, LocalSource(place, names[place]))
+        for place, value in enumerate(values)
+        if isinstance(value, (UnreadConst, SymVal)) and value.source is not None
+    ]
+
+
 def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) -> list[Source]:
-    """The parameters of a loop's body that are numbers which the loop changes, and its item if that is a counter."""
+    """The parameters of a loop's body that are numbers which the loop changes, and what differs from item to item."""
     found: list[Source] = []
     first = int(cut.loop.kind == "for")
     if first and operands:
@@ -54,13 +66,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
-    """Where in a loop's item numbers are that differ from one to the next, as far as is known beforehand."""
+    """Where in a loop's item numbers and texts are that differ from one to the next, as far as is known beforehand."""
     if isinstance(iterated, EnumerateIterator):
         yield ItemSource(source, 0)
         yield from _in_items(iterated.inner, ItemSource(source, 1))
     elif isinstance(iterated, ZipIterator):
         for position, part in enumerate(iterated.inner):
             yield from _in_items(part, ItemSource(source, position))
+    elif isinstance(iterated, (DictVal, DictViewVal, DictIterator)):
+        what = "keys" if isinstance(iterated, DictVal) else iterated.what
+        if what != "values":  # no two keys are equal
+            yield source if what == "keys" else ItemSource(source, 0)
     elif isinstance(iterated, (UnreadRange, UnreadRangeIterator)):
         yield source
     elif isinstance(iterated, ConstIterator) or (isinstance(iterated, ConstVal) and iterated.py_type() is range):
@@ -73,7 +89,7 @@ def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
 
 
 def _real(item: Any) -> Any:
-    """A number, or a tuple of them; None for all else."""
+    """A number or text, or a tuple of them; None for all else."""
     if isinstance(item, Lazy):
         return item.obj
     if isinstance(item, ConstVal):
@@ -84,7 +100,7 @@ def _real(item: Any) -> Any:
 def _differing(source: Source, first: Any, second: Any) -> Iterator[Source]:
     if type(first) is not type(second):
         return
-    if type(first) in (int, float):
+    if type(first) in (int, float, str):
         if first != second:
             yield source
     elif type(first) is tuple and len(first) == len(second):

@@ -179,6 +179,8 @@ class UnreadConst(ConstVal):
 
     def rely(self) -> None:
         """Record the guard."""
+        if self.source in self._tx.seen.restless:
+            raise GraphBreak(breaks.VARYING_VALUE, self.source.name())
         self._tx.guard(self.source, "EQUALS", self._raw)
 
     @property

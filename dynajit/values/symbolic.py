@@ -64,6 +64,8 @@ class SymVal(Value):
 
     def const(self) -> Any:
         """The number itself; from now on the trace holds for it alone."""
+        if self.restless():
+            raise GraphBreak(breaks.VARYING_VALUE, self.describe())
         return decide(self.graph, self.py_type(), self.number)
 
     def real(self) -> Any:
@@ -118,6 +120,15 @@ class SymVal(Value):
     def unknown(self) -> bool:
         """Whether a call that is made at run time tells the number."""
         return not self.graph.shapes.unknowns.isdisjoint(symbols.names_in(self._tree()))
+
+    def restless(self) -> bool:
+        """Whether it tells a number that was another one in each variant so far."""
+        shapes = self.graph.shapes
+        if not shapes.restless:
+            return False
+        tree = self._tree()
+        names = [name for name in symbols.names_in(tree) if name in shapes.symbols]
+        return bool(names) and symbols.is_sum(tree) and any(shapes.source_of(name) in shapes.restless for name in names)
 
     def _tree(self) -> symbols.Tree:
         return symbols.tree_of(self.number.node.expr)
@@ -187,6 +198,11 @@ def _int(number: Any) -> Any:
     return _trunc(number) if isinstance(number, torch.SymFloat) else number + 0
 
 
+def _index(number: Any) -> Any:
+    """The int itself: `SymInt.__index__` would be the number at hand."""
+    return number if isinstance(number, torch.SymInt) else operator.index(number)
+
+
 def _trunc(number: Any) -> Any:
     """Towards zero, by the sign: of `trunc(n / 2) >= 0` torch concludes that n is not negative, and it may be -1."""
     if not isinstance(number, torch.SymFloat):
@@ -219,11 +235,12 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
         getattr(operator, name): getattr(operator, name)
         for name in (
             *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "and_", "or_", "xor"),
-            *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "index"),
+            *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"),
         )
     },
     **{fn: fn for fn in (abs, pow, math.floor, math.ceil)},
     math.trunc: _trunc,
+    operator.index: _index,
     torch.sym_int: _int,
     **{fn: fn for fn in (torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
     round: round,

@@ -193,6 +193,13 @@ def run_time_number(x: Tensor) -> Any:
     return x * 2 if random.random() < 2 else x
 
 
+def varying_value(x: Tensor) -> Any:
+    for i in range(5):
+        print(end="")
+        x = x + [3, 1, 4, 1, 5][i]
+    return x
+
+
 def too_long(x: Tensor) -> Any:
     total = 0
     for i in range(60_000):
@@ -204,6 +211,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "tensor-branch": tensor_branch,
     "data-dependent": data_dependent,
     "run-time-number": run_time_number,
+    "varying-value": varying_value,
     "dynamic-output-shape": dynamic_output,
     "operation-raises": operation_raises,
     "operation-may-raise": operation_may_raise,

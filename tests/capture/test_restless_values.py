@@ -1,0 +1,80 @@
+"""Numbers and texts that are other ones at each call: variants for some, then one for all the others."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynajit.testing import assert_same
+
+x = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
+TABLE = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+
+
+def values_of(report: Any) -> set[str]:
+    return {found.kind for found in report.break_reasons} - {"input-output"}
+
+
+class Stack(nn.Module):
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = kind(nn.Linear(4, 4) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(len(self.layers)):
+            x = self.layers[i](x)
+            print("layer", i)
+        return x
+
+
+def test_layers_by_a_loops_counter_share_their_graphs() -> None:
+    for kind in (nn.ModuleList, list):
+        report = assert_same(Stack(kind), x)
+        assert report.graph_count <= 4 and values_of(report) == {"varying-value"}
+
+
+def test_dictionary_by_the_keys_of_a_loop() -> None:
+    def summed(x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        for key in table:
+            x = x + table[key]
+            print(key)
+        return x
+
+    report = assert_same(summed, x, {f"key {i}": torch.ones(4) * i for i in range(12)})
+    assert report.graph_count <= 4 and len(report.recompile_reasons) <= 4
+
+
+def test_an_index_that_is_another_one_at_each_call() -> None:
+    def looked_up(x: Tensor, i: int) -> tuple[Tensor, int]:
+        y = x * 2
+        found = TABLE[i]
+        return y + 1, found
+
+    report = assert_same(looked_up, x, 0, then=[(x, i) for i in range(1, 16)], repeat=1)
+    assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}
+
+
+def test_a_text_that_is_another_one_at_each_call() -> None:
+    def measured(x: Tensor, name: str) -> Tensor:
+        return x * 2 * len(name) + 1
+
+    report = assert_same(measured, x, "", then=[(x, "n" * i) for i in range(1, 16)], repeat=1)
+    assert len(report.recompile_reasons) <= 8 and values_of(report) == {"varying-value"}
+
+
+def test_the_index_of_a_number_stays_symbolic() -> None:
+    class Whole:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __index__(self) -> int:
+            return self.n
+
+    def counted(x: Tensor, n: int) -> Tensor:
+        return x * operator.index(Whole(n)) + operator.index(n)
+
+    assert_same(counted, x, 2, then=[(x, n) for n in range(3, 9)], repeat=1, breaks=0)
