@@ -25,7 +25,7 @@ struct ExecutorObject {
     PyObject *weakrefs;
 };
 
-enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch };
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch, kDraw };
 
 void need(bool fine)
 {
@@ -210,6 +210,12 @@ void add_step(NativePlan &plan, PyObject *given)
     case kTouch:
         plan.steps.emplace_back(TouchStep{slot_at(1)});
         break;
+    case kDraw: {
+        std::vector<int> slots = slot_numbers(plan, item(given, 1), false);
+        need(slots.size() == 4 && as_long(item(given, 2)) > 0);
+        plan.steps.emplace_back(DrawStep{{slots[0], slots[1], slots[2], slots[3]}, as_long(item(given, 2))});
+        break;
+    }
     default:
         need(false);
     }

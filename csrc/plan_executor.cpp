@@ -323,6 +323,14 @@ struct Executor {
         touch(at(step.slot).tensor);
     }
 
+    void operator()(const DrawStep &step)
+    {
+        std::array<char *, 4> state = drawn_state(plan.device, step.increment);
+        for (size_t i = 0; i < state.size(); i++) {
+            at(step.slots[i]).address = state[i];
+        }
+    }
+
     void operator()(const PythonStep &step)
     {
         PyGILState_STATE state = PyGILState_Ensure();

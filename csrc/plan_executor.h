@@ -5,6 +5,7 @@
 #include "cuda_driver.h"
 #include "graph_values.h"
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -91,8 +92,14 @@ struct PythonStep {
 struct TouchStep {
     int slot; /* an input that a kernel has written to */
 };
+/* The state of the device's generator before it moves on by so much: the slots get its seed, its offset, and where what
+ * is added to either lies, as addresses (null: nothing is). */
+struct DrawStep {
+    std::array<int, 4> slots;
+    int64_t increment;
+};
 using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, CpuKernelStep,
-                          TouchStep>;
+                          TouchStep, DrawStep>;
 
 struct Output {
     int slot;         /* -1: the object; -2: the size of this number */
@@ -202,6 +209,8 @@ CuStream current_stream(c10::Device device);
 void set_tensor(Slot &slot, at::Tensor tensor);
 /* Autograd is to know that the tensor was written to. */
 void touch(const at::Tensor &tensor);
+/* What a DrawStep's slots get. Throws where torch has no generator for the device. */
+std::array<char *, 4> drawn_state(c10::Device device, int64_t increment);
 bool is_plan_executor(PyObject *object);
 /* The plan behind a PlanExecutor, or null with an error set. */
 NativePlan *native_plan(PyObject *object);

@@ -19,6 +19,7 @@ from dynajit.codegen.plan import (
     AllocStep,
     Buffer,
     BufferRef,
+    DrawStep,
     ExternStep,
     GpuKernel,
     KernelInfo,
@@ -30,14 +31,15 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.codegen.triton import attention, products, side_by_side, sizes, tiling
-from dynajit.codegen.triton.functions import POINTERS, Unprintable
+from dynajit.codegen.triton.functions import Unprintable, parameter_type
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import Extern, NameRef, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.philox import Draw
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Size, Undecided, hint_of, symbols_in
 from dynajit.report import debug, progress
@@ -236,6 +238,10 @@ class _Planner:
 
     def _extern(self, call: Call) -> None:
         extern = call.extern
+        if isinstance(extern.target, Draw):
+            numbers = tuple(result.name for result in extern.results if isinstance(result, Number))
+            self.steps.append(DrawStep(numbers, extern.target.increment))
+            return
         args = self._arguments(extern.args)
         kwargs = self._arguments(extern.kwargs)
         names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
@@ -461,7 +467,7 @@ class _TritonPlanner(_Planner):
         return ways[self.choose(ways)]
 
     def _triton_function(self, named: _Named, printed: PrintedTriton) -> str:
-        pointers, early = tuple(POINTERS[tensor.dtype] for tensor in printed.arguments), _early(printed)
+        pointers, early = tuple(map(parameter_type, printed.arguments)), _early(printed)
         key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
         found = self.kernels.get(key)
         if found is None:

@@ -14,6 +14,7 @@ from typing import Any
 from dynajit.codegen.plan import (
     AllocStep,
     BufferRef,
+    DrawStep,
     ExternStep,
     FreeStep,
     KernelInfo,
@@ -146,6 +147,8 @@ def names_in(step: Step) -> Iterator[str]:
         yield from step.args
     elif isinstance(step, TouchStep):
         yield step.buffer
+    elif isinstance(step, DrawStep):
+        yield from step.outputs
     elif isinstance(step, ViewStep):
         yield from (step.output, step.base)
     elif isinstance(step, SizeStep):

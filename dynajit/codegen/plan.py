@@ -138,6 +138,15 @@ class SizeStep:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawStep:
+    """Move the generator of the plan's GPU on by `increment`; `outputs` are the state it had, as `philox.Draw` says:
+    numbers in place of tensors, which kernels are given as they are."""
+
+    outputs: tuple[str, ...]
+    increment: int
+
+
+@dataclass(frozen=True, slots=True)
 class FreeStep:
     """Nothing reads these any more."""
 
@@ -151,7 +160,7 @@ class TouchStep:
     buffer: str
 
 
-Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | FreeStep | TouchStep
+Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | DrawStep | FreeStep | TouchStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +250,8 @@ def _step_text(plan: Plan, step: Step) -> str:
             return f"view {_shape_text(plan, output)} of {base} at {offset}"
         case SizeStep(symbol, what, source, at):
             return f"{symbol} = {source}" + (f".{what}({at})" if what in ("size", "stride") else "")
+        case DrawStep(outputs, increment):
+            return f"{', '.join(outputs)} = draw({increment})"
         case FreeStep(buffers):
             return f"free {', '.join(buffers)}"
         case TouchStep(buffer):

@@ -77,6 +77,12 @@ class Source(Tensor):
         self.device = device
 
 
+class Number(Source):
+    """An int64 that the host knows when the plan runs: kernels are given it, not where it lies."""
+
+    __slots__ = ()
+
+
 class Pointwise(Tensor):
     """Element at `axes` is `body`."""
 

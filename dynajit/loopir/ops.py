@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from dynajit.loopir.philox import uniform
+
 FLOATS = frozenset({torch.float32, torch.float64})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 BOOL = frozenset({torch.bool})
@@ -151,6 +153,10 @@ OPS: dict[str, ScalarOp] = {
     # A place (of int64) in so many: itself, and from the end where `wrapped` is told to. Outside, the kernel fails.
     "inside": ScalarOp(2, INTS, "same", 2, lambda place, size: _placed(place, size, 0), "INSIDE({0}, {1})"),
     "wrapped": ScalarOp(2, INTS, "same", 3, lambda place, size: _placed(place, size, 1), "WRAPPED({0}, {1})"),
+    # A number of the generator's state: the number itself, and the address of what is added to it, or 0.
+    "state": ScalarOp(2, INTS, "same", 0, lambda value, at: value, ""),
+    # A float32 above 0 and up to 1, for the generator's seed and offset: see `philox.py`. For GPUs.
+    "uniform": ScalarOp(5, INTS, "any", 60, uniform, ""),
     # An element of a tensor where values say (`nodes.Fetch`), and of its memory (`schedule.loops.LoadAt`).
     "fetch": ScalarOp(-1, INTS, "any", 4, lambda *arguments: None, ""),
     # Any dtype to any: the result's C type is known to the printer.

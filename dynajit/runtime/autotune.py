@@ -19,7 +19,7 @@ import torch
 
 from dynajit import _C
 from dynajit.codegen.plan import GpuKernel
-from dynajit.codegen.triton.functions import POINTERS
+from dynajit.codegen.triton.functions import parameter_type
 from dynajit.codegen.triton.generate import Launches
 from dynajit.codegen.triton.printer import rename
 from dynajit.codegen.triton.products import Operand, Product
@@ -141,7 +141,7 @@ def _compiled(level: int, ways: Sequence[Launches]) -> list[list[Binary] | None]
 def kernels_of(way: Launches) -> list[GpuKernel]:
     """What is compiled to time a way."""
     return [
-        GpuKernel(_NAME, rename(p.text, _NAME), tuple(POINTERS[t.dtype] for t in p.arguments), p.warps, stages=p.stages)
+        GpuKernel(_NAME, rename(p.text, _NAME), tuple(map(parameter_type, p.arguments)), p.warps, stages=p.stages)
         for p in way.printed
     ]
 

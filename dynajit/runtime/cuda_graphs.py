@@ -21,7 +21,7 @@ import torch
 
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
-from dynajit.codegen.plan import BufferRef, ExternStep, KernelStep, Plan, ViewStep
+from dynajit.codegen.plan import BufferRef, DrawStep, ExternStep, KernelStep, Plan, ViewStep
 from dynajit.locks import process_lock
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
@@ -72,7 +72,8 @@ def _tell(why: str) -> None:
 
 def _draws(plan: Plan) -> bool:
     return any(
-        isinstance(step, ExternStep) and torch.Tag.nondeterministic_seeded in getattr(step.target, "tags", ())
+        isinstance(step, DrawStep)
+        or (isinstance(step, ExternStep) and torch.Tag.nondeterministic_seeded in getattr(step.target, "tags", ()))
         for step in plan.steps
     )
 

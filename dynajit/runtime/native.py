@@ -21,6 +21,7 @@ from dynajit.codegen.memory import refs_in
 from dynajit.codegen.plan import (
     AllocStep,
     BufferRef,
+    DrawStep,
     ExternStep,
     FreeStep,
     KernelStep,
@@ -32,7 +33,7 @@ from dynajit.codegen.plan import (
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
 from dynajit.runtime.plan_sizes import NotNative, PlanSizes
 
-_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH = range(9)
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW = range(10)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class _Writer:
         self.laid_out = _laid_out(plan) if plan.device.type == "cpu" else None
         # Memory from torch's allocators starts at multiples of 16; inputs and results of operators may not.
         self.aligned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)}
+        self.aligned.update(name for step in plan.steps if isinstance(step, DrawStep) for name in step.outputs)
 
     def slot(self, name: str) -> int:
         """The number of a tensor's slot."""
@@ -127,6 +129,8 @@ class _Writer:
                 size = self.sizes.number(offset) if isinstance(offset, Size) else -1
                 known = 0 if isinstance(offset, Size) else offset
                 return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size, detached
+            case DrawStep(outputs, increment):
+                return _DRAW, tuple(map(self.slot, outputs)), increment
             case FreeStep(buffers):
                 return _FREE, tuple(map(self.slot, buffers))
             case TouchStep(buffer):

@@ -19,10 +19,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
 from dynajit.codegen.generate import Choose
-from dynajit.codegen.plan import SizeStep
+from dynajit.codegen.plan import DrawStep, SizeStep
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
 from dynajit.loopir.interpret import interpret
+from dynajit.loopir.philox import Draw
 from dynajit.loopir.size import Size
 from dynajit.loopir.verify import verify
 from dynajit.runtime import triton_compiler
@@ -143,6 +144,8 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
                 shape, stride = (tuple(map(known, numbers)) for numbers in (buffer.shape, buffer.stride))
                 table[name] = torch.empty_strided(shape, stride, dtype=buffer.dtype)
                 table[name].fill_(7)  # what is not written is seen
+            case DrawStep(outputs, increment):
+                table.update(zip(outputs, (int(number) for number in Draw(GPU, increment)()), strict=True))
             case KernelStep(kernel, args, _, programs):
                 count = known(programs)
                 if count:
@@ -167,8 +170,10 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
     return tuple(value(output) for output in plan.outputs)
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose pointer kernels can take: truth values and floats of 8 bits are bytes."""
+def _flat(tensor: Any) -> Any:
+    """What kernels can take a pointer to: truth values and floats of 8 bits are bytes. Numbers stay what they are."""
+    if isinstance(tensor, int):
+        return tensor
     return tensor.view(torch.uint8) if tensor.dtype in BYTES else tensor
 
 

@@ -18,6 +18,7 @@ import torch
 
 from dynajit.codegen import float8
 from dynajit.codegen.triton import mathlib
+from dynajit.loopir.nodes import Number, Tensor
 from dynajit.loopir.ops import REDUCTIONS
 
 TYPES = {
@@ -110,6 +111,7 @@ _TEXT: dict[str, str] = {
     "ceil": "tl.ceil({0})",
     "round": "lib.rint({0})",
     "copysign": "lib.copysign({0}, {1})",
+    "state": "dj_state({0}, {1})",
     "pow": "lib.pow({0}, {1})",
     "fmod": "lib.fmod({0}, {1})",
     "atan2": "lib.atan2({0}, {1})",
@@ -137,6 +139,50 @@ _BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
 
 HELPERS: dict[str, str] = {
     **mathlib.TEXT,
+    "dj_state": """
+@triton.jit
+def dj_state(value, at):
+    where = at.to(tl.int64).to(tl.pointer_type(tl.int64))
+    return value.to(tl.int64) + tl.load(where, mask=at != 0, other=0)
+""",
+    # Four numbers of 32 bits, as `loopir.philox`.
+    "dj_philox": """
+@triton.jit
+def dj_philox(seed, offset, thread, step):
+    counter = (offset >> 2) + step + (thread * 0).to(tl.int64)
+    a, b, c = counter.to(tl.uint32), (counter >> 32).to(tl.uint32), thread.to(tl.uint32)
+    d = c * 0
+    one, two = tl.full([], 0xD2511F53, tl.uint32), tl.full([], 0xCD9E8D57, tl.uint32)
+    first, second = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    for _ in tl.static_range(10):
+        left, right = tl.umulhi(a, one), tl.umulhi(c, two)
+        b, d, a, c = c * two, a * one, right ^ b ^ first, left ^ d ^ second
+        first += 0x9E3779B9
+        second += 0xBB67AE85
+    return a, b, c, d
+""",
+    "dj_unit": """
+@triton.jit
+def dj_unit(word):
+    return word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+""",
+    "dj_uniform": """
+@triton.jit
+def dj_uniform(seed, offset, thread, step, word):
+    a, b, c, d = dj_philox(seed, offset, thread, step)
+    return dj_unit(tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d)))
+""",
+    # Of a tile that ends in (n, 2, 2), neighbours that have the same thread and step: the words in order.
+    "dj_uniform_fours": """
+@triton.jit
+def dj_uniform_fours(seed, offset, threads, steps):
+    threads, _ = tl.split(threads)
+    threads, _ = tl.split(threads)
+    steps, _ = tl.split(steps)
+    steps, _ = tl.split(steps)
+    a, b, c, d = dj_philox(seed, offset, threads, steps)
+    return tl.join(tl.join(dj_unit(a), dj_unit(c)), tl.join(dj_unit(b), dj_unit(d)))
+""",
     # The kernel fails, as one of torch's does that finds an index outside of its tensor.
     "dj_refuse": """
 @triton.jit
@@ -215,6 +261,11 @@ def dj_and(a, b):
     return a & b
 """,
 }
+
+
+def parameter_type(tensor: Tensor) -> str:
+    """What a kernel's signature has for the tensor."""
+    return "i64" if isinstance(tensor, Number) else POINTERS[tensor.dtype]
 
 
 def operation(name: str, dtype: torch.dtype) -> str:

@@ -21,9 +21,10 @@ import torch
 from dynajit.codegen.triton import functions, mathlib, sizes
 from dynajit.codegen.triton.functions import Unprintable
 from dynajit.codegen.triton.tiling import Tile, ceil_div, count
-from dynajit.loopir.index import Axis, Div, Index, Mod
-from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Scan, Tensor
+from dynajit.loopir.index import Axis, Div, Index, Mod, constant
+from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar, Scan, Tensor, position
 from dynajit.loopir.ops import CHECKS, REDUCTIONS
+from dynajit.loopir.philox import places
 from dynajit.loopir.size import Size, Undecided, divides, is_symbolic
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update
 
@@ -452,6 +453,8 @@ class Printer:
             return self._guard(node, scope)
         if node.name in CHECKS:
             return self._checked(node, scope)
+        if node.name == "uniform":
+            return self._uniform(node, scope)
         found = mathlib.special(node) if self._fills_tile(node) else None
         if found is not None:
             return f"{found[0]}({', '.join(self._expression(argument, scope) for argument in found[1])})"
@@ -473,10 +476,39 @@ class Printer:
         scope.put(f"dj_refuse({' & '.join(f'({condition})' for condition in conditions)})")
         return place
 
+    def _uniform(self, node: Op, scope: Scope) -> str:
+        """A random number; where neighbours are a thread's four of a step, the four at once."""
+        seed, offset, element, *layout = node.arguments
+        vector, count = (part.value for part in layout if isinstance(part, Const))
+        index = element.index if isinstance(element, Position) else constant(0)
+        thread, step, word = places(index, int(vector), int(count))
+        given = [self._expression(argument, scope) for argument in (seed, offset, position(thread), position(step))]
+        if vector == 1 or not self._counts_fours(index):
+            return f"dj_uniform({', '.join((*given, self._expression(position(word), scope)))})"
+        shape = [self.blocks[name] for name in self.tiled]
+        fours = f"[{', '.join(map(str, (*shape[:-1], shape[-1] // 4, 2, 2)))}]"
+        tiles = (f"tl.reshape(tl.broadcast_to({place}, {self._shape}), {fours})" for place in given[2:])
+        return f"tl.reshape(dj_uniform_fours({', '.join((*given[:2], *tiles))}), {self._shape})"
+
+    def _counts_fours(self, index: Index) -> bool:
+        """Does the index, modulo 4, count 0, 1, 2, 3 along the tile's last dimension, over and over from its start?"""
+        if not self.tiled or self.blocks[self.tiled[-1]] % 4:
+            return False
+        last = self.dims[self.tiled[-1]]
+        terms = dict(index.terms)
+        return (
+            index.constant % 4 == 0
+            and all(isinstance(atom, Axis) for atom in terms)
+            and _along(terms, last) == 1  # type: ignore[arg-type]
+            and all(factor % 4 == 0 for atom, factor in index.terms if atom not in last)
+        )
+
     def _converted(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
         return functions.conversion(source, target, value)
 
     def _load(self, node: Load, scope: Scope) -> str:
+        if isinstance(node.tensor, Number):
+            return self.arguments[node.tensor]
         return self._loaded(node.tensor, self._index(node.address, scope), self._axes_in(node.address))
 
     def _fetch(self, node: LoadAt, scope: Scope) -> str:
