@@ -1,4 +1,4 @@
-"""Programs on two NVIDIA GPUs: models split between them, threads with a GPU each, processes that exchange gradients."""
+"""Programs on two NVIDIA GPUs: split models, threads with a GPU each, processes that exchange gradients."""
 
 from __future__ import annotations
 
