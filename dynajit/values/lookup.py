@@ -20,6 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal
+from dynajit.values.sequence import NAMED_ITEM
 from dynajit.values.symbolic import COUNTERS
 
 MISSING: Any = object()
@@ -151,6 +152,8 @@ def _bind_from(
             tx.guard(source, "ID", found)
             return tx.from_real(found)
         return _bind_property(tx, owner, name, found, source)
+    if owner is not None and isinstance(found, NAMED_ITEM):
+        return _item_of(tx, owner, found, source)
     if owner is not None and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
     getter, getter_class = lookup_type(type(found), "__get__")
@@ -187,7 +190,19 @@ def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source:
     return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, READ)
 
 
+def _item_of(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    """The item of a tuple that a named tuple's class has a name for."""
+    tx.guard(source, "ID", found)
+    items: Any = getattr(owner, "payload", None)
+    index = found.__reduce__()[1][0]
+    if not hasattr(items, "item") or not 0 <= index < len(items.items):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"an item of {owner.describe()} by name")
+    return items.item(tx, index)  # type: ignore[no-any-return]
+
+
 def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    if not hasattr(owner, "instance_dict"):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"a cached property of {owner.describe()}")
     value = tx.call(tx.wrap(found.func, AttrSource(source, "func")), [owner], {})
     instance_dict: Any = owner.instance_dict  # type: ignore[attr-defined]
     instance_dict(tx).setitem(tx, ConstVal(found.attrname), value)

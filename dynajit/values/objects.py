@@ -730,10 +730,6 @@ def source_item(source: Source, key: object) -> Source:
     return ItemSource(source, key)
 
 
-def is_namedtuple_class(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
 __all__ = [
     "MISSING",
     "BuiltinVal",

@@ -6,8 +6,10 @@ Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behi
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -289,6 +291,31 @@ class TupleVal(SequenceVal):
             out.call_const(tuple.__new__, push_with_class, 2)
         else:
             out.call_const(self.kind, push, 1)
+
+
+_Named = collections.namedtuple("_Named", "item")
+_NAMED_REPR: Any = _Named.__repr__
+#: what a named tuple's class has for each name
+NAMED_ITEM: type = type(vars(_Named)["item"])
+# what a class can have of its own and still be no more than a tuple with names
+_NOT_ASKED = frozenset({"__new__", "__doc__", "__getnewargs__", "__class_getitem__", "__repr__"})
+_ASKED = frozenset(vars(tuple)) - _NOT_ASKED | {"__init__", "__getattr__", "__setattr__", "__delattr__", "__bool__"}
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether instances are tuples with names for their items, and nothing is done in a way of their own."""
+    fields = getattr(kind, "_fields", None)
+    if not issubclass(kind, tuple) or type(fields) is not tuple:
+        return False
+    for base in kind.__mro__:
+        if base is tuple:
+            return all(type(getattr(kind, str(name), None)) is NAMED_ITEM for name in fields)
+        found = vars(base)
+        if not _ASKED.isdisjoint(found) or any(isinstance(each, cached_property) for each in found.values()):
+            return False
+        if "__repr__" in found and getattr(found["__repr__"], "__code__", None) is not _NAMED_REPR.__code__:
+            return False
+    return False
 
 
 def _structseq_order(kind: type, fields: list[str]) -> list[str]:

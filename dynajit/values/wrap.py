@@ -25,7 +25,7 @@ import torch
 
 from dynajit import _C
 from dynajit.graph.lazy_dynamo import package_of
-from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source, key_identity
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.report.shown import short
@@ -41,11 +41,11 @@ from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.lookup import hides_dict
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
-from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, is_namedtuple_class
+from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal
 from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
-from dynajit.values.sequence import Lazy, ListVal, TupleVal
+from dynajit.values.sequence import Lazy, ListVal, TupleVal, is_named_tuple
 from dynajit.values.standing import StandingGenerator, standing_of
 from dynajit.values.subclasses import PLAIN, payload_of_real
 from dynajit.values.symbolic import from_symbolic
@@ -366,7 +366,11 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         if traceable(kind):
             return _sub_tensor(tx, obj, source)
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
-    if issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields")):
+    if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
+        return _tuple(tx, obj, source)
+    if is_named_tuple(kind) and not (kind.__dictoffset__ and vars(obj)):
+        if kind.__dictoffset__:
+            tx.guard(InstanceAttrSource(source, "__dict__"), "LEN", 0)
         return _tuple(tx, obj, source)
     if hides_dict(kind) or issubclass(kind, _STAND_INS):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
@@ -424,7 +428,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return from_symbolic(tx, obj)
     kind = type(obj)
     if kind in (tuple, torch.Size) or (
-        issubclass(kind, tuple) and (is_namedtuple_class(kind) or hasattr(kind, "n_sequence_fields"))
+        issubclass(kind, tuple) and (is_named_tuple(kind) or hasattr(kind, "n_sequence_fields"))
     ):
         return TupleVal([from_real(tx, item) for item in obj], kind)
     if kind is list:

@@ -24,7 +24,7 @@ from dynajit.values.generators import GeneratorVal
 from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal, set_method
 from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.opaque import OpaqueVal
-from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal
+from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.standing import StandingGenerator
 from dynajit.values.subclasses import make_payload
 
@@ -218,7 +218,7 @@ def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None =
 @builtin(tuple.__new__)
 def tuple_new(tx: Tracer, cls: Value, items: Value | None = None) -> Value:
     assert isinstance(cls, ClassVal)
-    if not (hasattr(cls.obj, "_fields") or cls.obj is tuple):
+    if not (is_named_tuple(cls.obj) or cls.obj is tuple):
         return bare_instance(tx, cls.obj, [items] if items is not None else [])
     return TupleVal(tx.unpack(items) if items is not None else [], cls.obj)
 
