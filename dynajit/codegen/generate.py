@@ -30,7 +30,7 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import attention, products, side_by_side, sizes, tiling
+from dynajit.codegen.triton import attention, products, prologue, side_by_side, sizes, tiling
 from dynajit.codegen.triton.functions import Unprintable, parameter_type
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
@@ -38,7 +38,7 @@ from dynajit.codegen.triton.printer import rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
-from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Program, Scan, SizeOrigin, Source, Tensor, Value
+from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import Size, Undecided, hint_of, symbols_in
@@ -303,6 +303,12 @@ def _short_name(kernel: Kernel) -> _Named:
     return ops, lines, "_".join(op.split(".")[0].strip("_") for op in ops[:4])
 
 
+def _named(origin: Origin, short: str = "") -> _Named:
+    """As `_short_name`, of a call."""
+    op = origin.op.removeprefix("aten.")
+    return (op,), (origin.line,) if origin.line else (), short or op.split(".")[0].strip("_")
+
+
 def _comment(line: str) -> str:
     """A C comment holding the user's line and nothing after it: a backslash at its end would go on to the next line."""
     text = "".join(char if char.isprintable() else " " for char in line)
@@ -342,6 +348,7 @@ class _TritonPlanner(_Planner):
         super().__init__(program, schedule)
         self.choose = choose
         self.taken: dict[Group, Launches] = {}
+        self.products: dict[Call, Launches | None] = {}  # how calls are launched whose operands were looked at before
         self.reads_of: dict[Group, Collection[Tensor]] = {}
         self.read = _read_in(program)
         self.extents: dict[Size, None] = {}
@@ -354,15 +361,17 @@ class _TritonPlanner(_Planner):
             return
         own = attention.launches_of(extern, self.read, self.program.device)
         if own is not None:
-            origin, written = extern.origin, own.printed[-1].written
-            self._launch(
-                own, written, ((origin.op.removeprefix("aten."),), (origin.line,) if origin.line else (), "attention")
-            )
+            self._launch(own, own.printed[-1].written, _named(extern.origin, "attention"))
         elif not self._taken_by_a_kernel(call):
             super()._extern(call)
 
     def _taken_by_a_kernel(self, call: Call) -> bool:
         """Is the call a product that is faster in one kernel with what is done to its result?"""
+        if call in self.products:
+            chosen = self.products[call]
+            if chosen is not None and chosen.printed:
+                self._launch(chosen, chosen.printed[-1].written, _named(call.extern.origin))
+            return chosen is not None
         product = products.product_of(call.extern)
         if product is None or (self.choose is None and not products.memory_binds(product)):
             return False
@@ -383,6 +392,69 @@ class _TritonPlanner(_Planner):
         if chosen is not None:
             self.taken[group] = chosen
         return chosen is not None
+
+    def _taken_by_a_product(self, group: Group) -> bool:
+        """Is the group faster computed where the product needs it that alone reads it?"""
+        call = self._only_product(group)
+        product = products.product_of(call.extern) if call is not None else None
+        if call is None or product is None or product.ends is not None or call in self.products:
+            return False
+        sides = [side for side, part in (("left", product.a), ("right", product.b)) if part.tensor in group.stored]
+        others = [part for part in (product.bias,) if part is not None and part.tensor in group.stored]
+        if len(sides) != 1 or others:
+            return False
+        operand = product.a if sides == ["left"] else product.b
+        target = for_device(self.program.device)
+        made = build_tile_kernel(group, self.schedule.inlined, prologue.stored_shape(operand), target)
+        reader = self._only_reader(call)
+        if not prologue.is_part(operand, made) or not self._unchanged_until(group, reader or call):
+            return False
+        kernel = products.nothing_done(product)
+        if reader is not None:
+            kernel = build_tile_kernel(reader, self.schedule.inlined, product.sizes, target)
+            if reader in self.taken or not products.fits(product, kernel):
+                return False
+        try:
+            chosen = self._timed(product, kernel, reader, (group, {sides[0]: made}))
+        except Unprintable:
+            return False
+        return self._settled(call, reader, group, chosen)
+
+    def _settled(self, call: Call, reader: Group | None, group: Group, chosen: Launches | None) -> bool:
+        """Keep what was chosen for the call and for who reads its result; whether the group is part of that."""
+        part = chosen is not None and not any(tensor in group.stored for tensor in chosen.printed[-1].arguments)
+        if chosen is not None and reader is not None:
+            self.taken[reader] = Launches(chosen.printed[-1:], [])
+            self.products[call] = Launches([], [])
+        else:
+            self.products[call] = chosen
+        return part
+
+    def _only_product(self, group: Group) -> Call | None:
+        """The call that alone reads the only tensor of the group."""
+        if self.choose is None or len(group.stored) != 1 or group.stored[0] in self.schedule.stored_in:
+            return None
+        (tensor,) = group.stored
+        readers: list[Call] = []
+        for unit in self.schedule.units[self.schedule.units.index(group) + 1 :]:
+            if isinstance(unit, Group):
+                if tensor in self._reads(unit):
+                    return None
+            elif any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs))):
+                readers.append(unit)
+        returned = any(value.root is tensor for value in values_in(self.program.outputs))
+        return readers[0] if len(readers) == 1 and not returned else None
+
+    def _unchanged_until(self, group: Group, last: Group | Call) -> bool:
+        """Does nothing write to memory of earlier tensors between the two?"""
+        units = self.schedule.units
+        between = units[units.index(group) + 1 : units.index(last) + 1]
+        return not any(
+            any(tensor in self.schedule.stored_in for tensor in unit.stored)
+            if isinstance(unit, Group)
+            else unit.extern.mutates or unit.extern.barrier
+            for unit in between
+        )
 
     def _only_reader(self, call: Call) -> Group | None:
         """The group that alone reads the call's result, if the call can as well be made where that group is."""
@@ -412,17 +484,32 @@ class _TritonPlanner(_Planner):
     def _without_timing(self, product: products.Product, kernel: Kernel) -> Launches | None:
         return Launches([products.usual(product, kernel)], []) if products.pays(product, kernel) else None
 
-    def _timed(self, product: products.Product, kernel: Kernel, group: Group) -> Launches | None:
-        apart = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
-        first = launches(apart, tiling.tile(apart), self.program.device)
-        fused = [Launches([printed], []) for printed in products.ways(product, kernel)]
-        ways = [Launches(first.printed, first.between, product), *fused]
+    def _timed(
+        self,
+        product: products.Product,
+        kernel: Kernel,
+        reader: Group | None,
+        before: tuple[Group, dict[str, Kernel]] | None = None,
+    ) -> Launches | None:
+        """The fastest way: None for the library's product and kernels apart. `kernel` is all that `reader` does;
+        `before` a group, and the kernels of it that a product may have as parts (`products.ways`)."""
+        apart = self._apart(reader) if reader is not None else Launches([], [])
+        first = self._apart(before[0]) if before is not None else Launches([], [])
+        ways = [Launches([*first.printed, *apart.printed], [*first.between, *apart.between], product)]
+        if reader is not None:
+            ways += [Launches([*first.printed, one], first.between) for one in products.ways(product, kernel)]
+        if before is not None:
+            ways += [Launches([one], []) for one in products.ways(product, kernel, before[1])]
         assert self.choose is not None
         chosen = self.choose(ways)
         return ways[chosen] if chosen else None
 
+    def _apart(self, group: Group) -> Launches:
+        kernel = build_kernel(group, self.schedule.inlined, for_device(self.program.device))
+        return launches(kernel, tiling.tile(kernel), self.program.device)
+
     def _kernel(self, group: Group) -> None:
-        if not group.stored:
+        if not group.stored or (group not in self.taken and self._taken_by_a_product(group)):
             return
         target = for_device(self.program.device)
         kernel = build_kernel(group, self.schedule.inlined, target)

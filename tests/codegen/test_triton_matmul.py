@@ -14,10 +14,11 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
 from triton_harness import compile_all, plan_of, run
 
-from dynajit.codegen import ExternStep, KernelStep, Plan
+from dynajit.codegen import AllocStep, ExternStep, KernelStep, Plan
 from dynajit.codegen.plan import GpuKernel
 from dynajit.codegen.triton import products
 from dynajit.loopir import gpu_calls, lower_matmul
+from dynajit.loopir.philox import Draw
 from dynajit.runtime import autotune, triton_compiler
 
 F = torch.nn.functional
@@ -180,6 +181,62 @@ def test_every_way_compiles_to_be_timed() -> None:
 
     plan_of(function, *args, choose=choose)
     assert len(triton_compiler.compile_kernels(texts, 90)) >= 3
+
+
+BEFORE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "activation": (lambda x, w: F.gelu(x) @ w, (randn(100, 48), randn(48, 72))),
+    "activation, bias, activation": (
+        lambda x, w, c: F.relu(F.linear(F.silu(x), w, c)),
+        (randn(70, 48), randn(56, 48), randn(56)),
+    ),
+    "bytes": (
+        lambda x, w, s: F.linear(x, w.half() * s[:, None]) + 1,
+        (randn(70, 48), torch.randint(-9, 9, (56, 48), dtype=torch.int8), randn(56)),
+    ),
+    "gate": (lambda x, y, w: torch.tanh(x) * y @ w, (randn(40, 40), randn(40, 40), randn(40, 24))),
+    "of zero one": (lambda x, w: torch.exp(x) @ w, (randn(70, 40), randn(40, 56))),  # where a tile ends
+    "columns of the first": (lambda x, w: torch.exp(x).t() @ w, (randn(40, 72), randn(40, 56))),
+    "dropped": (lambda x, w: F.relu(torch.native_dropout(x.exp(), 0.5, True)[0] @ w), (randn(64, 48), randn(48, 64))),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_is_multiplied_is_computed_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, args = BEFORE[name]
+    monkeypatch.setattr(Draw, "__call__", lambda self: tuple(map(torch.tensor, (7, 40, 0, 0))))
+    apart = plan_of(function, *args, choose=chosen(0))
+    assert calls(apart)[1] == 1 and calls(apart)[0] == sum(isinstance(step, AllocStep) for step in apart.steps)
+    (expected,) = run(apart, *args)
+    seen: list[int] = []
+    for way in (-1, -2):
+        plan = plan_of(function, *args, choose=chosen(way, seen))
+        assert calls(plan) == (1, 0) and seen.pop() == (5 if calls(apart)[0] == 2 else 3) and not seen
+        torch.testing.assert_close(run(plan, *args)[0], expected, rtol=1e-2, atol=2e-2)
+        compile_all(plan)
+    if calls(apart)[0] == 2:  # what is done to the result alone
+        plan = plan_of(function, *args, choose=chosen(1))
+        assert calls(plan) == (2, 0)
+        torch.testing.assert_close(run(plan, *args)[0], expected, rtol=1e-2, atol=2e-2)
+
+
+def test_what_others_read_too_is_computed_before() -> None:
+    def returned(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.gelu(x)
+        return y @ w, y
+
+    def written(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.gelu(x)
+        w.mul_(2)
+        x.copy_(w)
+        return y @ w
+
+    args = (randn(64, 64), randn(64, 64))
+    for function in (returned, written):
+        plan = plan_of(function, *args, choose=chosen(-1))
+        assert any(isinstance(step, ExternStep) and "mm" in str(step.target) for step in plan.steps)
+        ours = run(plan, *(arg.clone() for arg in args))
+        theirs = function(*(arg.clone() for arg in args))
+        torch.testing.assert_close(ours[-1], theirs[1] if function is returned else theirs, rtol=1e-2, atol=5e-2)
 
 
 def test_the_library_s_way() -> None:

@@ -579,3 +579,17 @@ def test_detached_inputs_are_no_views_to_autograd(mode: str | None) -> None:
         for _ in range(4):
             part, _ = compiled(x)
             assert part._base is not x and part.data_ptr() == x[1:].data_ptr()
+
+
+def test_products_with_what_comes_before_under_max_autotune() -> None:
+    """Whatever way is found to be the fastest."""
+    weight, scale = torch.randint(-9, 9, (1024, 1024), dtype=torch.int8, device="cuda"), torch.rand(1024, device="cuda")
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(
+            torch.nn.functional.linear(torch.nn.functional.silu(x), weight.half() * scale.half()[:, None])
+        )
+
+    x = torch.randn(2048, 1024, device="cuda").half()
+    compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
+    torch.testing.assert_close(compiled(x), fn(x), rtol=1e-2, atol=1e-1)

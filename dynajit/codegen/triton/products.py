@@ -1,5 +1,6 @@
 """Products of large matrices as Triton functions, with what is done to their results: where a result costs more to
-write and read than to compute; and for max-autotune, which times them against a library's product and a kernel.
+write and read than to compute; and for max-autotune, which times them against a library's product and kernels, also
+with what is done to the matrices before (`prologue.py`).
 
 In:  a call of `mm`, `addmm`, `bmm`, `baddbmm` or `_grouped_mm`, and the kernel that alone reads its result.
 Out: `product_of(extern)`: what is multiplied, or None; `ways(product, kernel)`: functions that do it all;
@@ -16,18 +17,20 @@ each program makes. What the kernel does is printed as for any pointwise kernel,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from dynajit.codegen.triton import functions
 from dynajit.codegen.triton.printer import Printed, Printer, Scope
+from dynajit.codegen.triton.prologue import TilePrinter
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
-from dynajit.loopir.index import contiguous_strides
-from dynajit.loopir.nodes import Extern, Tensor, Value
-from dynajit.schedule.loops import Kernel, Load
+from dynajit.loopir.index import contiguous_strides, linearise
+from dynajit.loopir.nodes import Extern, Tensor, Value, axes_for, axis_of
+from dynajit.schedule.fuse import Group
+from dynajit.schedule.loops import Kernel, Load, Section, Store, load
 
 aten = torch.ops.aten
 
@@ -45,6 +48,9 @@ SHORT_SUM, MANY_BYTES = 512, 8 << 20
 MOST_READ = 2
 # Groups whose ends each program holds in registers.
 MOST_GROUPS = 1024
+# Which operand a name in a kernel's text is, and where its tile begins.
+_SIDES = {"left": "a", "right": "b"}
+_PLACES = (("down", "step"), ("step", "across"))
 _GROUPED = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else None  # older releases have none
 
 
@@ -217,22 +223,43 @@ def usual(product: Product, kernel: Kernel) -> Printed:
     return _ProductPrinter(product, kernel, cut).printed()
 
 
-def ways(product: Product, kernel: Kernel) -> Iterator[Printed]:
-    """The product and the kernel in one function, cut in one way after the other. Raises Unprintable."""
+def ways(product: Product, kernel: Kernel, made: Mapping[str, Kernel] | None = None) -> Iterator[Printed]:
+    """The product and the kernel in one function, cut in one way after the other. `made`: kernels that compute the
+    matrices "left" and "right", as parts of the function (`prologue.is_part`). Raises Unprintable."""
     for cut in CUTS:
-        yield _ProductPrinter(product, kernel, cut).printed()
+        yield _ProductPrinter(product, kernel, cut, made or {}).printed()
+
+
+def nothing_done(product: Product) -> Kernel:
+    """The kernel that stores the result as it is."""
+    sizes = product.sizes
+    indices = axes_for(sizes)
+    place, group = linearise(indices, contiguous_strides(sizes)), Group(sizes, (True,) * len(sizes))
+    section = Section(stores=[Store(product.result, place, load(product.result, place))])
+    axes = tuple(axis for index in indices if (axis := axis_of(index)) is not None)
+    read, written = [product.result], [product.result]
+    return Kernel(group, axes, (), "row", [section], read, written, [], 0, [product.result])
 
 
 class _ProductPrinter(Printer):
     """The text of one function."""
 
-    def __init__(self, product: Product, kernel: Kernel, cut: Cut) -> None:
+    def __init__(self, product: Product, kernel: Kernel, cut: Cut, made: Mapping[str, Kernel] | None = None) -> None:
         down = (*kernel.outer, *kernel.inner)[-2]
         super().__init__(kernel, Tile(cut.columns, y=down, y_size=cut.rows, warps=cut.warps), ())
-        self.product = product
-        self.cut = cut
-        operands = [o.tensor for o in (product.a, product.b, product.bias, product.ends) if o is not None]
-        tensors = dict.fromkeys((*operands, *(tensor for tensor in self.arguments if tensor is not product.result)))
+        self.product, self.cut = product, cut
+        self.made = {
+            name: TilePrinter(matrix, made[name], shape)
+            for name, matrix, shape in self._matrices()
+            if made is not None and name in made
+        }
+        computed = [getattr(product, _SIDES[name]) for name in self.made]
+        operands = [
+            o.tensor for o in (product.a, product.b, product.bias, product.ends) if o is not None and o not in computed
+        ]
+        operands += [tensor for part in self.made.values() for tensor in part.reads]
+        others = (t for t in self.arguments if t is not product.result or t in self.written)
+        tensors = dict.fromkeys((*operands, *others))
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate(tensors)}
         self.outer = Scope(2, frozenset("xyz"))
         self.before = Scope(2, frozenset("xyz"))  # the sum
@@ -249,14 +276,17 @@ class _ProductPrinter(Printer):
         programs = min(tiles, cut.together * MULTIPROCESSORS)  # groups have a few tiles more
         lines = [*self._descriptors(), *self._tile(tiles, programs), *self._axes(), *self.before.text()]
         lines += [*self._sum(), *self._result(), *self.outer.text()]
-        body = f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
+        body = "\n".join(part.text(f"{name}_tile") for name, part in self.made.items())
+        body += f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
         helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(body))
         text = f"ALIGNED = tl.constexpr(True)\n{helpers}{body}"
         return Printed(text, tuple(self.arguments), self.written, programs, cut.warps, cut.stages)
 
     def _descriptors(self) -> list[str]:
-        lines = ["    if ALIGNED:"]
+        lines = ["    if ALIGNED:"] if len(self.made) < 2 else []
         for name, matrix, shape in self._matrices():
+            if name in self.made:
+                continue
             order = (-1, -2) if matrix.stride[-1] != 1 else (-2, -1)
             size, block = [*matrix.shape[:-2], *(matrix.shape[n] for n in order)], [shape[n] for n in order]
             strides = [*matrix.stride[:-2], matrix.stride[order[0]], 1]
@@ -317,12 +347,15 @@ class _ProductPrinter(Printer):
         lines = [
             f"        total = tl.full([{cut.rows}, {cut.columns}], 0.0, tl.float32)",
             f"        for step in range(0, {length}, {cut.length}):",
-            "            if ALIGNED:",
+            *self._computed(),
         ]
+        if len(self.made) == 2:
+            return [*lines, "            total = tl.dot(left, right, total)"]
+        lines.append("            if ALIGNED:")
         loads = []
-        for (name, matrix, shape), (top, left) in zip(
-            self._matrices(), (("down", "step"), ("step", "across")), strict=True
-        ):
+        for (name, matrix, shape), (top, left) in zip(self._matrices(), _PLACES, strict=True):
+            if name in self.made:
+                continue
             turned = matrix.stride[-1] != 1
             tall = (shape[1], shape[0]) if turned else shape
             batch = f"z, {left}, {top}" if turned else f"z, {top}, {left}"
@@ -343,6 +376,15 @@ class _ProductPrinter(Printer):
                 f"                {name} = tl.load({self._start_of(matrix)} + ({where}){wide}, mask={mask}, other=0.0)"
             )
         return [*lines, "            else:", *loads, "            total = tl.dot(left, right, total)"]
+
+    def _computed(self) -> list[str]:
+        """The tiles of matrices that are computed here."""
+        lines = []
+        for (name, _, _), place in zip(self._matrices(), _PLACES, strict=True):
+            if name in self.made:
+                given = ", ".join((*(self.arguments[tensor] for tensor in self.made[name].reads), *place))
+                lines.append(f"            {name} = {name}_tile({given})")
+        return lines
 
     def _axes(self) -> list[str]:
         """The axes' variables as the kernel's text has them."""
@@ -385,4 +427,4 @@ class _ProductPrinter(Printer):
         return super()._converted(source, target, value)
 
 
-__all__ = ["Cut", "Operand", "Product", "fits", "memory_binds", "pays", "product_of", "usual", "ways"]
+__all__ = ["Cut", "Operand", "Product", "fits", "memory_binds", "nothing_done", "pays", "product_of", "usual", "ways"]
