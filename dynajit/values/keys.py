@@ -120,9 +120,28 @@ def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
     found = tx.call(method, [], {})
     if tx.journal.changes != changes:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
-    if not (found.is_const() and isinstance(found.const(), int)):
+    return UserKey(tx, value, _as_hash(_number(tx, found)))
+
+
+def _number(tx: Tracer, found: Value) -> int:
+    """The number that a `__hash__` returned."""
+    if not issubclass(found.py_type(), int):
         raise tx.raised(TypeError, "__hash__ method should return an integer")
-    return UserKey(tx, value, _as_hash(found.const()))
+    if isinstance(found, IdVal):
+        return id(_by_address(tx, found.target))
+    if not found.is_const():
+        found.unsupported("a __hash__ that returns")
+    number: int = found.const()
+    return number
+
+
+def _by_address(tx: Tracer, value: Value) -> object:
+    """The one object that this code is for, where its address matters."""
+    real = getattr(value, "real_object", None)
+    if real is None or value.source is None:
+        value.unsupported("hash()")
+    tx.guard(value.source, "ID", real)
+    return real
 
 
 def _as_hash(number: int) -> int:
@@ -147,11 +166,7 @@ def _hashable(tx: Tracer, value: Value) -> object:
     if isinstance(key, (UserKey, frozenset)):
         return key
     if isinstance(key, Value):  # hashed by its address
-        real = getattr(value, "real_object", None)
-        if real is None or value.source is None:
-            value.unsupported("hash()")
-        tx.guard(value.source, "ID", real)
-        return real
+        return _by_address(tx, value)
     return value.real()
 
 

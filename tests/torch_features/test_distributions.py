@@ -50,6 +50,26 @@ def bernoulli_and_beta(x):
     return D.Bernoulli(probs=p).log_prob(torch.ones(3)), D.Beta(p + 1, p + 2).log_prob(p), D.Uniform(x, x + 1).mean
 
 
+@cases(rand(3))
+def asserted(x):
+    torch._assert_async((x < 9).all(), "too large")
+    torch._assert_async((x < 8).all())
+    return x + 1
+
+
+@cases(rand(3))
+def asserted_in_vain(x):
+    torch._assert_async((x > 9).all(), "too small")
+    return x + 1
+
+
+@cases(rand(3), graphs=None)
+def asserted_behind_a_write(x):
+    x.add_(1)
+    torch._assert_async((x > 9).all(), "too small")
+    return x + 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:

@@ -269,3 +269,57 @@ def test_instances_of_c_classes_with_a_dictionary() -> None:
         return point.__dict__, point, ordered.__dict__, type(iter(ordered)).__name__
 
     check(program)
+
+
+class ByAddress:
+    """Hashed by its id, as registries of backends are."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class ByLength:
+    """Hashed by the length of a tensor."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return len(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class ByName(ByLength):
+    """Hashed by no number."""
+
+    def __hash__(self) -> Any:
+        return "name"
+
+
+KNOWN = ByAddress()
+TABLE = {KNOWN: 3}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("make", [lambda x: KNOWN, lambda x: ByAddress(), ByLength, ByName])
+def test_numbers_that_hashes_are(make: Program, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> Any:
+        key = make(x)
+        try:
+            return x * TABLE.get(key, 5), len({key: x, **TABLE})
+        except TypeError as error:
+            return x * 100, str(error)
+
+    compiled = dynajit.compile(program, backend="eager", dynamic=dynamic)
+    for length in (3, 4, 5):
+        value = torch.ones(length)
+        compare(compiled(value), program(value))
+
+
+def test_a_hash_by_address_is_part_of_the_graph() -> None:
+    assert dynajit.explain(lambda x: x * TABLE[KNOWN])(x).graph_break_count == 0

@@ -1,4 +1,4 @@
-"""torch.distributions: the checks of parameters and samples, which look at tensors' values.
+"""Checks that look at tensors' values: torch.distributions' of parameters and samples, and `torch._assert_async`.
 
 In: `torch._is_all_true(valid)` as torch.distributions asks it before it raises. Out: yes, and a node that raises if
 not, upon which the original frame is run (`resume/rerun.py`) and raises in its own words.
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributions.utils
 
-from dynajit.values.base import Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.ops import torch_op
@@ -22,21 +23,39 @@ _UTILS: Any = torch.distributions.utils
 
 @builtin(torch._is_all_true)
 def is_all_true(tx: Tracer, valid: Value) -> Value:
-    checked = (
+    checked = tx.caller_module() == "torch.distributions.distribution" and _can_check(tx, valid)
+    found = torch_op(tx, "call_function", torch._is_all_true, [valid], {})
+    if not checked:
+        return found
+    _check(tx, [found, ConstVal("a value is not valid")])
+    return ConstVal(True)
+
+
+@builtin(torch._assert_async)
+def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> Value:
+    """The graph checks the tensor; where it is false the frame runs again as written, which raises."""
+    if not _can_check(tx, input):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "torch._assert_async of a tensor that is not on the CPU")
+    if tx.graph.has_written():  # with what was written the frame can't run again
+        raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
+    _check(tx, [input] if assert_msg is None else [input, assert_msg])
+    return ConstVal(None)
+
+
+def _can_check(tx: Tracer, valid: Value) -> bool:
+    return (
         isinstance(valid, TensorVal)
-        and tx.caller_module() == "torch.distributions.distribution"
         and valid.fake.device.type == "cpu"
         and not tx.open_levels
         and all(entry.symbol is not None or entry.real.device.type == "cpu" for entry in tx.graph.inputs)
     )
-    found = torch_op(tx, "call_function", torch._is_all_true, [valid], {})
-    if not checked:
-        return found
+
+
+def _check(tx: Tracer, args: list[Value]) -> None:
     impure = tx.graph.impure
-    torch_op(tx, "call_function", torch._assert_async, [found, ConstVal("a value is not valid")], {})
+    torch_op(tx, "call_function", torch._assert_async, args, {})
     tx.graph.impure = impure
     tx.graph.checks = True
-    return ConstVal(True)
 
 
 if hasattr(_UTILS, "_lazy_property_and_property"):
