@@ -50,7 +50,7 @@ class Seen:
         self.dynamic = dynamic
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
-        #: numbers and texts that were another one in each variant so far: whatever needs one ends the graph
+        #: numbers, texts and functions that were another one in each variant so far: whatever needs one ends the graph
         self.restless: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()

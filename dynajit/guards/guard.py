@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from dynajit.guards.source import Source
+from dynajit.guards.source import AttrSource, Source
 from dynajit.report.records import FrameLoc
 from dynajit.report.shown import short
 
@@ -55,7 +55,7 @@ class GuardKind:
         return ()
 
     def pins(self, params: tuple[Any, ...]) -> bool:
-        """Whether the guard holds for a single number or text."""
+        """Whether the guard holds for a single number, text or function."""
         return False
 
 
@@ -118,8 +118,11 @@ class Guard:
         return f"<Guard {self.kind}: {self.describe()}>"
 
     def pinned(self) -> Source | None:
-        """Where the number or text is, if the guard holds for a single one."""
-        return self.source if kinds[self.kind].pins(self.params) else None
+        """Where the number, text or function is, if the guard holds for a single one."""
+        source = self.source
+        if not kinds[self.kind].pins(self.params):
+            return None
+        return source.base if isinstance(source, AttrSource) and source.attr == "__code__" else source
 
     def sources(self) -> tuple[Source, ...]:
         """All sources the guard reads, its own first."""
@@ -159,6 +162,10 @@ class Held:
             self._weak = weakref.ref(obj) if weakly else None
         if self._weak is None:
             self._strong = obj
+
+    def get(self) -> Any:
+        """The object, or None where it is gone."""
+        return self._strong if self._weak is None else self._weak()
 
     def is_(self, obj: object) -> bool:
         """Whether it is this object."""

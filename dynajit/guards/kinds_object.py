@@ -77,6 +77,9 @@ class Identity(GuardKind):
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
         return params[0].encode("ID")
 
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        return isinstance(params[0].get(), (types.FunctionType, types.CodeType))
+
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return params[0].is_(value)
 

@@ -19,6 +19,7 @@ from dynajit.values.constant import ConstVal, UnreadConst
 from dynajit.values.functions import CellVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal
+from dynajit.values.opaque import VaryingFunction
 from dynajit.values.ranges import UnreadRange, UnreadRangeIterator
 from dynajit.values.sequence import Lazy, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal
@@ -37,13 +38,13 @@ def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
 
 
 def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:
-    """Numbers and texts from outside that a continuation is given as they are: where each comes from, and where it is
-    then."""
+    """Numbers, texts and functions from outside that a continuation is given as they are: where each comes from, and
+    where it is then."""
     names = function.__code__.co_varnames
     return [
         (value.source, LocalSource(place, names[place]))
         for place, value in enumerate(values)
-        if isinstance(value, (UnreadConst, SymVal)) and value.source is not None
+        if isinstance(value, (UnreadConst, SymVal, VaryingFunction)) and value.source is not None
     ]
 
 

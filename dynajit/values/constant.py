@@ -59,6 +59,13 @@ def is_literal(obj: object) -> bool:
     return False
 
 
+#: methods of texts that give a text, whatever the text is
+TEXT_METHODS = frozenset(
+    {"capitalize", "casefold", "center", "expandtabs", "join", "ljust", "lower", "lstrip", "removeprefix"}
+    | {"removesuffix", "replace", "rjust", "rstrip", "strip", "swapcase", "title", "upper", "zfill"}
+)
+
+
 class ConstVal(Value):
     """An immutable object known while tracing."""
 
@@ -89,6 +96,8 @@ class ConstVal(Value):
         return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in TEXT_METHODS and self.py_type() is str:
+            return ConstMethod(self, name)  # nothing depends on the text yet
         if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
             return self._member_attribute(tx, name)
         if name in ("__enter__", "__exit__"):
@@ -217,8 +226,12 @@ class ConstMethod(Value):
             raise tx.raised(AttributeError, *error.args) from None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        if self.name == "format" and type(self.owner.value) is str:
+        if self.name == "format" and self.owner.py_type() is str:
             return tx.call_builtin(str.format, [self.owner, *args], kwargs)
+        if self.name in TEXT_METHODS and self.owner.py_type() is str:
+            if self.name == "join" and len(args) == 1 and not args[0].is_const():
+                args = [tx.new_list(tx.unpack(args[0]))]
+            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
             args = [tx.new_list(tx.unpack(args[0]))]
         return tx.fold(self.real(), args, kwargs)

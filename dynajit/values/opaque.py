@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -39,6 +40,16 @@ class OpaqueVal(Value):
 
     def truth(self, tx: Tracer) -> bool:
         raise GraphBreak(self.reason, f"the truth value of {self.detail}")
+
+
+class VaryingFunction(OpaqueVal):
+    """A function that was another one in each variant so far."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(types.FunctionType, source, breaks.VARYING_VALUE, source.name())
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        raise GraphBreak(self.reason, f"a call of {self.detail}")
 
 
 _ATTRIBUTES = frozenset(

@@ -77,13 +77,14 @@ _TYPES = (int, float, str)
 _CHARACTER = re.compile(r"^[^{}%]*c$|%[^%a-zA-Z]*c")
 
 
-def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value]) -> Value | None:
-    """The text that `function` gives, if some of its arguments are not looked at and the others are known."""
+def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], formats: bool = True) -> Value | None:
+    """The text that `function` gives, if some of its arguments are not looked at and the others are known. `formats`:
+    it goes by letters of a template or specification."""
     if not any(map(is_unread, parts)):
         return None
     template = getattr(function, "__self__", "")
     known = [part.value for part in parts if isinstance(part, ConstVal) and not is_unread(part)]
-    if any(isinstance(text, str) and _CHARACTER.search(text) for text in (template, *known)):
+    if formats and any(isinstance(text, str) and _CHARACTER.search(text) for text in (template, *known)):
         return None  # whether it raises depends on the number
     for part in parts:
         if not isinstance(part, (ConstVal, SymVal)) or (is_unread(part) and part.py_type() not in _TYPES):

@@ -42,7 +42,7 @@ from dynajit.values.lookup import hides_dict
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal
-from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal
+from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal, VaryingFunction
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal, is_named_tuple
@@ -277,6 +277,9 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps_type(types.FunctionType)
 def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
+    if source in tx.seen.restless:
+        tx.guard(source, "TYPE", types.FunctionType)
+        return VaryingFunction(source)
     made = FunctionVal.outside(tx, obj, source)
     if isinstance(source, ConstSource):
         return made

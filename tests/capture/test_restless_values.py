@@ -78,3 +78,16 @@ def test_the_index_of_a_number_stays_symbolic() -> None:
         return x * operator.index(Whole(n)) + operator.index(n)
 
     assert_same(counted, x, 2, then=[(x, n) for n in range(3, 9)], repeat=1, breaks=0)
+
+
+def test_functions_of_a_loop() -> None:
+    functions = [eval(f"lambda x: x * {i} + 1") for i in range(12)]
+
+    def applied(x: Tensor) -> Tensor:
+        for function in functions:
+            x = function(x)
+            print("called")
+        return x
+
+    report = assert_same(applied, x)
+    assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}

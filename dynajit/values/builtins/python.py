@@ -603,7 +603,7 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
             return args[0].call_special(tx, method)
         if len(args) == 1 and not kwargs and has_plain_text(args[0], found):
             return plain_text(tx, args[0], found)
-    if args and isinstance(args[0], ConstVal) and isinstance(args[0].value, enum.Enum):
+    if args and isinstance(args[0], ConstVal) and issubclass(args[0].py_type(), enum.Enum):
         kind = type(args[0].value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
             return tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)

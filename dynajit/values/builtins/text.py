@@ -15,11 +15,13 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from dynajit import _C
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.builtins.registry import builtin, pure
-from dynajit.values.constant import ConstVal
-from dynajit.values.unread import is_unread, join_texts
+from dynajit.values.builtins.registry import builtin, pure, tail_call
+from dynajit.values.constant import TEXT_METHODS, ConstVal
+from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.unread import is_unread, join_texts, unread_text
 
 pure(str.maketrans, bytes.maketrans)
 for _name in ("_path_normpath", "normpath"):
@@ -109,6 +111,54 @@ class _Formatting:
         for is_attribute, name in rest:
             value = value.getattr(tx, name) if is_attribute else value.getitem(tx, ConstVal(name))
         return value
+
+
+# ------------------------------------------------------------------------------------------------ texts not looked at
+
+
+def _gives_text(function: Any, computed: Any) -> None:
+    """A function that gives a text for whatever texts: the generated code calls it if nothing needs the text before."""
+
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        made = None if kwargs else unread_text(tx, computed, args, formats=False)
+        return made if made is not None else tx.fold(computed, args, kwargs)
+
+
+def _path_function(function: Any) -> None:
+    """One of `os.path` that only looks at the text."""
+
+    def computed(*parts: str) -> Any:
+        return _C.call_eager(function, parts)
+
+    _C.mark_ours(computed.__code__)
+
+    @builtin(function)
+    @tail_call
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        direct = tx.take_direct()
+        made = None if kwargs else unread_text(tx, computed, args, formats=False)
+        return made if made is not None else tx.inline_body(function, args, kwargs, direct)
+
+
+for _function in (posixpath.join, posixpath.basename, posixpath.dirname):
+    _path_function(_function)
+
+
+def _join_parts(separator: str, *parts: str) -> str:
+    return separator.join(parts)
+
+
+@builtin(str.join)
+def str_join(tx: Tracer, separator: Value, parts: Value) -> Value:
+    made = None
+    if isinstance(parts, (ListVal, TupleVal)):
+        made = unread_text(tx, _join_parts, [separator, *tx.unpack(parts)], formats=False)
+    return made if made is not None else tx.fold(str.join, [separator, parts])
+
+
+for _name in TEXT_METHODS - {"join"}:
+    _gives_text(getattr(str, _name), getattr(str, _name))
 
 
 # ------------------------------------------------------------------------------------------------ regular expressions
