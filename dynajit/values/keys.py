@@ -118,8 +118,11 @@ def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
     """The key of an object whose class defines `__hash__`."""
     changes = tx.journal.changes
     found = tx.call(method, [], {})
-    if tx.journal.changes != changes:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
+    if tx.journal.changes != changes:  # one that keeps its hash changes nothing the next time
+        changes = tx.journal.changes
+        found = tx.call(method, [], {})
+        if tx.journal.changes != changes:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
     return UserKey(tx, value, _as_hash(_number(tx, found)))
 
 

@@ -323,3 +323,30 @@ def test_numbers_that_hashes_are(make: Program, dynamic: bool | None) -> None:
 
 def test_a_hash_by_address_is_part_of_the_graph() -> None:
     assert dynajit.explain(lambda x: x * TABLE[KNOWN])(x).graph_break_count == 0
+
+
+class Kept:
+    """Keeps its hash when it is asked for it first."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.kept: int | None = None
+
+    def __hash__(self) -> int:
+        if self.kept is None:
+            self.kept = hash(self.number)
+        return self.kept
+
+    def __eq__(self, other: Any) -> bool:
+        return bool(self.number == other.number)
+
+
+def test_a_hash_that_is_kept() -> None:
+    def program(x: torch.Tensor, key: Kept) -> Any:
+        made = Kept(2)
+        table = {Kept(2): 3}
+        return x * table[made], made.kept, key in table, key.kept
+
+    check(program, lambda: (Kept(2),))
+    check(program, lambda: (Kept(5),))
+    assert dynajit.explain(program)(x, Kept(2)).graph_break_count == 0
