@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
+import enum
 import functools
 import gc
 import io
@@ -22,13 +24,14 @@ import math
 import operator
 import re
 import warnings
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from fuzz_objects import Net, Pair, Point, answering, fresh_state, scope, traced
+from fuzz_objects import Net, Pair, Point, Tagged, answering, fresh_state, scope, traced
 from fuzz_world import (
     Call,
     Oops,
@@ -134,7 +137,7 @@ class Describer:
             history = (tensor.is_leaf, vars(tensor).get("note"))
         except RuntimeError as error:  # a view whose history can't be told any more
             history = (str(error), None)
-        return (*layout, tensor.requires_grad, *history, values)
+        return (type(tensor).__name__, *layout, tensor.requires_grad, *history, values)
 
 
 def _has_room(tensor: torch.Tensor) -> bool:
@@ -324,7 +327,7 @@ def load(source: str, name: str) -> dict[str, Any]:
     namespace: dict[str, Any] = {thing.__name__: thing for thing in world}
     namespace |= {
         thing.__name__: thing for thing in (collections, dataclasses, itertools, operator, Point, Pair, Net)
-    } | {thing.__name__: thing for thing in (scope, traced, answering)}
+    } | {thing.__name__: thing for thing in (scope, traced, answering, Tagged, copy, enum, weakref)}
     namespace |= {"np": np, "__name__": "fuzzed", **fresh_state()}
     exec(compile(source, name, "exec"), namespace)
     return namespace

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 
 import fuzz_broad
+import fuzz_wide
 
 # Not here: an `alpha` that is a bool, and `clamp` of integers to a float. Torch's fake tensors accept or type
 # them otherwise than its real ones, so that no tracer sees the error.
@@ -282,11 +283,17 @@ class Generator:
     """Writes one function's lines; `names` holds the variables in scope by kind."""
 
     def __init__(
-        self, rng: random.Random, names: dict[str, list[str]], regions: bool = False, broad: bool = False
+        self,
+        rng: random.Random,
+        names: dict[str, list[str]],
+        regions: bool = False,
+        broad: bool = False,
+        wide: bool = False,
     ) -> None:
         self.rng = rng
         self.regions = regions
         self.broad = broad
+        self.wide = wide
         self.names = names
         self.lines: list[str] = []
         self.depth = 1
@@ -342,6 +349,8 @@ class Generator:
             self.assign("int")
         elif chance < 0.68 or budget <= 1 or self.depth > 4:
             self.simple()
+        elif self.wide and self.rng.random() < 0.5:
+            fuzz_wide.snippet(self, budget)
         elif self.broad and self.rng.random() < 0.4:
             functions, weights = zip(*fuzz_broad.COMPOUNDS)
             self.rng.choices(functions, weights)[0](self, budget)
@@ -563,7 +572,7 @@ def _module(seed: int, rng: random.Random) -> str:
         "obj": ["obj"],
         "helper": helpers,
     }
-    main = Generator(rng, names, regions, broad)
+    main = Generator(rng, names, regions, broad, seed >= fuzz_wide.WIDE)
     main.emit(HEADER)
     for _ in range(rng.randint(3, 9)):
         main.statement(6)

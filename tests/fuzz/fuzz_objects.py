@@ -100,6 +100,13 @@ def scope(log: list[Any], swallow: bool = False) -> Iterator[int]:
         del log[:-4]
 
 
+class Tagged(torch.Tensor):
+    """A tensor subclass with a method; operations on it keep the type."""
+
+    def twice(self) -> Any:
+        return self * 2
+
+
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator that counts."""
 
@@ -135,4 +142,11 @@ def fresh_state() -> dict[str, Any]:
         "OPT": torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5),
         "ADAM": torch.optim.Adam(net.parameters(), lr=0.01),
         "POINT": Point(torch.ones(1), 2),
+        "OPTS": {
+            "Nesterov": torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5, nesterov=True, weight_decay=0.1),
+            **{
+                name: getattr(torch.optim, name)(net.parameters(), lr=0.02)
+                for name in ("AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "Adadelta", "RAdam")
+            },
+        },
     }

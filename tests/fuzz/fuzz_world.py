@@ -7,6 +7,7 @@ A new kind of argument or of aliasing is one line in `make_arguments` and one va
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -257,20 +258,38 @@ class Call:
     flag: Any = True
     length: int = 2
     keys: str = "ab"
+    more: str = "nothing"  # what `obj.more` is
 
 
 ALIASES = ("none", "none", "none", "same", "transposed", "row", "items", "object", "table")
 MORE_ALIASES = ("lists", "all", "weights", "flat", "equal items")
 
 
-def random_calls(seed: int, broad: bool = False) -> list[Call]:
-    """Calls of one program: a first one, the same again, then changes of it, then the first once more."""
+MORE = ("nothing", "tensor", "list", "longer list", "tuple", "dict", "nested", "int", "float", "bool")
+
+
+def random_calls(seed: int, broad: bool = False, wide: bool = False) -> list[Call]:
+    """Calls of one program: a first one, the same again, then changes of it, then the first once more.
+
+    Those of the wide kind take more sizes, and an argument whose structure changes.
+    """
+    calls = _random_calls(seed, broad)
+    if not wide:
+        return calls
+    rng = random.Random(f"wide calls {seed}")
+    first, *others = [(rng.choice((2, 3, 5, 7)), rng.choice(MORE)) for _ in calls[1:-1]]
+    chosen = [first, first, *(other if rng.random() < 0.6 else first for other in others), first]
+    return [dataclasses.replace(call, size=size, more=more) for call, (size, more) in zip(calls, chosen)]
+
+
+def _random_calls(seed: int, broad: bool) -> list[Call]:
     rng = random.Random(f"calls {seed}")
     first = _random_call(rng, broad)
     calls = [first, first]
     for _ in range(3 if broad else 2):
         other = _random_call(rng, broad)
-        names = rng.sample(list(Call.__dataclass_fields__), rng.randint(1, 5))
+        known = [name for name in Call.__dataclass_fields__ if name != "more"]
+        names = rng.sample(known, rng.randint(1, 5))
         calls.append(Call(**{name: getattr(other if name in names else first, name) for name in vars(first)}))
     return [*calls, first]
 
@@ -310,6 +329,17 @@ def make_arguments(call: Call) -> tuple[Any, ...]:
     items = [tensor("square") for _ in range(call.length)]
     table = {key: tensor("row" if key == "b" else "square") for key in call.keys}
     thing = Thing(tensor("square"), call.seed % 4, call.flag == "yes")
+    match call.more:
+        case "tensor":
+            thing.more = tensor("row")
+        case "list" | "longer list" | "tuple":
+            thing.more = [tensor("row") for _ in range(3 if call.more == "longer list" else 2)]
+            if call.more == "tuple":
+                thing.more = (thing.more[0], 2)
+        case "dict" | "nested":
+            thing.more = {"p": tensor("row"), "q": {"r": [x]} if call.more == "nested" else tensor("square")}
+        case "int" | "float" | "bool":
+            thing.more = {"int": call.seed % 3, "float": call.seed / 7, "bool": call.seed % 2 == 0}[call.more]
     match call.alias:
         case "same":
             y = x

@@ -26,6 +26,7 @@ from fuzz_broad import BROAD  # noqa: E402
 from fuzz_compare import Finding, check  # noqa: E402
 from fuzz_generate import program  # noqa: E402
 from fuzz_shrink import shrink  # noqa: E402
+from fuzz_wide import WIDE  # noqa: E402
 from fuzz_world import Call, random_calls  # noqa: E402
 
 TRY_S = 10.0  # for one try of a smaller program
@@ -33,7 +34,7 @@ TRY_S = 10.0  # for one try of a smaller program
 
 def run_seed(seed: int, backend: str) -> Finding | None:
     """The finding of one seed, if any."""
-    return check(program(seed), random_calls(seed, seed >= BROAD), backend, f"<fuzz {seed}>")
+    return check(program(seed), random_calls(seed, seed >= BROAD, seed >= WIDE), backend, f"<fuzz {seed}>")
 
 
 class TookTooLong(BaseException):
@@ -68,7 +69,7 @@ def report(seed: int, backend: str, finding: Finding, seconds: float) -> str:
                 found = check(source, calls, backend)
         return found is not None and found.kind == finding.kind
 
-    source, calls = shrink(program(seed), random_calls(seed, seed >= BROAD), fails, seconds)
+    source, calls = shrink(program(seed), random_calls(seed, seed >= BROAD, seed >= WIDE), fails, seconds)
     final = check(source, calls, backend) or finding
     shown = "\n".join(f"    {call}" for call in calls)
     return f"seed {seed}: {final.kind} at call {final.call}\n  {final.detail}\n  calls:\n{shown}\n\n{source}"

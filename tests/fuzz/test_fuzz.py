@@ -9,14 +9,15 @@ from fuzz_broad import BROAD
 from fuzz_compare import check, failed_passes_leave_nothing
 from fuzz_generate import program
 from fuzz_shrink import shrink
+from fuzz_wide import WIDE
 from fuzz_world import Call, random_calls
 
 # Differences that are known and open, so that the others are seen.
 KNOWN: dict[tuple[str, int], str] = {}
 
 
-OF_EAGER = [range(first, first + 10) for first in (*range(0, 60, 10), BROAD)]
-OF_CODEGEN = [range(12), range(BROAD, BROAD + 6)]
+OF_EAGER = [range(first, first + 10) for first in (*range(0, 60, 10), BROAD, WIDE)]
+OF_CODEGEN = [range(12), range(BROAD, BROAD + 6), range(WIDE, WIDE + 6)]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_random_programs_do_what_eager_does(backend: str, seeds: range) -> None:
     for seed in seeds:
         if (backend, seed) in KNOWN:
             continue
-        finding = check(program(seed), random_calls(seed, seed >= BROAD), backend, f"<fuzz {seed}>")
+        finding = check(program(seed), random_calls(seed, seed >= BROAD, seed >= WIDE), backend, f"<fuzz {seed}>")
         assert finding is None, f"python tests/fuzz/run.py --backend {backend} --seeds {seed} {seed + 1}\n{finding}"
 
 
@@ -75,9 +76,14 @@ def main():
 
 
 def test_programs_are_python_and_reproducible() -> None:
-    for seed in (*range(200), BROAD + 6_001_008):  # the last one's first draw has `:=` where Python refuses it
+    for seed in (
+        *range(200),
+        *range(WIDE, WIDE + 50),
+        BROAD + 6_001_008,
+    ):  # the last one's first draw has `:=` where Python refuses it
         compile(program(seed), "<fuzz>", "exec")
-        assert program(seed) == program(seed) and random_calls(seed, seed >= BROAD) == random_calls(seed, seed >= BROAD)
+        kinds = (seed >= BROAD, seed >= WIDE)
+        assert program(seed) == program(seed) and random_calls(seed, *kinds) == random_calls(seed, *kinds)
 
 
 @pytest.mark.parametrize("option", ["--processes", "--chunk"])
