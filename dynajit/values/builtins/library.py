@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import ConstSource, ItemSource
+from dynajit.guards.source import CallSource, ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -487,8 +487,13 @@ def environment_value(tx: Tracer, name: str) -> str | None:
     return os.environ[name]
 
 
-@builtin(type(os.environ).__getitem__)
+_GET_VARIABLE: Any = type(os.environ).__getitem__
+
+
+@builtin(_GET_VARIABLE)
 def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
+    if getattr(self, "real_object", None) is not _ENVIRON or name.py_type() is not str:
+        return tx.inline_body(_GET_VARIABLE, [self, name], {})
     found = environment_value(tx, name.const())
     if found is None:
         raise tx.raised(KeyError, name.const())
@@ -497,6 +502,8 @@ def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
 
 @builtin(os.getenv)
 def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
+    if name.py_type() is not str:
+        return tx.inline_body(os.getenv, [name, default or ConstVal(None)], {})
     found = environment_value(tx, name.const())
     return ConstVal(found) if found is not None else default or ConstVal(None)
 
@@ -523,9 +530,39 @@ def exception(tx: Tracer) -> Value:
     return _handled(tx, "sys.exception")
 
 
-@builtin(contextvars.ContextVar.get, contextvars.ContextVar.set, contextvars.ContextVar.reset)
+_UNSET: Any = object()
+
+
+def _value_or_default(variable: contextvars.ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
+
+
+def _value_alone(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(_UNSET)
+
+
+@builtin(contextvars.ContextVar.get)
+def context_variable_get(tx: Tracer, self: Value, default: Value | None = None) -> Value:
+    """Nothing that is traced sets one: its value is the one from before."""
+    variable: Any = getattr(self, "real_object", None)
+    if type(variable) is not contextvars.ContextVar or self.source is None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable")
+    read, text = (_value_or_default, "{}.get()") if default is None else (_value_alone, "{}.get(default)")
+    found, source = read(variable), CallSource(self.source, read, text)
+    if found is not _UNSET:
+        return tx.wrap(found, source)
+    if default is None:
+        raise GraphBreak(breaks.RAISES, f"LookupError: {variable.name} has no value")
+    tx.guard(source, "ID", _UNSET)
+    return default
+
+
+@builtin(contextvars.ContextVar.set, contextvars.ContextVar.reset)
 def context_variable(tx: Tracer, *args: Value) -> Value:
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable")
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting a context variable")
 
 
 @constructor(torch.autograd.profiler.record_function)
