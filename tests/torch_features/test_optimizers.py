@@ -121,3 +121,19 @@ def test_lists_written_in_place_alone(backend: str) -> None:
         f(*expected)
         compiled(*actual)
         compare(actual, expected, exact=False)
+
+
+@pytest.mark.parametrize("name", ["Adam", "NAdam", "Adamax"])
+def test_numbers_made_of_the_count_of_steps_are_as_exact_as_in_eager(name: str) -> None:
+    def weights(compiled: bool) -> list[torch.Tensor]:
+        weight = nn.Parameter(torch.linspace(-1, 1, 5))
+        optimizer = getattr(torch.optim, name)([weight], lr=0.05)
+        step = dynajit.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        seen = []
+        for count in range(3):
+            weight.grad = torch.arange(5.0) * 0.3 - count
+            step()
+            seen.append(weight.detach().clone())
+        return seen
+
+    assert all(torch.equal(*pair) for pair in zip(weights(False), weights(True)))

@@ -1,7 +1,8 @@
 """Models of torch's optimizers: those that choose by numbers which they keep in tensors.
 
 In: a call of the function that updates parameters. Out: the same function traced in the form that torch has for CUDA
-graphs (`capturable`), which computes both ways and selects, where the numbers are on the parameters' device.
+graphs (`capturable`), which computes both ways and selects, where the numbers are on the parameters' device. And the
+numbers themselves (counts of steps), of which eager mode makes Python's floats.
 """
 
 from __future__ import annotations
@@ -9,12 +10,24 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from torch.optim import asgd, radam
+import torch
+from torch.optim import asgd, optimizer, radam
 
 from dynajit.values.base import Tracer, Value
 from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.tensor import TensorVal
+
+_OPTIMIZER: Any = optimizer
+
+
+@builtin(_OPTIMIZER._get_value)
+def _number_of(tx: Tracer, number: Value) -> Value:
+    """A number that an optimizer computes with. Eager mode takes it out of its tensor, and what is made of it is as
+    exact as Python's floats: `1 - 0.999**step` in float32 would be off by one part in ten thousand at first."""
+    if isinstance(number, TensorVal) and number.fake.dtype == torch.float32:
+        return number.call_method(tx, "to", [ConstVal(torch.float64)], {})
+    return number
 
 
 def _selects(function: Any) -> None:
