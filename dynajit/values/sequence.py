@@ -122,7 +122,10 @@ class SequenceVal(Value):
             raise tx.raised(
                 TypeError, f"{self.kind.__name__} indices must be integers or slices, not {key.py_type().__name__}"
             )
-        if isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
+        payload = getattr(key, "payload", None)
+        if payload is not None and issubclass(key.py_type(), int):
+            key = payload  # C takes the int that it is
+        elif isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
             key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {}, INDEX)
         index = constant_of(key, "an index")
         if not isinstance(index, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,26 @@ def test_one_variant(program: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("program", [of_a_number, paths])
 def test_one_variant_for_numbers(program: Callable[..., Any]) -> None:
     assert_same(program, x, 3, then=[(x, i) for i in range(4, 9)], repeat=1, graphs=1, breaks=0, recompiles=0)
+
+
+def test_digits_of_a_number() -> None:
+    def digits(x: Tensor, n: int) -> Any:
+        return x * n, hex(n), bin(n) + oct(n)
+
+    assert_same(digits, x, 3, then=[(x, i) for i in range(4, 9)], repeat=1, recompiles=1)
+    assert_same(lambda x, n: (x, hex(n)), x, 3, then=[(x, 4), (x, True), (x, 5)])
+
+
+class Odd(int):
+    def __index__(self) -> int:
+        return int(str(self)) + 1
+
+
+def test_an_int_is_the_index_that_it_is() -> None:
+    def asked(x: Tensor, n: int) -> Any:
+        return x * operator.index(n), operator.index(Odd(n)), Odd(n).__index__(), hex(Odd(n)), [*range(9)][Odd(n)]
+
+    assert_same(asked, x, 3, then=[(x, Odd(4)), (x, True)])
 
 
 def test_a_number_for_a_text_raises() -> None:

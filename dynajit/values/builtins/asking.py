@@ -26,6 +26,8 @@ def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], landing: Lan
         return None
     if not isinstance(lookup_type(obj.cls, method)[0], types.FunctionType):
         return None
+    if method == "__index__" and issubclass(obj.cls, int):
+        return None  # C takes the int that it is
     found = obj.call_special(tx, method, *args, direct=landing)
     if landing.finish is None or found.symbolic:
         return found

@@ -699,14 +699,15 @@ def _of_index(function: Any) -> None:
     @builtin(function)
     @asks(*(() if function is not operator.index else (("__index__", NUMBER),)))
     def model(tx: Tracer, value: Value) -> Value:
-        return tx.fold(function, [as_index(tx, value)])
+        made = unread_text(tx, function, [value], formats=False) if function in (bin, hex, oct) else None
+        return made if made is not None else tx.fold(function, [as_index(tx, value)])
 
 
 def as_index(tx: Tracer, value: Value) -> Value:
     """An object of the user's as the integer that it stands for."""
     if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
         return value.call_special(tx, "__index__")
-    return value
+    return payload_of(value) if issubclass(value.py_type(), int) else value
 
 
 _index_function: Any
