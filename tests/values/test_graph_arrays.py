@@ -259,3 +259,16 @@ def test_what_raises_raises(fn: Callable[..., Any]) -> None:
     with pytest.raises(type(eager.value)) as found:
         dynajit.compile(fn, backend="eager")(leaf)
     assert str(found.value) == str(eager.value)
+
+
+class Tagged(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def test_the_array_of_a_subclass_is_no_internal_error() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x.as_subclass(Tagged).numpy() + 1
+
+    dynajit.counters["internal_errors"].clear()
+    assert dynajit.compile(function, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert not dynajit.counters["internal_errors"]

@@ -57,7 +57,8 @@ for _kind in (numpy.finfo, numpy.iinfo):
 
 @builtin(torch.Tensor.numpy, torch.Tensor.__array__)
 def tensor_numpy(tx: Tracer, tensor: Value) -> Value:
-    assert isinstance(tensor, TensorVal)
+    if not isinstance(tensor, TensorVal):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the NumPy array of a tensor subclass")
     return graph_arrays.of_tensor(tx, tensor)
 
 
