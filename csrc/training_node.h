@@ -129,7 +129,7 @@ public:
     {
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
-            release_objects();
+            release_objects({&numbers_, &inputs_});
             Py_DECREF(reinterpret_cast<PyObject *>(call_));
         }
     }
@@ -157,7 +157,7 @@ public:
         kept_.clear();
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
-            release_objects();
+            release_objects({&inputs_}); /* a node that kept numbers alone runs again */
         }
     }
 
@@ -314,9 +314,9 @@ private:
         return needed == 1;
     }
 
-    void release_objects()
+    void release_objects(std::initializer_list<std::vector<PyObject *> *> held)
     {
-        for (std::vector<PyObject *> *objects : {&numbers_, &inputs_}) {
+        for (std::vector<PyObject *> *objects : held) {
             std::vector<PyObject *> dying;
             dying.swap(*objects); /* what dies may run Python */
             for (PyObject *object : dying) {

@@ -226,11 +226,13 @@ def _partition(
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
     """AOTAutograd's pass over symbolic floats raises when it finds one that has become a constant, having noted which:
     the caller is to start again."""
+    grad_enabled = torch.is_grad_enabled()
     try:
         return compile()
     except Exception as error:
         if not torch_compat.asks_to_start_again(error):
             raise
+    torch._C._set_grad_enabled(grad_enabled)  # the graph's own changes of it were under way
     return compile()
 
 

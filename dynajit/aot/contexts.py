@@ -121,6 +121,25 @@ def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+def _writes_detached_views_of_leaves(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input that is a view of a leaf with gradients is written through `detach`: eager allows what it would
+    refuse without, and an updated input is copied back to the view itself."""
+    views: set[int | None] = set()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.requires_grad and value._is_view() and value._base is not None:
+            views.update({memory_of(value)} if value._base.is_leaf else ())
+    return bool(views - {None}) and any(
+        _writes(node)
+        and any(
+            memory_of(value) in views and not value.requires_grad
+            for part in _first(node)
+            if isinstance(value := part.meta.get("example_value"), torch.Tensor)
+        )
+        for node in _calls(gm)
+    )
+
+
 def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
     """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
     the graph has returned it: autograd refuses that, functionalisation and the views that AOTAutograd returns do not.
@@ -326,6 +345,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "the program reads how often tensors were written, and functional graphs write other tensors"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
+    if _writes_detached_views_of_leaves(gm):
+        return "it writes, by detach, a view of a leaf"
     if _writes_inference_tensors(gm):
         return "it writes inference tensors outside of inference mode"
     if _writes_over_operands(gm):

@@ -117,3 +117,22 @@ def test_all_of_a_result_may_be_written_wherever_it_stands_among_the_results() -
         assert (view._is_view(), y._is_view(), view._base is y) == (True, False, True)
         view.mul_(2)
         assert torch.equal(y, torch.ones(1).sin() * 2)
+
+
+def through_a_detached_view(y: torch.Tensor) -> torch.Tensor:
+    y.detach().add_(1)
+    return y * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("make", [torch.t, lambda w: w.view(9), lambda w: w, lambda w: (w * 2).t()])
+def test_a_view_of_a_leaf_is_written_through_detach(backend: str, make: Any) -> None:
+    outcomes = []
+    for function in (through_a_detached_view, dynajit.compile(through_a_detached_view, backend=backend)):
+        torch.manual_seed(0)
+        weight = torch.rand(3, 3).requires_grad_()
+        view = make(weight)
+        result = function(view)
+        (gradient,) = torch.autograd.grad((view + result).sum(), weight)
+        outcomes.append((result.detach(), view.detach(), weight.detach(), gradient))
+    torch.testing.assert_close(outcomes[1], outcomes[0])

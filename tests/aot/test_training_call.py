@@ -354,3 +354,14 @@ def test_no_hook_and_no_python_in_a_call() -> None:
     finally:
         sys.setprofile(None)
     assert len(names) == 1  # the replacement code
+
+
+def test_backward_again_where_only_sizes_are_kept() -> None:
+    """Eager's nodes that keep no tensors run as often as they are asked to."""
+    compiled = dynajit.compile(lambda x: (x + 1).sum(0), backend="codegen", dynamic=True, fullgraph=True)
+    for size in (4, 3):
+        x = torch.ones(size, 2, requires_grad=True)
+        result = compiled(x)
+        for _ in range(2):
+            (gradient,) = torch.autograd.grad(result.sum(), x)
+            assert torch.equal(gradient, torch.ones(size, 2))

@@ -68,3 +68,32 @@ def test_they_stay_symbolic_and_in_the_graph() -> None:
         found, wanted = compiled(x, rate), program(x, rate)
         assert torch.equal(found[0], wanted[0]) and found[1] == wanted[1]
     assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_remainders_of_floats_that_vary_in_training(backend: str) -> None:
+    """AOTAutograd makes tensors of symbolic floats, and knows no remainders."""
+    compiled = dynajit.compile(lambda x, rate: x * (rate % 2), backend=backend)
+    for rate in (1.5, 2.5, 3.75):
+        x = torch.arange(3.0).requires_grad_()
+        result = compiled(x, rate)
+        (gradient,) = torch.autograd.grad(result.sum(), x)
+        torch.testing.assert_close((result, gradient), (x * (rate % 2), torch.full((3,), rate % 2)))
+
+
+def test_gradients_turned_on_inside_where_tracing_starts_again() -> None:
+    """What comes before has no gradient, whatever the first trace left behind."""
+
+    def step(x: torch.Tensor, weight: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.sigmoid(x + weight)
+        torch.set_grad_enabled(True)
+        return (weight * 3 + before) * int(scale), before
+
+    compiled = dynajit.compile(step, backend="codegen")
+    for scale in (1.5, 2.5, 3.5, 4.5):
+        weight = torch.ones(2, 2, requires_grad=True)
+        with torch.no_grad():
+            after, before = compiled(torch.ones(2, 2), weight, scale)
+        assert after.requires_grad and not before.requires_grad
+        (gradient,) = torch.autograd.grad(after.sum(), weight)
+        assert torch.equal(gradient, torch.full((2, 2), 3.0 * int(scale)))
