@@ -137,7 +137,8 @@ def test_optimizer_copies_nothing() -> None:
     weight.grad = torch.randn(300, 300)
     optimizer.step()
     report = dynajit.explain(optimizer.step)()
-    assert "copy_" not in str(report).partition("Guards:")[0]
+    # the operator, not `_to_copy`: conversions are part of kernels
+    assert not re.search(r"(?<!_to_)copy_", str(report).partition("Guards:")[0])
 
 
 @pytest.mark.parametrize("simd", ("auto", "none"))
