@@ -1,5 +1,6 @@
 """What is copied to an input at the end is stored there by the kernel that computes it, where nothing can notice."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
