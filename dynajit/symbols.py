@@ -226,7 +226,8 @@ def node_of(
     leaf: Callable[[str], Any],
     made: dict[Tree, fx.Node],
 ) -> Any:
-    """A node that computes the tree; `made` holds the nodes of trees met before, and gets the new ones."""
+    """A node that computes the tree; `made` holds the nodes of trees met before, and gets the new ones, which
+    say in their `meta` what they are."""
     if isinstance(tree, str):
         return made[tree] if tree in made else leaf(tree)
     if not isinstance(tree, tuple):
@@ -235,6 +236,7 @@ def node_of(
     if known is None:
         arguments = tuple(node_of(part, create, leaf, made) for part in tree[1:])
         known = made[tree] = create(OPERATIONS[tree[0]].target, arguments)
+        known.meta["tree"] = tree
     return known
 
 

@@ -79,6 +79,31 @@ def aot_options() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def first_calls_unwatched() -> Iterator[None]:
+    """Inside, in this thread, AOTAutograd makes functions whose first call is like the others. Else that runs in a
+    dispatch mode, which looks for aliases among what custom operators give and refuses tensors of the user's classes.
+    """
+    import torch._functorch._aot_autograd.runtime_wrappers as runtime_wrappers
+
+    watching: Any = getattr(runtime_wrappers, "_FirstInvocationContext", None)
+    if watching is None:
+        yield
+        return
+    given = watching.__init__
+    thread = threading.get_ident()
+
+    def unwatched(context: Any) -> None:
+        given(context)
+        context._is_first = threading.get_ident() != thread
+
+    watching.__init__ = unwatched
+    try:
+        yield
+    finally:
+        watching.__init__ = given
+
+
+@contextlib.contextmanager
 def floats_stay_symbolic() -> Iterator[None]:
     """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass makes tensors of
     those that meet the operators it knows, and constants of the others: an optimizer whose learning rate follows a

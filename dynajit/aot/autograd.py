@@ -102,6 +102,7 @@ def _compile(
     with (
         functorch_config.patch(torch_compat.aot_options()),
         torch_compat.floats_stay_symbolic(),
+        torch_compat.first_calls_unwatched(),
         tracing(context),
         lstm_with_backward(gm),
     ):

@@ -320,3 +320,31 @@ def test_dispatch_modes_see_what_they_see_in_eager(backend: str) -> None:
     wanted = ["aten.sin.default", "aten.add.Tensor"]
     for _ in range(2):
         assert dynajit.compile(inside, backend=backend)(x())[1] == wanted and outside(x())[1] == wanted
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_instance_may_be_written_by_the_first_call(backend: str) -> None:
+    def write(a: torch.Tensor) -> torch.Tensor:
+        return a.as_subclass(torch.Tensor).mul_(2)
+
+    given, expected = (torch.ones(3).as_subclass(Plain) for _ in range(2))
+    result = dynajit.compile(write, backend=backend)(given)
+    assert torch.equal(result, write(expected)) and torch.equal(given, expected)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: int) -> torch.Tensor:
+        return a * b
+
+
+def test_a_computed_number_given_to_apply_behind_a_break() -> None:
+    def program(a: torch.Tensor, n: int) -> torch.Tensor:
+        dynajit.graph_break()
+        return Product.apply(a, n * 2)  # type: ignore[no-any-return]
+
+    dynajit.counters["internal_errors"].clear()
+    compiled = dynajit.compile(program, backend="eager")
+    for n in (7, 5, 3):
+        compare(compiled(torch.ones(3), n), program(torch.ones(3), n))
+    assert not dynajit.counters["internal_errors"]
