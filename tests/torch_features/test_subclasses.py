@@ -348,3 +348,13 @@ def test_a_computed_number_given_to_apply_behind_a_break() -> None:
     for n in (7, 5, 3):
         compare(compiled(torch.ones(3), n), program(torch.ones(3), n))
     assert not dynajit.counters["internal_errors"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_instance_made_in_the_program_becomes_a_leaf(backend: str) -> None:
+    def program(a: torch.Tensor) -> Any:
+        leaf = a.as_subclass(Plain).detach().requires_grad_()
+        (leaf * 2).sum().backward()
+        return leaf.grad
+
+    compare(dynajit.compile(program, backend=backend)(torch.ones(3)), program(torch.ones(3)))
