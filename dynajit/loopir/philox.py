@@ -107,7 +107,7 @@ def dropout_vector(device: torch.device, itemsize: int) -> int:
     if not torch.cuda.is_available():
         return expected
     dtype = torch.float32 if itemsize == 4 else torch.float16
-    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng([device]):
+    with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device), torch.random.fork_rng([device]):
         torch.cuda.manual_seed(0)
         _, mask = torch.native_dropout(torch.ones(_PROBED, dtype=dtype, device=device), 0.5, True)
         drawn = mask.tolist()
