@@ -115,29 +115,19 @@ def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
         for node in _calls(gm)
         if node.target is getattr and node.args[1:] == ("data",)
     } - {None}
-    return bool(hidden) and any(
-        _writes(node) and any(memory_of(part.meta.get("example_value")) in hidden for part in _first(node))
-        for node in _calls(gm)
-    )
+    return bool(hidden) and not hidden.isdisjoint(written_memory(gm))
 
 
 def _writes_detached_views_of_leaves(gm: torch.fx.GraphModule) -> bool:
     """Whether an input that is a view of a leaf with gradients is written through `detach`: eager allows what it would
     refuse without, and an updated input is copied back to the view itself."""
-    views: set[int | None] = set()
-    for node in gm.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.requires_grad and value._is_view() and value._base is not None:
-            views.update({memory_of(value)} if value._base.is_leaf else ())
-    return bool(views - {None}) and any(
-        _writes(node)
-        and any(
-            memory_of(value) in views and not value.requires_grad
-            for part in _first(node)
-            if isinstance(value := part.meta.get("example_value"), torch.Tensor)
-        )
-        for node in _calls(gm)
-    )
+    inputs = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
+    views = {
+        memory_of(value)
+        for value in inputs
+        if isinstance(value, torch.Tensor) and value.requires_grad and value._base is not None and value._base.is_leaf
+    } - {None}
+    return any(memory_of(value) in views and not value.requires_grad for value in _written(gm))
 
 
 def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
@@ -273,7 +263,12 @@ def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
 
 def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
     """Memory, as `memory_of` names it, that operations write in place."""
-    return {memory_of(part.meta.get("example_value")) for node in _calls(gm) if _writes(node) for part in _first(node)}
+    return set(map(memory_of, _written(gm)))
+
+
+def _written(gm: torch.fx.GraphModule) -> Iterator[Any]:
+    """The examples of what operations write in place."""
+    return (part.meta.get("example_value") for node in _calls(gm) if _writes(node) for part in _first(node))
 
 
 def name_of(node: torch.fx.Node) -> str:

@@ -435,15 +435,18 @@ class _TritonPlanner(_Planner):
         if self.choose is None or len(group.stored) != 1 or group.stored[0] in self.schedule.stored_in:
             return None
         (tensor,) = group.stored
-        readers: list[Call] = []
-        for unit in self.schedule.units[self.schedule.units.index(group) + 1 :]:
-            if isinstance(unit, Group):
-                if tensor in self._reads(unit):
-                    return None
-            elif any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs))):
-                readers.append(unit)
-        returned = any(value.root is tensor for value in values_in(self.program.outputs))
-        return readers[0] if len(readers) == 1 and not returned else None
+        later = self.schedule.units[self.schedule.units.index(group) + 1 :]
+        readers = [
+            unit
+            for unit in later
+            if isinstance(unit, Call)
+            and any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs)))
+        ]
+        if len(readers) != 1 or any(value.root is tensor for value in values_in(self.program.outputs)):
+            return None
+        # last, for it builds their kernels
+        read = any(tensor in self._reads(unit) for unit in later if isinstance(unit, Group))
+        return None if read else readers[0]
 
     def _unchanged_until(self, group: Group, last: Group | Call) -> bool:
         """Does nothing write to memory of earlier tensors between the two?"""

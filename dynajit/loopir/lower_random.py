@@ -156,6 +156,3 @@ def _begins_aligned(build: Builder, x: Value) -> bool:
             return False
     layout = affine(x)
     return layout is None or (layout[1] * x.dtype.itemsize) % _ALIGNED == 0
-
-
-__all__ = ["NotLowered"]
