@@ -94,6 +94,23 @@ public:
         shapes_.push_back({result.sizes().vec(), result.options()});
     }
 
+    /* Count the writes of the watched tensors from here on. */
+    void watch(PyObject *const *args, PyObject *returns)
+    {
+        if (self_->watched->empty()) {
+            return;
+        }
+        const AllSeen seen = std::make_shared<std::vector<Seen>>();
+        seen->reserve(self_->watched->size());
+        for (const Watched &each : *self_->watched) {
+            PyObject *tensor = each.is_result ? PyTuple_GET_ITEM(returns, each.place) : args[each.place];
+            seen->emplace_back(THPVariable_Unpack(tensor));
+        }
+        for (Backward *backward : backwards_) {
+            backward->watch(seen);
+        }
+    }
+
     void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args)
     {
         std::vector<torch::autograd::Node *> siblings;
@@ -146,6 +163,7 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
         PyTuple_SET_ITEM(returns, static_cast<Py_ssize_t>(i), items[i].wrap());
     }
     if (nodes && returns != nullptr) {
+        nodes->watch(args, returns);
         nodes->save(std::move(items), n_returns, args, n_args);
     }
     return returns;
@@ -173,6 +191,11 @@ PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, 
     if (kwnames != nullptr && PyTuple_GET_SIZE(kwnames) > 0) {
         PyErr_SetString(PyExc_TypeError, "a compiled graph takes no keyword arguments");
         return nullptr;
+    }
+    for (const Watched &each : *self->watched) {
+        if (!each.is_result && (each.place >= n_args || !THPVariable_Check(args[each.place]))) {
+            return PyErr_Format(PyExc_TypeError, "input %zd of the compiled graph must be a tensor", each.place);
+        }
     }
     for (Py_ssize_t place : *self->wanted) {
         if (place >= n_args || !THPVariable_Check(args[place])) {
@@ -217,6 +240,34 @@ Flags flags_of(PyObject *given)
     return flags;
 }
 
+/* (is_result, place, behind) of a tensor that eager's operations keep; raises. */
+Watched watched_of(PyObject *given)
+{
+    int is_result = 0;
+    Py_ssize_t place = 0;
+    PyObject *behind = nullptr;
+    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "pnO:watched", &is_result, &place, &behind)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "watched: a tuple for each tensor");
+        }
+        return {};
+    }
+    return {is_result == 1, place, flags_of(behind)};
+}
+
+/* Whether the watched tensors are among the results, and their flags as many as the gradients; raises. */
+bool can_be_watched(const TrainingCall *self)
+{
+    const Py_ssize_t count = static_cast<Py_ssize_t>(self->differentiable->size());
+    for (const Watched &each : *self->watched) {
+        if (each.place < 0 || (each.is_result && each.place >= count) || each.behind.size() != self->layouts->size()) {
+            PyErr_SetString(PyExc_ValueError, "watched: places of inputs and results, with a flag for each gradient");
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Whether a table is empty or has so many rows and columns; raises. */
 bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
 {
@@ -232,13 +283,14 @@ bool fits(const std::vector<Flags> &table, size_t rows, size_t columns)
 PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
-                                  "layouts", "again",    "partial", "reaches",   "uses_up",        nullptr};
+                                  "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
+                                  nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
-    PyObject *reaches = nullptr, *uses_up = nullptr;
+    PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr;
     Py_ssize_t n_saved, n_checked;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOO:TrainingCall", const_cast<char **>(names), &forward,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOO:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up)) {
+                                     &partial, &reaches, &uses_up, &watched)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -257,12 +309,14 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->layouts = new std::vector<Layout>();
     self->reaches = new std::vector<Flags>();
     self->uses_up = new std::vector<Flags>();
+    self->watched = new std::vector<Watched>();
     bool fine = read_all(differentiable, *self->differentiable, [](PyObject *item) { return PyObject_IsTrue(item) == 1; })
         && read_all(wanted, *self->wanted, PyLong_AsSsize_t) && read_all(layouts, *self->layouts, layout_of)
         && (reaches == nullptr || read_all(reaches, *self->reaches, flags_of))
         && (uses_up == nullptr || read_all(uses_up, *self->uses_up, flags_of))
         && fits(*self->reaches, self->layouts->size(), self->wanted->size())
-        && fits(*self->uses_up, self->layouts->size(), self->layouts->size());
+        && fits(*self->uses_up, self->layouts->size(), self->layouts->size())
+        && (watched == nullptr || read_all(watched, *self->watched, watched_of)) && can_be_watched(self);
     if (!fine) {
         Py_CLEAR(self);
     }
@@ -301,6 +355,7 @@ void call_dealloc(PyObject *object)
     delete self->layouts;
     delete self->reaches;
     delete self->uses_up;
+    delete self->watched;
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -316,7 +371,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=())\n--\n\n"
+         "reaches=(), uses_up=(), watched=())\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -324,7 +379,9 @@ PyType_Slot call_slots[] = {
          "itself differentiated (create_graph), or None if it can't. partial: a mapping that keeps what it gave; "
          "partial[defined], with a byte for each result that has a gradient, is a backward that takes the defined gradients "
          "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
-         "uses_up: which results have no backward any more after its own.")},
+         "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind) of "
+         "the inputs and results that may not be written before the backward of the results whose flag in behind is "
+         "set.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

@@ -43,6 +43,13 @@ struct Layout {
 
 using Flags = std::vector<bool>;
 
+/* An input or a result that eager's operations keep: backward fails if it has been written by then. */
+struct Watched {
+    bool is_result;
+    Py_ssize_t place;
+    Flags behind; /* of each gradient that backward takes: whether its backward reads the tensor */
+};
+
 struct TrainingCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -57,6 +64,7 @@ struct TrainingCall {
     std::vector<Layout> *layouts;      /* of the gradients that backward takes */
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
     std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
+    std::vector<Watched> *watched;
 };
 
 /* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
@@ -109,6 +117,48 @@ Values call_off(PyObject *graph, Values &&given, bool releases)
 
 /* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
 using UsedUp = std::shared_ptr<std::vector<int>>;
+
+/* How often a watched tensor had been written when the graph had run; none of its memory is kept. */
+struct Seen {
+    c10::VariableVersion counter;
+    uint32_t version = 0;
+    c10::SmallVector<int64_t, 5> sizes;
+    at::ScalarType dtype = at::kFloat;
+    at::Device device = at::kCPU;
+
+    explicit Seen(const at::Tensor &tensor)
+    {
+        if (tensor.is_inference()) {
+            return; /* not counted */
+        }
+        counter = torch::autograd::impl::version_counter(tensor);
+        version = counter.current_version();
+        sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+        dtype = tensor.scalar_type();
+        device = tensor.device();
+    }
+
+    bool is_written() const
+    {
+        return counter.enabled() && counter.current_version() != version;
+    }
+
+    /* Raise as torch does for a tensor that an operation has saved. */
+    [[noreturn]] void refuse() const
+    {
+        const at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
+        torch::autograd::impl::set_version_counter(like, c10::VariableVersion(version));
+        const SavedVariable saved(like, false);
+        for (uint32_t i = version; i != counter.current_version(); i++) {
+            torch::autograd::impl::bump_version(like);
+        }
+        saved.unpack();
+        throw std::runtime_error("one of the variables needed for gradient computation has been modified by an inplace "
+                                 "operation");
+    }
+};
+
+using AllSeen = std::shared_ptr<std::vector<Seen>>;
 
 /* What has to be known of a result to make zeros in the place of its gradient. */
 struct ResultShape {
@@ -207,6 +257,12 @@ public:
         shapes_ = shapes;
     }
 
+    /* The watched tensors, now that the graph has run. */
+    void watch(const AllSeen &seen)
+    {
+        seen_ = seen;
+    }
+
     variable_list apply(variable_list &&given) override
     {
         pybind11::gil_scoped_acquire gil;
@@ -216,6 +272,7 @@ public:
             gradients[mine_[i]] = std::move(given[i]);
         }
         start_from(gradients);
+        refuse_written();
         if (create_graph && inputs_are_unchanged()) {
             variable_list found;
             if (differentiate_again(gradients, found)) {
@@ -250,6 +307,18 @@ private:
             started_from_[i] = gradients[i].defined();
             if (started_from_[i] && (*used_up_)[i] != -1 && (mine_.size() == gradients.size() || (*used_up_)[i] != pass)) {
                 throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+            }
+        }
+    }
+
+    void refuse_written() const
+    {
+        for (size_t i = 0; seen_ != nullptr && i < seen_->size(); i++) {
+            const Flags &behind = (*call_->watched)[i].behind;
+            for (size_t j = 0; j < started_from_.size() && (*seen_)[i].is_written(); j++) {
+                if (started_from_[j] && behind[j]) {
+                    (*seen_)[i].refuse();
+                }
             }
         }
     }
@@ -479,6 +548,7 @@ private:
     std::vector<size_t> mine_; /* numbers of this node's results among those with a history */
     UsedUp used_up_; /* shared by the nodes of one call */
     std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
+    AllSeen seen_; /* of each watched tensor; shared by the nodes of one call */
     std::vector<SavedVariable> saved_;
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */

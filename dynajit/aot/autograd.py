@@ -21,12 +21,13 @@ from dynajit.aot.double_backward import Again, differentiable_twice, reason_agai
 from dynajit.aot.hidden_writes import join_reads, part_reads
 from dynajit.aot.kept import keep_less
 from dynajit.aot.partial import Backwards
-from dynajit.aot.reach import reach_of
+from dynajit.aot.reach import history_of, reach_of
 from dynajit.aot.recurrent import layer_by_layer, lstm_with_backward
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
+from dynajit.aot.versions import watched
 from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _compile(
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
     parts: dict[str, Part] = {}
     backwards: Backwards | None = None
-    reach = reach_of(gm)
+    history = history_of(gm)
+    reach = reach_of(history)
     if reach is not None and None in reach.results:
         if reach.apart:
             raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
@@ -134,7 +136,8 @@ def _compile(
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
     if traced is gm and (grad_enabled or not turns_gradients_on(gm)):
         again = None if once else Again(gm.forward)
-        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards)
+        kept = [] if history is None else watched(gm, history, frozenset(mutated))
+        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards, history, kept)
     if own is not None:
         assert context.fw_metadata is not None
         mode = context.fw_metadata.grad_enabled_mutation

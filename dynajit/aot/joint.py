@@ -6,6 +6,7 @@ Out: a callable taking the graph's inputs and returning its outputs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.pieces import in_pieces
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
+from dynajit.aot.unused import with_unused, without_unused
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
 
@@ -58,6 +60,12 @@ def compile_joint(
     if reason is not None:
         logs.emit("aot_graphs", f"runs as it stands: {reason}")
         return gm.forward
+
+    more = with_unused(gm)
+    if more is not None:
+        count = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+        compiled = compile_joint(more, example_inputs, compile_fn, decompositions)
+        return functools.partial(without_unused, count, compiled)
 
     def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         return compile_joint(part, examples, compile_fn, decompositions)

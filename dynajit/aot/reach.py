@@ -36,9 +36,28 @@ class Reach:
         return any(not self.uses_up[number] >= self.ends for number in self.ends)
 
 
-def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
-    """Reach of a graph with at least two results that have a gradient. None: there are fewer, or autograd's graph does
-    not lead from them to the inputs and nothing else."""
+@dataclass(frozen=True)
+class History:
+    """Autograd's nodes between a graph's results and its inputs.
+
+    results: places and fakes of the results that have a gradient, as in `Reach`. inputs: by what autograd's node of an
+    input is known, the input's position. nodes: each node with the numbers of the results that lead to it, as bits;
+    those of inputs are among them.
+    """
+
+    results: list[tuple[int | None, torch.Tensor]]
+    inputs: Mapping[Any, int]
+    nodes: list[tuple[Any, int]]
+
+    @property
+    def inside(self) -> Iterator[tuple[Any, int]]:
+        """The nodes that are the graph's own."""
+        return ((node, mask) for node, mask in self.nodes if _key(node) not in self.inputs)
+
+
+def history_of(gm: torch.fx.GraphModule) -> History | None:
+    """History of a graph. None: no result has a gradient, or autograd's graph does not lead from the results to the
+    inputs and nothing else."""
     outputs: Any = gm.graph.output_node().args[0]
     values = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
     results: list[tuple[int | None, torch.Tensor]] = [
@@ -46,39 +65,50 @@ def reach_of(gm: torch.fx.GraphModule) -> Reach | None:
     ]
     results += [(None, value) for value in _written_inputs(gm, [value for _, value in results])]
     starts = [value.grad_fn for _, value in results]
-    if len(starts) < 2 or None in starts:
+    if not starts or None in starts:
         return None
     places = _places_of_inputs(gm)
     if places is None:
         return None
-    masks: dict[Any, int] = {}  # of each of autograd's nodes: the results that lead to it, as bits
+    masks: dict[Any, int] = {}
     for number, start in enumerate(starts):
         masks[start] = masks.get(start, 0) | 1 << number
-    behind = [0] * len(starts)
-    going: set[int] = set()
-    for node in _from_results(starts, places):
-        mask = masks[node]
-        place = places.get(_key(node))
-        if place is None and not node.next_functions:
+    nodes = _from_results(starts, places)
+    for node in nodes:
+        if _key(node) not in places and not node.next_functions:
             return None
-        if place is not None:
-            for number in _bits(mask):
-                behind[number] |= 1 << place
-        elif _saves(node):
-            going.add(mask)
         for following in _behind(node, places):
-            masks[following] = masks.get(following, 0) | mask
-    gone = [0] * len(starts)
-    for mask in going:
-        for number in _bits(mask):
+            masks[following] = masks.get(following, 0) | masks[node]
+    return History(results, places, [(node, masks[node]) for node in nodes])
+
+
+def reach_of(history: History | None) -> Reach | None:
+    """Reach of a graph with at least two results that have a gradient. None: there are fewer, or nothing is known."""
+    if history is None or len(history.results) < 2:
+        return None
+    count = len(history.results)
+    masks = dict(history.nodes)
+    behind = [0] * count
+    for node, mask in history.nodes:
+        place = history.inputs.get(_key(node))
+        if place is not None:
+            for number in bits(mask):
+                behind[number] |= 1 << place
+    gone = [0] * count
+    for mask in {mask for node, mask in history.inside if saves(node)}:
+        for number in bits(mask):
             gone[number] |= mask
+    starts = [value.grad_fn for _, value in history.results]
     ends = [
         number
         for number, start in enumerate(starts)
         if masks[start] == sum(1 << other for other, its in enumerate(starts) if its is start)
     ]
     return Reach(
-        tuple(place for place, _ in results), tuple(map(_set, behind)), tuple(map(_set, gone)), frozenset(ends)
+        tuple(place for place, _ in history.results),
+        tuple(map(_set, behind)),
+        tuple(map(_set, gone)),
+        frozenset(ends),
     )
 
 
@@ -140,25 +170,43 @@ def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]
     return found
 
 
+_STATISTICS = ("_saved_running_mean", "_saved_running_var")
+
+
 @functools.cache
 def _saved_names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors")
+    return tuple(
+        name
+        for name in dir(kind)
+        if (name.startswith("_saved_") and name not in _STATISTICS) or name == "saved_tensors"
+    )
 
 
-def _saves(node: Any) -> bool:
-    """Whether the node keeps tensors for its backward, and lets go of them when that has run."""
+def saved_by(node: Any) -> Iterator[torch.Tensor]:
+    """The tensors that the node keeps for its backward, and lets go of when that has run; not a batch norm's
+    statistics, which its kernels update without a word to autograd.
+
+    Raises:
+        RuntimeError: one was written since; the backward would fail.
+    """
     kind: Any = type(node)
     for name in _saved_names(kind):
         kept = getattr(node, name)
         members = kept if isinstance(kept, (list, tuple)) else (kept,)
-        if any(isinstance(member, torch.Tensor) for member in members):
-            return True
-    return False
+        for member in members:
+            if isinstance(member, torch.Tensor):
+                yield member
 
 
-def _bits(mask: int) -> Iterator[int]:
+def saves(node: Any) -> bool:
+    """Whether the node keeps tensors."""
+    return any(True for _ in saved_by(node))
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
     return (number for number in range(mask.bit_length()) if mask >> number & 1)
 
 
 def _set(mask: int) -> frozenset[int]:
-    return frozenset(_bits(mask))
+    return frozenset(bits(mask))

@@ -14,7 +14,9 @@ import torch
 
 from dynajit import _C, torch_compat
 from dynajit.aot.partial import Backwards
+from dynajit.aot.reach import History
 from dynajit.aot.runtime_wrappers import without_autocast
+from dynajit.aot.versions import Watched, keeps_anything
 
 
 class Part(NamedTuple):
@@ -30,9 +32,11 @@ def without_wrapper(
     n_inputs: int,
     again: Callable[..., Any] | None,
     partial: Backwards | None,
+    history: History | None,
+    watched: Sequence[Watched],
 ) -> Callable[..., Any] | None:
-    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again` and `partial`: see
-    `TrainingCall`."""
+    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial` and
+    `watched`: see `TrainingCall`."""
     if metadata is None or set(parts) != {"forward", "backward"}:
         return None
     found = torch_compat.plain_training(metadata)
@@ -64,6 +68,12 @@ def without_wrapper(
             return None
         reaches = [[place in places for place in wanted] for places in reach.inputs]
         uses_up = [[number in gone for number in range(n_tangents)] for gone in reach.uses_up]
+    if history is None or [place for place, _ in history.results] != [
+        at for at, has in enumerate(differentiable) if has
+    ]:
+        watched = ()
+    elif partial is None:
+        uses_up = [[keeps_anything(history)] * n_tangents] * n_tangents
     return _C.TrainingCall(
         without_autocast(forward.compiled),
         without_autocast(backward.compiled),
@@ -76,6 +86,7 @@ def without_wrapper(
         partial,
         reaches,
         uses_up,
+        watched,
     )
 
 

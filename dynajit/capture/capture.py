@@ -482,20 +482,21 @@ class FrameCapture:
     def _compile(self, tx: Interpreter, emission: Emission) -> _C.Variant:
         outputs = emission.outputs()
         emission.make_calls(late=False)
-        if tx.graph.op_count and (outputs or tx.graph.impure or tx.graph.checks or _mutates(tx)):
-            module, inputs = tx.graph.finish([value.node for value in outputs])
+        graph = tx.graph
+        if graph.op_count and (outputs or graph.impure or graph.checks or graph.may_raise() or _mutates(tx)):
+            module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
             module.meta["differentiated_inside"] = any(map(_differentiates, codes))
             module.meta["versions_read"] = any("_version" in code.co_names for code in codes)
-            module, graph = self._graph_call(tx, module, inputs)
-            draws = tx.graph.checks and tx.graph.impure and not tx.graph.effects
-            pure = not (_mutates(tx) or (tx.graph.impure and not draws))
+            module, compiled = self._graph_call(tx, module, inputs)
+            draws = graph.checks and graph.impure and not graph.effects
+            pure = not (_mutates(tx) or (graph.impure and not draws))
             if draws and pure:
-                graph = _C.GraphCall(drawing_again(graph))
+                compiled = _C.GraphCall(drawing_again(compiled))
             globals_ = self.function.__globals__
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
-            emission.call_graph(graph, inputs, outputs, rerun if rerun.needed() else None)
+            emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
         emission.make_calls(late=True)
         with timer("bytecode"):
             code = emission.finish()

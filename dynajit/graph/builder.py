@@ -135,6 +135,10 @@ class GraphBuilder:
         tensors = (entry for entry in self.inputs if entry.symbol is None)
         return any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
 
+    def may_raise(self) -> bool:
+        """Whether one of the operations raises for some values of the tensors: it runs, whoever needs what it gives."""
+        return any("may_raise" in node.meta for node in self._nodes)
+
     def conflict(self) -> bool:
         """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
         tensors = [entry for entry in self.inputs if entry.symbol is None]

@@ -92,13 +92,22 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
 
 def looks_at_values(func: Any, args: Sequence[Any]) -> bool:
     """Whether the operation raises for some values of its tensors. On GPUs that ends the process."""
-    name = str(func)
+    divides = _divides(func)
+    if divides is None:
+        return False
     tensors = [tensor for arg in args for tensor in _tensors(arg)]
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return False
-    if _DIVIDING.search(name) is not None:
+    if divides:
         return not any(tensor.is_floating_point() for tensor in tensors)
-    return _LOOKING.search(name) is not None and not (func in _INDEXED and _fills_where_masks_say(args))
+    return not (func in _INDEXED and _fills_where_masks_say(args))
+
+
+@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
+def _divides(func: Any) -> bool | None:
+    """Of what raises for some values: whether it divides. None: it raises for none."""
+    name = str(func)
+    return True if _DIVIDING.search(name) else False if _LOOKING.search(name) else None
 
 
 def _fills_where_masks_say(args: Sequence[Any]) -> bool:

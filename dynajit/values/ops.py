@@ -167,7 +167,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     given = out.fake.shape if isinstance(out, TensorVal) else None
     # with what was written no frame can be run again, which is how the program gets to see what a graph raises
     must_not_raise = tx.catches() and tx.graph.has_written()
-    tx.graph.mode.looked_at_values = False if must_not_raise else None
+    tx.graph.mode.looked_at_values = False
     with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
     if warned.in_python and traceable and _versions(fakes) == versions:
@@ -175,7 +175,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if warned.texts and tx.warning_filters is not None:
         # only where the operation itself runs under these filters is its warning treated as the program wants
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
-    if tx.graph.mode.looked_at_values:
+    may_raise = tx.graph.mode.looked_at_values
+    if may_raise and must_not_raise:
         raise GraphBreak(breaks.MAY_RAISE, name)
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
@@ -207,6 +208,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
     )
     _note_data(tx, node, result)
+    if may_raise:
+        node.meta["may_raise"] = True
     if None in versions or _versions(fakes) != versions:
         node.meta["changes"] = True
         if tx.graph.conflict():

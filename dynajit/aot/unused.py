@@ -1,0 +1,68 @@
+"""Operations whose results no one needs and that may raise: they are run all the same.
+
+In:  a captured graph, in which such operations are marked. Out: a graph that also returns what they give, and a
+callable that drops it again. Functional graphs are made of what results need: an index out of bounds would be no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from dynajit import torch_compat
+from dynajit.torch_compat import memory_of
+
+
+def with_unused(gm: GraphModule) -> GraphModule | None:
+    """The graph with further results: of each unused operation that raises for some values. None: it has none."""
+    if not any("may_raise" in node.meta for node in gm.graph.nodes):
+        return None
+    unused = _unused(gm)
+    if not unused:
+        return None
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    outputs: Any = graph.graph_copy(gm.graph, copies)
+    further = []
+    for node in unused:
+        example = node.meta["example_value"]
+        detached = graph.call_method("detach", (copies[node],))
+        detached.meta["example_value"] = example.detach()
+        further.append(detached)
+    graph.output((*outputs, *further))
+    return torch_compat.graph_module(gm, graph)
+
+
+def _unused(gm: GraphModule) -> list[Node]:
+    """What marked operations give, or write, that leads to no result and to no write of what is seen outside."""
+    end = gm.graph.output_node()
+    seen = {memory_of(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    seen |= {memory_of(node.meta.get("example_value")) for node in end.all_input_nodes}
+    used = {end}
+    for node in reversed(gm.graph.nodes):
+        written = _written(node)
+        if written is not None and memory_of(written.meta.get("example_value")) in seen:
+            used.add(node)
+        if node in used:
+            used.update(node.all_input_nodes)
+            seen |= {memory_of(source.meta.get("example_value")) for source in node.all_input_nodes}
+    given = [_written(node) or node for node in gm.graph.nodes if "may_raise" in node.meta and node not in used]
+    return [
+        node
+        for node in dict.fromkeys(given)
+        if isinstance(node.meta.get("example_value"), torch.Tensor) and node.op != "placeholder"
+    ]
+
+
+def _written(node: Node) -> Node | None:
+    """What an operation writes in place: its first argument."""
+    first = node.args[0] if node.args else None
+    return first if "changes" in node.meta and isinstance(first, Node) else None
+
+
+def without_unused(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
+    """The first `count` results."""
+    return compiled(*inputs)[:count]

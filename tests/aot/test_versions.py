@@ -1,0 +1,80 @@
+"""A backward pass fails where eager's does: what eager's operations keep was written, or has been used up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynajit
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "codegen"])
+def compiled(request: pytest.FixtureRequest) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """The function, or what it is compiled to: eager's outcome is the one that is tested for."""
+    return (lambda f: dynajit.compile(f, backend="codegen")) if request.param else (lambda f: f)
+
+
+def test_written_result_that_eager_keeps(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x = torch.randn(3, requires_grad=True)
+    result = compiled(lambda x: torch.relu(x * 3))(x)  # of which a mask is enough
+    result.mul_(2)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: \[torch.FloatTensor \[3\]\]"):
+        result.sum().backward()
+
+
+def test_written_weight_that_eager_keeps(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x, weight = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    result = compiled(lambda x, weight: x * weight)(x, weight)
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match=r"\[torch.FloatTensor \[3\]\] is at version 1; expected version 0 instead"):
+        result.sum().backward()
+
+
+def test_written_result_that_eager_keeps_not(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x = torch.randn(3, requires_grad=True)
+    result = compiled(lambda x: x * 3)(x)
+    result.mul_(2)
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [6.0] * 3
+
+
+def test_write_that_another_result_needs(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    kept, other = compiled(lambda x, y: (torch.relu(x * 3), y * 3))(x, y)
+    with torch.no_grad():
+        kept.mul_(2)
+    other.sum().backward()
+    assert y.grad is not None
+    assert y.grad.tolist() == [3.0] * 3
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()
+
+
+def test_statistics_of_two_calls(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    norm = torch.nn.BatchNorm1d(3)
+    f = compiled(lambda x: norm(x))
+    x = torch.randn(4, 3, requires_grad=True)
+    first = f(x)
+    (first + f(x * 2)).sum().backward()
+    assert x.grad is not None
+
+
+def test_second_pass_where_eager_keeps_a_number(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    result = compiled(lambda x: x * 2)(torch.randn(3, requires_grad=True))
+    result.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        result.sum().backward()
+
+
+def test_second_pass_where_eager_keeps_nothing(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x = torch.randn(3, requires_grad=True)
+    result = compiled(lambda x: x + 1)(x)
+    result.sum().backward()
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0] * 3
