@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
-from dynajit.graph.seen import Dimensions
+from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import Cut
 from dynajit.guards.source import Source
@@ -149,9 +149,9 @@ class GraphBuilder:
 
     def add_input(self, source: Source, real: torch.Tensor, dimensions: Dimensions | None = None) -> GraphInput:
         """A placeholder for a real tensor reached through `source`; `dimensions`: what of it is symbolic."""
-        if dimensions is None:
+        if dimensions is None and not self.shapes.in_symbolic_memory(real):
             return self._add_placeholder(source, real, fake_of(self.mode, real))
-        fake, sizes, strides = self.shapes.tensor(real, source, dimensions)
+        fake, sizes, strides = self.shapes.tensor(real, source, dimensions or NOTHING_VARIES)
         for name in list(self.shapes.symbols):
             self._symbol_input(name)
         made = self._add_placeholder(source, real, fake)

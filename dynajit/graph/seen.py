@@ -41,6 +41,7 @@ class Dimensions(NamedTuple):
 
 
 AUTOMATIC = Mark("maybe")
+NOTHING_VARIES = Dimensions({}, frozenset())
 
 
 class Seen:

@@ -216,6 +216,15 @@ class Shapes:
             fake = torch.empty(0, dtype=real.dtype, device=real.device)
             return fake.set_(storage, real.storage_offset(), sizes, strides)
 
+    def in_symbolic_memory(self, real: torch.Tensor) -> bool:
+        """Whether it shares memory with a tensor of symbolic size: torch would make a fake of the size at hand there,
+        and rely on that size."""
+        if not self.active or real.is_conj() or real.is_neg():
+            return False
+        converter = self.mode.fake_tensor_converter.meta_converter
+        storage = converter.storage_memo.get(converter.describer.get_storage_id(real.untyped_storage()))
+        return storage is not None and isinstance(storage.nbytes(), torch.SymInt)
+
     def number(self, real: Any, source: Source) -> Any:
         """A symbolic int or float from outside."""
         name = self._numbers.get(source)

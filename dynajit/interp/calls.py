@@ -36,6 +36,7 @@ from dynajit.values.generators import GeneratorVal
 from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryVal, ProxyVal
+from dynajit.values.number_calls import call_on_number
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
@@ -262,6 +263,8 @@ class Calls(Tracer):
         """Run a pure function on known arguments; what it raises, the program raises."""
         if not kwargs and any(arg.symbolic for arg in args):
             result = operate(self, fn, args)
+            if result is None:
+                result = call_on_number(self, fn, args)
             if result is not None:
                 return result
         result = self._run_for_real(fn, args, kwargs or {})

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import dynajit
 from dynajit.graph.fake import FakeMode, fake_of
+from dynajit.testing import CompileCounter
 
 MAKERS: dict[str, Callable[[], torch.Tensor]] = {
     "plain": lambda: torch.randn(3, 4),
@@ -118,3 +119,36 @@ def test_view_that_outlived_a_write_to_its_base() -> None:
     dynajit.counters["internal_errors"].clear()
     assert repr(run(dynajit.compile(function, backend="eager"))) == repr(run(function))
     assert not dynajit.counters["internal_errors"]
+
+
+def test_a_view_into_memory_of_symbolic_size_relies_on_no_size():
+    def fn(first, whole):
+        return whole * 2 + first
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(fn, backend=counter)
+    for size in (8, 7, 6, 5, 9):
+        whole = torch.arange(size)
+        assert torch.equal(compiled(whole[1], whole), fn(whole[1], whole))
+    assert counter.frame_count == 2
+
+
+def test_a_write_through_a_view_into_memory_of_symbolic_size_is_seen():
+    def fn(part, whole):
+        whole = whole * 1
+        part.add_(1)
+        return whole + part.sum()
+
+    def through(part, whole):
+        total = whole.sum()
+        part.mul_(2)
+        return total, whole + 1
+
+    for program in (fn, through):
+        compiled = dynajit.compile(program, backend="codegen")
+        for size in (8, 7, 6, 9):
+            mine, theirs = torch.arange(float(size)), torch.arange(float(size))
+            got, want = compiled(mine[2:4], mine), program(theirs[2:4], theirs)
+            assert torch.equal(mine, theirs)
+            for one, other in zip(got, want, strict=True):
+                assert torch.equal(one, other)
