@@ -2,7 +2,7 @@
  *
  * In: a PlanExecutor and inputs, while the current stream is captured. Out: a callable that runs the instantiated graph.
  * Inputs that only kernels read and outputs may lie elsewhere at each call: their addresses are put into the graph's
- * nodes. Inputs that an operator of torch's reads, whose nodes hide their addresses, either stay where they are
+ * nodes, and so are the numbers that the host gives kernels. Inputs that an operator of torch's reads, whose nodes hide their addresses, either stay where they are
  * ("pinned") or are copied ("copied") by a node in front. The user's outputs are memory of their own, never the
  * graph's. What is kept for a backward graph stays in the graph's memory, at the same addresses at every call: as long
  * as somebody holds it the graph is not run again. A call that does not fit gives NotImplemented. */
@@ -46,10 +46,11 @@ struct CopyNode {
     size_t bytes;
 };
 
-/* An address that may differ from call to call. */
+/* An address, or a number in its place, that may differ from call to call. */
 struct Dynamic {
     char *current = nullptr;
     bool pinned = false;
+    bool hosted = false; /* an input on the CPU, or a number: no memory of the GPU's */
     size_t bytes = 0; /* of an output's memory */
     std::vector<size_t> kernels, copies;
 };
@@ -72,7 +73,8 @@ struct Replay {
     PyObject *launcher = nullptr; /* called in place of a launch, where torch has to be told */
     CuGraphExec exec = nullptr;
     void *context = nullptr;
-    std::vector<Dynamic> dynamics; /* inputs, then memory of outputs */
+    std::vector<Dynamic> dynamics; /* inputs, then memory of outputs and numbers */
+    std::vector<std::pair<NumberStep, size_t>> numbers; /* and their places among the dynamics */
     std::vector<KernelNode> kernels;
     std::vector<CopyNode> copies;
     std::vector<ReplayOutput> outputs;
@@ -133,6 +135,22 @@ struct Recorder : Listener {
     at::Tensor allocate(int slot) override
     {
         return at::Tensor();
+    }
+
+    /* Called before the run. */
+    void find_numbers()
+    {
+        for (const Step &step : run.plan.steps) {
+            if (const NumberStep *number = std::get_if<NumberStep>(&step)) {
+                if (number->source >= run.plan.inputs) {
+                    throw CudaError("a number that the host computes");
+                }
+                dynamic_of[roots[static_cast<size_t>(number->slot)]] = static_cast<int>(replay.dynamics.size());
+                replay.numbers.emplace_back(*number, replay.dynamics.size());
+                replay.dynamics.emplace_back();
+                replay.dynamics.back().hosted = true;
+            }
+        }
     }
 
     /* Output memory that kernels write: known by its slot. Called before the run. */
@@ -266,7 +284,8 @@ void place_inputs(Recorder &recorder, const std::vector<at::Tensor> &statics)
     for (size_t i = 0; i < static_cast<size_t>(run.plan.inputs); i++) {
         replay.dynamics.emplace_back();
         Slot &slot = run.slots[i];
-        if (!slot.tensor.defined()) {
+        if (!slot.tensor.defined() || slot.tensor.device().type() != run.plan.device.type()) {
+            replay.dynamics[i].hosted = true;
             continue;
         }
         replay.dynamics[i].current = slot.address;
@@ -377,6 +396,7 @@ void record(Replay &replay, Run &run, PyObject *mutated)
         given.push_back(run.slots[static_cast<size_t>(i)].tensor);
     }
     place_inputs(recorder, replay.statics);
+    recorder.find_numbers();
     recorder.find_written_outputs();
     run.listener = &recorder;
     execute(run);
@@ -427,7 +447,7 @@ void update_copy(Replay &replay, CopyNode &node)
 bool inputs_fit(const Replay &replay, const std::vector<at::Tensor> &inputs)
 {
     for (size_t i = 0; i < inputs.size(); i++) {
-        if (!inputs[i].defined()) {
+        if (replay.dynamics[i].hosted) {
             continue;
         }
         const char *address = static_cast<const char *>(inputs[i].const_data_ptr());
@@ -455,15 +475,43 @@ void move_to(Replay &replay, size_t dynamic, char *address, std::vector<bool> &s
     }
 }
 
-void aim(Replay &replay, const std::vector<at::Tensor> &inputs, std::vector<at::Tensor> &fresh)
+/* The numbers that kernels are given at this call. */
+std::vector<int64_t> numbers_of(const Replay &replay, PyObject *const *args, const std::vector<at::Tensor> &inputs)
+{
+    std::vector<int64_t> found;
+    if (replay.numbers.empty()) {
+        return found;
+    }
+    Run run(*replay.plan);
+    run.holds_gil = true;
+    if (!replay.plan->symbols.empty()) {
+        set_inputs(run, args, replay.plan->inputs);
+    }
+    for (const auto &[number, dynamic] : replay.numbers) {
+        found.push_back(number.source < 0 ? run.sized->sizes[static_cast<size_t>(number.size)]
+                                          : number_in(inputs[static_cast<size_t>(number.source)]));
+    }
+    return found;
+}
+
+void aim(Replay &replay, const std::vector<at::Tensor> &inputs, const std::vector<int64_t> &numbers,
+         std::vector<at::Tensor> &fresh)
 {
     std::vector<bool> kernels(replay.kernels.size()), copies(replay.copies.size());
+    for (size_t i = 0; i < numbers.size(); i++) {
+        move_to(replay, replay.numbers[i].second, reinterpret_cast<char *>(static_cast<intptr_t>(numbers[i])), kernels,
+                copies);
+    }
     for (size_t i = 0; i < inputs.size(); i++) {
-        if (inputs[i].defined()) {
+        if (!replay.dynamics[i].hosted) {
             move_to(replay, i, static_cast<char *>(const_cast<void *>(inputs[i].const_data_ptr())), kernels, copies);
         }
     }
     for (size_t i = inputs.size(); i < replay.dynamics.size(); i++) {
+        if (replay.dynamics[i].hosted) {
+            fresh.emplace_back();
+            continue;
+        }
         fresh.push_back(at::detail::empty_strided_generic({static_cast<int64_t>(replay.dynamics[i].bytes)}, {1},
                                                           replay.plan->allocator, replay.plan->keys, at::kByte));
         move_to(replay, i, static_cast<char *>(fresh.back().data_ptr()), kernels, copies);
@@ -529,12 +577,13 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
     if (!inputs_fit(replay, inputs) || busy(replay)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
+    const std::vector<int64_t> numbers = numbers_of(replay, args, inputs);
     c10::OptionalDeviceGuard guard;
     if (replay.plan->device.type() == c10::kCUDA) {
         guard.reset_device(replay.plan->device);
     }
     std::vector<at::Tensor> fresh;
-    aim(replay, inputs, fresh);
+    aim(replay, inputs, numbers, fresh);
     launch(replay);
     for (const Step &step : replay.plan->steps) {
         if (const TouchStep *touched = std::get_if<TouchStep>(&step)) {

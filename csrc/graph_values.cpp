@@ -59,9 +59,9 @@ Values run_plan(PyObject *executor, Values &&given)
     Values results;
     results.reserve(run.plan.outputs.size());
     for (const Output &output : run.plan.outputs) {
-        if (output.slot == -2) {
-            const Owned size(PyLong_FromLongLong(run.sized->sizes[PyLong_AsSize_t(output.object)]));
-            results.emplace_back(size.object);
+        if (output.slot < -1) {
+            const Owned number(number_of(run, output));
+            results.emplace_back(number.object);
             continue;
         }
         const Slot *slot = output.slot >= 0 ? &run.slots[static_cast<size_t>(output.slot)] : nullptr;

@@ -25,7 +25,7 @@ struct ExecutorObject {
     PyObject *weakrefs;
 };
 
-enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch, kDraw };
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch, kDraw, kNumber };
 
 void need(bool fine)
 {
@@ -216,6 +216,13 @@ void add_step(NativePlan &plan, PyObject *given)
         plan.steps.emplace_back(DrawStep{{slots[0], slots[1], slots[2], slots[3]}, as_long(item(given, 2))});
         break;
     }
+    case kNumber: {
+        NumberStep step{slot_at(1), static_cast<int>(as_long(item(given, 2))), static_cast<int>(as_long(item(given, 3)))};
+        need(step.source < static_cast<int>(plan.buffers.size()) && step.size < static_cast<int>(plan.sizes.size()));
+        need(step.source >= 0 || step.size >= 0);
+        plan.steps.emplace_back(step);
+        break;
+    }
     default:
         need(false);
     }
@@ -226,7 +233,7 @@ SymbolSource symbol_source(const NativePlan &plan, PyObject *given)
 {
     SymbolSource source{static_cast<int>(as_long(item(given, 0))), static_cast<int>(as_long(item(given, 1))),
                         as_long(item(given, 2)), nullptr, numbers_below(item(given, 4), plan.symbols.size())};
-    need(source.what >= 0 && source.what <= 3 && source.slot < plan.inputs && source.at >= 0);
+    need(source.what >= 0 && source.what <= 4 && source.slot < plan.inputs && source.at >= 0);
     need((source.what == 3) == (source.slot < 0));
     PyObject *function = item(given, 3);
     need(source.what != 3 || PyCallable_Check(function));
@@ -289,8 +296,8 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
     for (Py_ssize_t i = 0; i < length(outputs); i++) {
         PyObject *output = item(outputs, i);
         long slot = as_long(item(output, 0));
-        need(slot >= -2 && slot < static_cast<long>(plan.buffers.size()));
-        need(slot != -2 || PyLong_AsSize_t(item(output, 1)) < plan.sizes.size());
+        need(slot >= -3 && slot < static_cast<long>(plan.buffers.size()));
+        need(slot >= -1 || PyLong_AsSize_t(item(output, 1)) < plan.sizes.size());
         plan.outputs.push_back(Output{static_cast<int>(slot), Py_NewRef(item(output, 1))});
     }
 }

@@ -11,12 +11,14 @@
 #include <dlfcn.h>
 #include <numeric>
 
+#include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <ATen/record_function.h>
+#include <c10/util/bit_cast.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -234,6 +236,9 @@ struct Executor {
         if (patch.kind == 3) {
             return size(patch.slots[0]);
         }
+        if (patch.kind == 5) {
+            return c10::bit_cast<double>(size(patch.slots[0]));
+        }
         if (patch.kind == 4) {
             c10::List<int64_t> list;
             for (int number : patch.slots) {
@@ -329,6 +334,12 @@ struct Executor {
         for (size_t i = 0; i < state.size(); i++) {
             at(step.slots[i]).address = state[i];
         }
+    }
+
+    void operator()(const NumberStep &step)
+    {
+        int64_t number = step.source < 0 ? size(step.size) : number_in(at(step.source).tensor);
+        at(step.slot).address = reinterpret_cast<char *>(static_cast<intptr_t>(number));
     }
 
     void operator()(const PythonStep &step)
@@ -538,14 +549,30 @@ void execute(Run &run)
     }
 }
 
+int64_t number_in(const at::Tensor &tensor)
+{
+    if (!tensor.defined() || !tensor.is_cpu() || tensor.numel() != 1) {
+        throw std::runtime_error("a kernel was to be given a number, and there is none");
+    }
+    return AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, tensor.scalar_type(), "number_in", [&] {
+        const scalar_t value = *tensor.const_data_ptr<scalar_t>();
+        if constexpr (std::is_integral_v<scalar_t>) {
+            return static_cast<int64_t>(value);
+        }
+        else {
+            return c10::bit_cast<int64_t>(static_cast<double>(value));
+        }
+    });
+}
+
 PyObject *wrap_outputs(Run &run)
 {
     const std::vector<Output> &outputs = run.plan.outputs;
     PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
     for (size_t i = 0; result != nullptr && i < outputs.size(); i++) {
         PyObject *item;
-        if (outputs[i].slot == -2) {
-            item = PyLong_FromLongLong(run.sized->sizes[PyLong_AsSize_t(outputs[i].object)]);
+        if (outputs[i].slot < -1) {
+            item = number_of(run, outputs[i]);
         }
         else if (outputs[i].slot < 0) {
             item = Py_NewRef(outputs[i].object);

@@ -63,7 +63,8 @@ struct CpuKernelStep {
 };
 struct Patch {
     int argument;
-    int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors, 3: size, 4: list of sizes */
+    int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors, 3: size, 4: list of sizes, 5: a float,
+                 whose bits are a size */
     std::vector<int> slots; /* of sizes: their numbers */
 };
 struct ExternStep {
@@ -98,17 +99,24 @@ struct DrawStep {
     std::array<int, 4> slots;
     int64_t increment;
 };
+/* The slot gets a number in place of an address: that of a CPU tensor of one element, floats as the bits of a double. */
+struct NumberStep {
+    int slot;
+    int source; /* the tensor's slot; -1: the number is a size */
+    int size;
+};
 using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, CpuKernelStep,
-                          TouchStep, DrawStep>;
+                          TouchStep, DrawStep, NumberStep>;
 
 struct Output {
-    int slot;         /* -1: the object; -2: the size of this number */
+    int slot;         /* -1: the object; -2: the size of this number; -3: the float whose bits that size is */
     PyObject *object; /* owned */
 };
 
 /* Where the value of a symbol comes from: symbols and sizes of a plan are numbered. */
 struct SymbolSource {
-    int what;                 /* 0: size, 1: stride, both of a slot's tensor in dimension `at`; 2: an int; 3: a call */
+    int what;                 /* 0: size, 1: stride, both of a slot's tensor in dimension `at`; 2: an int; 3: a call;
+                                 4: a float, of which the symbol is the bits */
     int slot;
     int64_t at;
     PyObject *function;       /* owned; of ints, to an int */
@@ -198,6 +206,8 @@ void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count);
 void take_inputs(Run &run, Values &inputs); /* which is empty then */
 /* Finds the sizes of this run from its inputs. With the GIL. Throws PythonError. */
 void bind_sizes(Run &run);
+/* What an output that is no slot is, as a new reference, or null with an error set. With the GIL. */
+PyObject *number_of(const Run &run, const Output &output);
 /* The run's buffers can serve another one. */
 void give_back_sizes(Run &run);
 /* Without the GIL; takes it for steps in Python. Throws PythonError (then holding no more than before) and others. */
@@ -209,6 +219,8 @@ CuStream current_stream(c10::Device device);
 void set_tensor(Slot &slot, at::Tensor tensor);
 /* Autograd is to know that the tensor was written to. */
 void touch(const at::Tensor &tensor);
+/* What a NumberStep reads. Throws where there is no such number. */
+int64_t number_in(const at::Tensor &tensor);
 /* What a DrawStep's slots get. Throws where torch has no generator for the device. */
 std::array<char *, 4> drawn_state(c10::Device device, int64_t increment);
 bool is_plan_executor(PyObject *object);

@@ -1,11 +1,13 @@
 /* Sizes of a call plan that differ from call to call.
  *
- * In: a run whose inputs are set. Out: the values of the plan's symbols (sizes and strides of inputs, ints among them, and
- * what Python functions compute of those), of its sizes, which are sums of products of symbols, and with them the shapes,
+ * In: a run whose inputs are set. Out: the values of the plan's symbols (sizes and strides of inputs, ints and the bits of
+ * floats among them, and what Python functions compute of those), of its sizes, which are sums of products of symbols, and with them the shapes,
  * strides and bytes of its buffers, in a copy of the plan's table that belongs to the run and then serves the next one. */
 #include "plan_executor.h"
 
 #include <algorithm>
+
+#include <c10/util/bit_cast.h>
 
 namespace dynajit {
 namespace {
@@ -29,6 +31,15 @@ int64_t as_int(PyObject *object)
         throw PythonError();
     }
     return value;
+}
+
+int64_t bits_of(PyObject *object)
+{
+    if (object == nullptr || !PyFloat_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "a float is needed");
+        throw PythonError();
+    }
+    return c10::bit_cast<int64_t>(PyFloat_AS_DOUBLE(object));
 }
 
 int64_t computed(const SymbolSource &source, const std::vector<int64_t> &symbols)
@@ -65,6 +76,8 @@ int64_t value_of(Run &run, const SymbolSource &source, const std::vector<int64_t
         return as_int(run.slots[static_cast<size_t>(source.slot)].object);
     case 3:
         return computed(source, symbols);
+    case 4:
+        return bits_of(run.slots[static_cast<size_t>(source.slot)].object);
     default:
         return of_tensor(run.slots[static_cast<size_t>(source.slot)].tensor, source);
     }
@@ -139,6 +152,12 @@ void bind_sizes(Run &run)
         bind_buffers(plan, *run.sized);
     }
     run.sized->bound = true;
+}
+
+PyObject *number_of(const Run &run, const Output &output)
+{
+    int64_t size = run.sized->sizes[PyLong_AsSize_t(output.object)];
+    return output.slot == -2 ? PyLong_FromLongLong(size) : PyFloat_FromDouble(c10::bit_cast<double>(size));
 }
 
 void give_back_sizes(Run &run)

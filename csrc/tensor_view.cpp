@@ -409,7 +409,19 @@ PyObject *float_bits(PyObject *, PyObject *number)
     return PyLong_FromLongLong(bits);
 }
 
+PyObject *float_of_bits(PyObject *, PyObject *bits)
+{
+    const int64_t given = PyLong_AsLongLong(bits);
+    if (given == -1 && PyErr_Occurred()) {
+        return nullptr;
+    }
+    double value;
+    std::memcpy(&value, &given, sizeof value);
+    return PyFloat_FromDouble(value);
+}
+
 PyMethodDef module_functions[] = {
+    {"float_of_bits", float_of_bits, METH_O, "float_of_bits(bits)\n--\n\nThe float that has an int64's bits."},
     {"float_bits", float_bits, METH_O, "float_bits(number)\n--\n\nThe int64 that has a float's bits."},
     {"tensor_is_dual", tensor_is_dual, METH_O,
      "tensor_is_dual(tensor)\n--\n\nWhether a tensor has a tangent of forward-mode differentiation."},

@@ -37,6 +37,11 @@ def varies(inputs: Sequence[Any]) -> bool:
     return any(is_symbolic(value) or (isinstance(value, torch.Tensor) and has_symbols(value)) for value in inputs)
 
 
+def sizes_vary(inputs: Sequence[Any]) -> bool:
+    """As `varies`, where floats don't count."""
+    return varies([value for value in inputs if not isinstance(value, torch.SymFloat)])
+
+
 class BySize:
     """The compiled graphs so far."""
 
@@ -135,4 +140,4 @@ def _copied(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> torch.fx.
     return made
 
 
-__all__ = ["MOST", "BySize", "static_graph", "varies"]
+__all__ = ["MOST", "BySize", "sizes_vary", "static_graph", "varies"]

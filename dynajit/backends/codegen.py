@@ -139,8 +139,8 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
     if by_size.varies(inputs) and _may_have_sizes_in_text(device):
         known = by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
         # What is recorded or timed is so for one size.
-        all_sizes = device.type != "cpu" and settings.mode == "default"
-        return _for_all_sizes(settings, gm, inputs, phase, device, known) if all_sizes else known
+        one_size = device.type == "cpu" or (settings.mode != "default" and by_size.sizes_vary(inputs))
+        return known if one_size else _for_all_sizes(settings, gm, inputs, phase, device, known)
     try:
         return _compiled(settings, gm, inputs, phase, device)
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:

@@ -24,6 +24,7 @@ from dynajit.codegen.plan import (
     GpuKernel,
     KernelInfo,
     KernelStep,
+    NumberStep,
     Plan,
     SizeStep,
     Step,
@@ -37,11 +38,12 @@ from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
+from dynajit.loopir.host_numbers import Told
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.printer import program_text
-from dynajit.loopir.size import Size, Undecided, hint_of, symbols_in
+from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_in
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, scalars_in, values_in
@@ -242,9 +244,14 @@ class _Planner:
             numbers = tuple(result.name for result in extern.results if isinstance(result, Number))
             self.steps.append(DrawStep(numbers, extern.target.increment))
             return
+        names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
+        if isinstance(extern.target, Told):
+            (given,) = extern.args
+            source = given.bits if isinstance(given, RuntimeFloat) else self._name(given)
+            self.steps.append(NumberStep(str(names[0]), source))
+            return
         args = self._arguments(extern.args)
         kwargs = self._arguments(extern.kwargs)
-        names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
         self.steps.append(ExternStep(extern.target, args, kwargs, names, extern.single, aliases=extern.aliases))
         self._sizes(extern.origins)
 
@@ -356,7 +363,7 @@ class _TritonPlanner(_Planner):
 
     def _extern(self, call: Call) -> None:
         extern = call.extern
-        if self.program.size_origins:
+        if self.program.sizes_vary:
             super()._extern(call)
             return
         own = attention.launches_of(extern, self.read, self.program.device)
@@ -569,7 +576,7 @@ class _TritonPlanner(_Planner):
         return found.name
 
     def _finish(self) -> None:
-        if self.program.size_origins:
+        if self.program.sizes_vary:
             self._finish_sizes()
             return
         self.steps, kernels = side_by_side.merged(

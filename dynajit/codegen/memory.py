@@ -19,6 +19,7 @@ from dynajit.codegen.plan import (
     FreeStep,
     KernelInfo,
     KernelStep,
+    NumberStep,
     Plan,
     SizeStep,
     Step,
@@ -149,6 +150,10 @@ def names_in(step: Step) -> Iterator[str]:
         yield step.buffer
     elif isinstance(step, DrawStep):
         yield from step.outputs
+    elif isinstance(step, NumberStep):
+        yield step.output
+        if isinstance(step.source, str):
+            yield step.source
     elif isinstance(step, ViewStep):
         yield from (step.output, step.base)
     elif isinstance(step, SizeStep):

@@ -31,6 +31,8 @@ from typing import Any
 
 import torch
 
+from dynajit.loopir.size import Size
+
 # What the C text relies on. -fwrapv: integer overflow wraps as in torch. No -ffast-math or part of it that changes
 # values: -fno-math-errno and -fno-trapping-math only drop errno and floating-point exception flags; -fno-signed-zeros
 # is absent. -ffp-contract=off: a*b+c rounds twice, as in eager.
@@ -126,10 +128,10 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class SizeStep:
-    """`symbol` gets its value: `what` is "number" (the int or float under the name `source`), "size" or "stride" (of
-    the tensor `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known before; it may
-    call functions of `math`, `float_bits`: the int64 that has a float's bits, for a kernel's argument, and
-    `small(limit, numbers)`: 0, or TooLarge where a number is not below the limit)."""
+    """`symbol` gets its value: `what` is "number" or "float" (the int or float under the name `source`), "size" or
+    "stride" (of the tensor `source`, in dimension `at`), or "expression" (`source` is Python text over symbols known
+    before; it may call functions of `math`, `float_bits`: the int64 that has a float's bits, for a kernel's argument,
+    and `small(limit, numbers)`: 0, or TooLarge where a number is not below the limit)."""
 
     symbol: str
     what: str
@@ -147,6 +149,15 @@ class DrawStep:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberStep:
+    """`output` is a number in the place of a tensor, which kernels are given as it is: what `source`, a tensor of one
+    element on the CPU, holds (as `host_numbers.Told` says), or the int that is known by now."""
+
+    output: str
+    source: str | Size
+
+
+@dataclass(frozen=True, slots=True)
 class FreeStep:
     """Nothing reads these any more."""
 
@@ -160,7 +171,7 @@ class TouchStep:
     buffer: str
 
 
-Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | DrawStep | FreeStep | TouchStep
+Step = AllocStep | KernelStep | ExternStep | ViewStep | SizeStep | DrawStep | NumberStep | FreeStep | TouchStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +263,8 @@ def _step_text(plan: Plan, step: Step) -> str:
             return f"{symbol} = {source}" + (f".{what}({at})" if what in ("size", "stride") else "")
         case DrawStep(outputs, increment):
             return f"{', '.join(outputs)} = draw({increment})"
+        case NumberStep(output, source):
+            return f"{output} = number({source})"
         case FreeStep(buffers):
             return f"free {', '.join(buffers)}"
         case TouchStep(buffer):

@@ -24,7 +24,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def number(value: bool | float | Size | RuntimeFloat, dtype: torch.dtype) -> Scalar:
     """A Python number as an expression; for bfloat16 and float16 rounded to them."""
     if isinstance(value, RuntimeFloat):
-        return convert(nodes.op("from_bits", (nodes.position(constant(value.bits)),), torch.float64), dtype)  # type: ignore[arg-type]
+        bits = nodes.position(constant(value.bits))  # type: ignore[arg-type]
+        return convert(value.told or nodes.op("from_bits", (bits,), torch.float64), dtype)
     if isinstance(value, Size):
         return convert(nodes.position(constant(value)), dtype)  # type: ignore[arg-type]
     if dtype in LOW_PRECISION:

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from dynajit.config import config
 from dynajit.loopir import (
+    host_numbers,
     index,
     lower_index,
     lower_matmul,
@@ -51,7 +52,7 @@ from dynajit.loopir.ops import STORED, SUPPORTED
 from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
-from dynajit.loopir.size import SizeTable, Undecided
+from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
 from dynajit.symbols import is_symbolic
 
 __all__ = [
@@ -91,14 +92,33 @@ def lower(
 ) -> Program:
     """The graph as a program that computes on `device`; the ops named in `left` are left to the dispatcher, and with
     `eager_rounding` those whose results in bfloat16 and float16 may differ from eager's."""
-    return _Lowering(gm, name, device, left, eager_rounding).run()
+    by_host: set[torch.fx.Node] = set()
+    while True:
+        try:
+            return _Lowering(gm, name, device, left, eager_rounding, by_host).run()
+        except _ForTheHost as error:
+            by_host.add(error.node)
+
+
+class _ForTheHost(Exception):
+    """A call on the CPU that kernels of the device were to compute, and can't."""
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        super().__init__(node.name)
+        self.node = node
 
 
 class _Lowering:
     """One graph: what each fx node became, and the builder."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, name: str, device: torch.device, left: Collection[str], eager_rounding: bool
+        self,
+        gm: torch.fx.GraphModule,
+        name: str,
+        device: torch.device,
+        left: Collection[str],
+        eager_rounding: bool,
+        by_host: Collection[torch.fx.Node],
     ) -> None:
         self.gm = gm
         self.eager_rounding = eager_rounding
@@ -115,6 +135,9 @@ class _Lowering:
         self.padded: list[tuple[Value, Value]] = []
         self.calling: Any = None
         self.same = Same()
+        of_the_device = host_numbers.of_the_device(gm.graph, device, self._is_lowered)
+        self.hosted = {node for node in of_the_device if node not in by_host}
+        self.told: dict[Any, Any] = {}
 
     def run(self) -> Program:
         inputs: list[str] = []
@@ -147,7 +170,7 @@ class _Lowering:
     def _bind_sizes(self, name: str, fake: Any) -> list[SizeOrigin]:
         """The symbols whose values are known as soon as there is the number or tensor of that name."""
         if isinstance(fake, (torch.SymInt, torch.SymFloat)):
-            places: list[tuple[str, int, Any]] = [("number", 0, fake)]
+            places: list[tuple[str, int, Any]] = [("float" if isinstance(fake, torch.SymFloat) else "number", 0, fake)]
         elif isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
             places = [("size", at, size) for at, size in enumerate(fake.shape)]
             places += [("stride", at, stride) for at, stride in enumerate(fake.stride())]
@@ -203,12 +226,16 @@ class _Lowering:
         out = node.meta.get("val")
         if isinstance(out, (torch.SymInt, torch.SymFloat, int)) and not isinstance(out, bool) and self._is_known(out):
             return self.sizes.of(out)
-        function = LOWERINGS.get(node.target)
-        if function is not None and str(node.target) not in self.left and self._in_kernels(node, args):
-            lowered = self._lowered(node, function, args, kwargs)
+        if self._is_lowered(node.target) and self._in_kernels(node, args):
+            lowered = self._lowered(node, LOWERINGS[node.target], args, kwargs)
             if lowered is not None:
                 return lowered
+        if node in self.hosted:
+            raise _ForTheHost(node)
         return self._extern(node, args, kwargs)
+
+    def _is_lowered(self, target: Any) -> bool:
+        return target in LOWERINGS and str(target) not in self.left
 
     def _in_kernels(self, node: torch.fx.Node, args: Any) -> bool:
         """May a kernel compute the call? One that updates an input writes to the input's own memory, which on a CPU is
@@ -227,9 +254,11 @@ class _Lowering:
         build = self.build
         out = (node.all_input_nodes[0] if node in self.updates else node).meta.get("val")
         dtypes = STORED if node.target in _MOVES or _is_view(node.target) else SUPPORTED
-        if not _computed_on(out, self.device) or not all(
-            _lowerable(arg, self.device, dtypes) for arg in (*args, *kwargs.values())
-        ):
+        if node not in self.hosted and not _computed_on(out, self.device):
+            return None
+        if self.device.type != "cpu":
+            args, kwargs = _map(self._for_kernels, (args, kwargs), (Value, RuntimeFloat))
+        if not all(_lowerable(arg, self.device, dtypes) for arg in (*args, *kwargs.values())):
             return None
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
             return None
@@ -244,6 +273,22 @@ class _Lowering:
         except (NotLowered, Undecided):
             del self.program.items[made:]
             return None
+
+    def _for_kernels(self, given: Any) -> Any:
+        """A number of the host's as kernels are given it; anything else as it is."""
+        if isinstance(given, RuntimeFloat):
+            key: Any = given.name
+            if key not in self.told:
+                told = host_numbers.for_kernels(self.build, given)
+                self.told[key] = RuntimeFloat(given.name, given.bits, told)
+            return self.told[key]
+        root = given.root
+        if given.shape or not isinstance(root, Source) or root.device.type != "cpu" or root.dtype not in SUPPORTED:
+            return given
+        key = (root, given.position)
+        if key not in self.told:
+            self.told[key] = host_numbers.as_tensor(self.build, given)
+        return self.told[key]
 
     def _sized(self, out: Any) -> Any:
         """Fake results as lowerings may look at them: themselves, or stand-ins with `Size`s for symbolic sizes."""
@@ -440,7 +485,7 @@ def _lowerable(arg: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -
     return not isinstance(arg, (NameRef, complex))
 
 
-def _map(function: Callable[[Any], Any], tree: Any, kind: type) -> Any:
+def _map(function: Callable[[Any], Any], tree: Any, kind: type | tuple[type, ...]) -> Any:
     """`function` on the instances of `kind` in nested tuples, lists, dicts and slices."""
     if isinstance(tree, kind):
         return function(tree)

@@ -78,7 +78,8 @@ class Source(Tensor):
 
 
 class Number(Source):
-    """An int64 that the host knows when the plan runs: kernels are given it, not where it lies."""
+    """An int64, or the bits of a float64, that the host knows when the plan runs: kernels are given it, not where it
+    lies."""
 
     __slots__ = ()
 
@@ -211,8 +212,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class SizeOrigin:
-    """Where a symbol's value comes from: `what` is "number" (`name` is an int), "size" or "stride" (of the tensor
-    `name`, in dimension `at`)."""
+    """Where a symbol's value comes from: `what` is "number" (`name` is an int), "float" (it is a float), "size" or
+    "stride" (of the tensor `name`, in dimension `at`)."""
 
     symbol: str
     what: str
@@ -271,6 +272,11 @@ class Program:
     returns: int | None = None  # how many of the outputs are the user's; the others are kept for the backward graph
     size_origins: list[SizeOrigin] = field(default_factory=list)  # symbols that are known from the inputs
     size_definitions: dict[str, str] = field(default_factory=dict)  # symbols that are computed, as Python text
+
+    @property
+    def sizes_vary(self) -> bool:
+        """Are there symbols besides floats?"""
+        return any(origin.what != "float" for origin in self.size_origins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,13 +79,15 @@ def _made(terms: Terms) -> int | Size:
 
 class RuntimeFloat:
     """A Python float that is known when the graph runs. `name` is its symbol; `bits` is the symbol of the int64 with
-    the same bits, which is how a kernel is given it. Nothing can be said of it before."""
+    the same bits, which is how a kernel is given it, unless `told` is an expression for it (of a float64, for kernels
+    that take numbers as `nodes.Number`s). Nothing can be said of it before."""
 
-    __slots__ = ("bits", "name")
+    __slots__ = ("bits", "name", "told")
 
-    def __init__(self, name: str, bits: Size) -> None:
+    def __init__(self, name: str, bits: Size, told: Any = None) -> None:
         self.name = name
         self.bits = bits
+        self.told = told
 
     def __repr__(self) -> str:
         return self.name

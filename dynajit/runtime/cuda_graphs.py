@@ -21,7 +21,7 @@ import torch
 
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
-from dynajit.codegen.plan import BufferRef, DrawStep, ExternStep, KernelStep, Plan, ViewStep
+from dynajit.codegen.plan import BufferRef, DrawStep, ExternStep, KernelStep, NumberStep, Plan, SizeStep, ViewStep
 from dynajit.locks import process_lock
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
@@ -46,13 +46,16 @@ def record(plan: Plan, call: Callable[..., Any], backward: bool = False) -> Call
 
 def obstacle(plan: Plan) -> str:
     """Why the plan can't be recorded; "" if it can, as far as can be seen."""
+    given = _numbers(plan)
     for buffer in plan.buffers.values():
-        if buffer.device != plan.device:
+        if buffer.device != plan.device and buffer.name not in given:
             return f"{buffer.name} is on {buffer.device}"
     for name in plan.inputs:
-        if name not in plan.buffers:
+        if name not in plan.buffers and name not in given:
             return f"input {name} is no tensor"
     for step in plan.steps:
+        if isinstance(step, NumberStep) and isinstance(step.source, str) and step.source not in plan.inputs:
+            return f"the host computes {step.source}"
         if isinstance(step, ExternStep):
             if not isinstance(step.target, torch._ops.OpOverload):
                 return f"{getattr(step.target, '__name__', step.target)} is no operator of torch's"
@@ -62,6 +65,13 @@ def obstacle(plan: Plan) -> str:
     if not plan.steps:
         return "there is nothing to launch"
     return ""
+
+
+def _numbers(plan: Plan) -> set[str]:
+    """The inputs of which kernels are given numbers, at each launch anew."""
+    found = {step.source for step in plan.steps if isinstance(step, SizeStep) and step.what == "float"}
+    found.update(step.source for step in plan.steps if isinstance(step, NumberStep) and isinstance(step.source, str))
+    return found
 
 
 def _tell(why: str) -> None:
@@ -139,7 +149,7 @@ class _Recorded:
     def _without_graph(self, inputs: tuple[Any, ...]) -> Any:
         if self.failed or torch.cuda.is_current_stream_capturing():
             return self.call(*inputs)
-        now = [value.data_ptr() for value in inputs]
+        now = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in inputs]
         before, self.addresses = self.addresses, now
         if before is None:  # kernels and libraries get to know the shapes
             if self.waits:

@@ -244,7 +244,7 @@ class _Writer:
     def _size(self, step: SizeStep) -> None:
         if step.what == "expression":
             self.lines.append(f"{step.symbol} = {step.source}")
-        elif step.what == "number":
+        elif step.what in ("number", "float"):
             self.lines.append(f"{step.symbol} = {self._name(step.source)}")
         else:
             read = self._bind(step.what, _C.tensor_size if step.what == "size" else _C.tensor_stride)

@@ -25,6 +25,7 @@ from dynajit.codegen.plan import (
     ExternStep,
     FreeStep,
     KernelStep,
+    NumberStep,
     Plan,
     SizeStep,
     TouchStep,
@@ -33,7 +34,7 @@ from dynajit.codegen.plan import (
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
 from dynajit.runtime.plan_sizes import NotNative, PlanSizes
 
-_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW = range(10)
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW, _NUMBER = range(11)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class _Writer:
         # Memory from torch's allocators starts at multiples of 16; inputs and results of operators may not.
         self.aligned = {step.buffer for step in plan.steps if isinstance(step, AllocStep)}
         self.aligned.update(name for step in plan.steps if isinstance(step, DrawStep) for name in step.outputs)
+        self.aligned.update(step.output for step in plan.steps if isinstance(step, NumberStep))
 
     def slot(self, name: str) -> int:
         """The number of a tensor's slot."""
@@ -88,6 +90,8 @@ class _Writer:
         """Where an output comes from: its slot, or the value itself."""
         if isinstance(value, Size):
             return -2, self.sizes.number(value)
+        if isinstance(value, RuntimeFloat):
+            return -3, self.sizes.number(value.bits)
         if not isinstance(value, BufferRef):
             return -1, value
         own = f"{value.name}.own"  # no name of a buffer has a dot
@@ -131,6 +135,10 @@ class _Writer:
                 return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size, detached
             case DrawStep(outputs, increment):
                 return _DRAW, tuple(map(self.slot, outputs)), increment
+            case NumberStep(output, str(source)):
+                return _NUMBER, self.slot(output), self.slot(source), -1
+            case NumberStep(output, Size() as source):
+                return _NUMBER, self.slot(output), -1, self.sizes.number(source)
             case FreeStep(buffers):
                 return _FREE, tuple(map(self.slot, buffers))
             case TouchStep(buffer):
@@ -208,6 +216,8 @@ class _Writer:
     def _sized(self, number: int, value: Any) -> tuple[int, int, tuple[int, ...]] | None:
         if isinstance(value, Size):
             return number, 3, (self.sizes.number(value),)
+        if isinstance(value, RuntimeFloat):
+            return number, 5, (self.sizes.number(value.bits),)
         sizes = isinstance(value, (tuple, list)) and all(isinstance(item, (int, Size)) for item in value)
         return (number, 4, tuple(map(self.sizes.number, value))) if sizes and is_symbolic(value) else None
 
@@ -304,7 +314,7 @@ def tensors_used(plan: Plan) -> set[str]:
         match step:
             case ExternStep(args=args, kwargs=kwargs):
                 used.update(ref.name for ref in refs_in((args, dict(kwargs))))
-            case ViewStep(base=base):
+            case ViewStep(base=base) | NumberStep(source=str(base)):
                 used.add(base)
             case AllocStep(buffer, str(reuse)) if buffer in used:
                 used.add(reuse)

@@ -17,11 +17,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import dynajit
+from dynajit import _C
+from dynajit.aot import compile_joint, decompositions
 from dynajit.codegen import AllocStep, BufferRef, ExternStep, FreeStep, KernelStep, Plan, ViewStep, generate
 from dynajit.codegen.generate import Choose
-from dynajit.codegen.plan import DrawStep, SizeStep
+from dynajit.codegen.plan import DrawStep, NumberStep, SizeStep
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
+from dynajit.loopir.host_numbers import Told
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.size import Size
@@ -29,12 +33,13 @@ from dynajit.loopir.verify import verify
 from dynajit.runtime import triton_compiler
 from dynajit.runtime.plan_sizes import small
 
-GPU = torch.device("cuda", 0)
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 BYTES = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """The function's functional ATen graph on fake tensors of a GPU, and those."""
+def trace(function: Callable[..., Any], *args: Any, host: int = 0) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """The function's functional ATen graph on fake tensors of a GPU, and those. The last `host` arguments stay on the
+    CPU, and what is computed of them alone."""
 
     def flat(*inputs: Any) -> tuple[Any, ...]:
         result = torch.func.functionalize(function)(*inputs)
@@ -43,32 +48,35 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModul
     # A torch built without CUDA can't trace all of it on a GPU's fake tensors: trace on the CPU's, then move them.
     with torch.no_grad():
         gm = make_fx(flat, tracing_mode="fake")(*args)
-    return moved(gm, args)
+    return moved(gm, args, host=host)
 
 
 def moved(
-    gm: torch.fx.GraphModule, args: Sequence[Any], mode: FakeTensorMode | None = None
+    gm: torch.fx.GraphModule, args: Sequence[Any], mode: FakeTensorMode | None = None, host: int = 0
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
     """The graph and its inputs as if they were on a GPU."""
     mode = mode or FakeTensorMode()
 
-    def move(value: Any) -> Any:
+    def move(value: Any, device: torch.device = GPU) -> Any:
         if isinstance(value, (tuple, list)):
-            return type(value)([move(item) for item in value])
+            return type(value)([move(item, device) for item in value])
         if not isinstance(value, torch.Tensor):
             return value
         with mode:
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=GPU)
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
+    staying = set(gm.graph.find_nodes(op="placeholder")[len(args) - host :])
     for node in gm.graph.nodes:
+        if node.all_input_nodes and staying.issuperset(node.all_input_nodes):
+            staying.add(node)
         if "val" in node.meta:
-            node.meta["val"] = move(node.meta["val"])
-    return gm, [move(x) for x in args]
+            node.meta["val"] = move(node.meta["val"], CPU if node in staying else GPU)
+    return gm, [move(x, CPU if at >= len(args) - host else GPU) for at, x in enumerate(args)]
 
 
-def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = None) -> Plan:
-    """The plan of the function for these inputs, as if they were on a GPU."""
-    gm, fakes = trace(function, *args)
+def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = None, host: int = 0) -> Plan:
+    """The plan of the function for these inputs, as if they were on a GPU, but for the last `host`."""
+    gm, fakes = trace(function, *args, host=host)
     return generate(gm, fakes, "test", GPU, choose)
 
 
@@ -87,9 +95,27 @@ def plan_of_any_size(function: Callable[..., Any], *args: Any) -> Plan:
     return generate(gm, fakes, "test", GPU)
 
 
-def reference(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+def plan_of_floats(function: Callable[..., Any], *args: Any) -> Plan:
+    """The plan of the function for floats that vary."""
+    plans: list[Plan] = []
+
+    def collect(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+        mode = next(x.fake_mode for x in inputs if isinstance(x, torch.Tensor))
+        plans.append(generate(*moved(gm, inputs, mode), "test", GPU))
+        return gm.forward
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return compile_joint(gm, inputs, collect, decompositions.for_codegen("cuda", False))
+
+    compiled = dynajit.compile(function, backend=backend)
+    compiled(*args)
+    compiled(*(arg + 1 if isinstance(arg, float) else arg for arg in args))
+    return plans[-1]
+
+
+def reference(function: Callable[..., Any], *args: Any, host: int = 0) -> tuple[Any, ...]:
     """What the reference interpreter of the loop IR gives."""
-    gm, _ = trace(function, *args)
+    gm, _ = trace(function, *args, host=host)
     program = lower_graph.lower(gm, "test", GPU)
     try:
         verify(program)
@@ -99,14 +125,19 @@ def reference(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
 
 
 def check(
-    function: Callable[..., Any], *args: Any, kernels: int | None = None, externs: int | None = 0, **tolerances: Any
+    function: Callable[..., Any],
+    *args: Any,
+    kernels: int | None = None,
+    externs: int | None = 0,
+    host: int = 0,
+    **tolerances: Any,
 ) -> Plan:
     """Run the plan's kernels under the interpreter; compare values, dtypes and strides with eager's."""
     expected = function(*args)
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
-    plan = plan_of(function, *args)
+    plan = plan_of(function, *args, host=host)
     actual = run(plan, *args)
-    for a, e, r in zip(actual, expected, reference(function, *args), strict=True):
+    for a, e, r in zip(actual, expected, reference(function, *args, host=host), strict=True):
         torch.testing.assert_close(a, e, equal_nan=True, **tolerances)
         torch.testing.assert_close(a, r.expand(a.shape), equal_nan=True, check_stride=False, **tolerances)
         assert a.stride() == e.stride() or 1 in e.shape, (a.stride(), e.stride())
@@ -119,7 +150,7 @@ def check(
 
 def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
     """The plan, on the CPU. Raises TooLarge for sizes that its kernels have too few bits for."""
-    symbols: dict[str, Any] = {"math": math, "small": small}
+    symbols: dict[str, Any] = {"math": math, "small": small, "float_bits": _C.float_bits}
     takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
 
     def known(size: Any) -> int:
@@ -146,6 +177,8 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
                 table[name].fill_(7)  # what is not written is seen
             case DrawStep(outputs, increment):
                 table.update(zip(outputs, (int(number) for number in Draw(GPU, increment)()), strict=True))
+            case NumberStep(output, source):
+                table[output] = int(Told()(table[source])) if isinstance(source, str) else known(source)
             case KernelStep(kernel, args, _, programs):
                 count = known(programs)
                 if count:
@@ -153,7 +186,7 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
             case SizeStep(symbol, "size" | "stride" as what, source, at):
                 symbols[symbol] = getattr(table[source], what)(at)
             case SizeStep(symbol, what, source):
-                symbols[symbol] = table[source] if what == "number" else known(source)
+                symbols[symbol] = table[source] if what in ("number", "float") else known(source)
             case ExternStep():
                 result = step.target(*value(step.args), **value(dict(step.kwargs)))
                 for name, item in zip(step.outputs, (result,) if step.single else result, strict=True):

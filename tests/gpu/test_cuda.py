@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -269,10 +270,46 @@ def test_attention_written_by_hand(causal: bool) -> None:
 
 
 def test_what_cannot_be_recorded_says_so() -> None:
-    compiled = dynajit.compile(lambda x, n: x * n + 1, mode="reduce-overhead")
+    compiled = dynajit.compile(lambda x, n: (x * n + 1, n + 1), mode="reduce-overhead")
     x, n = torch.randn(8, device="cuda"), torch.tensor(2.0)
     with pytest.warns(UserWarning, match="without CUDA graphs"):
-        torch.testing.assert_close(compiled(x, n), x * 2 + 1)
+        torch.testing.assert_close(compiled(x, n), (x * 2 + 1, n + 1))
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_numbers_of_the_host(mode: str | None) -> None:
+    """Rates that change at every step, and counts in tensors on the CPU, are arguments of kernels."""
+
+    def step(p: torch.Tensor, grad: torch.Tensor, rate: float, count: torch.Tensor) -> torch.Tensor:
+        return p - grad * (rate / (1 - 0.9**count)) * 2.0
+
+    compiled = dynajit.compile(step, mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(1, 24):
+            p, grad = torch.randn(2, 1000, device="cuda")
+            args = p, grad, 0.1 / number, torch.tensor(float(number))
+            torch.testing.assert_close(compiled(*args), step(*args))
+    report = dynajit.explain(step)(*args)
+    assert not report.breaks
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam, torch.optim.AdamW])
+def test_optimizers_that_count_on_the_host(kind: Any) -> None:
+    runs = []
+    for compile_it in (False, True):
+        torch.manual_seed(0)
+        parameters = [torch.randn(100, 30, device="cuda", requires_grad=True) for _ in range(3)]
+        optimizer = kind(parameters, lr=0.01)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        step = dynajit.compile(optimizer.step) if compile_it else optimizer.step
+        for _ in range(12):
+            for p in parameters:
+                p.grad = torch.randn_like(p)
+            step()
+            scheduler.step()
+        runs.append([*parameters, *(s["step"] for s in optimizer.state.values())])
+    torch.testing.assert_close(runs[1], runs[0])
 
 
 def test_autotuned() -> None:

@@ -7,11 +7,11 @@ static int launches, updates, capturing, early, failure;
 
 void fake_failure(int error) { failure = error; }
 
-/* A recorded graph: kernels of two pointers, and copies. */
+/* A recorded graph: kernels of up to three parameters, and copies. */
 typedef struct {
     void *function; /* NULL: a copy */
     unsigned programs;
-    void *pointers[2];
+    void *pointers[3];
     size_t bytes;
 } Node;
 static Node nodes[64];
@@ -34,6 +34,11 @@ static void twice(unsigned programs, void **params)
     for (unsigned i = 0; i < programs; i++) pointer(params, 1)[i] = pointer(params, 0)[i] * 2;
 }
 
+static void scale(unsigned programs, void **params)
+{
+    for (unsigned i = 0; i < programs; i++) pointer(params, 1)[i] = pointer(params, 0)[i] * (float)*(double *)params[2];
+}
+
 static void add_size(unsigned programs, void **params)
 {
     for (unsigned i = 0; i < programs; i++) pointer(params, 1)[i] = pointer(params, 0)[i] + *(int *)params[2];
@@ -45,7 +50,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name)
 {
     (void)module;
     *function = strcmp(name, "add_one") == 0 ? (void *)add_one : strcmp(name, "twice") == 0 ? (void *)twice
-              : strcmp(name, "add_size") == 0 ? (void *)add_size : NULL;
+              : strcmp(name, "scale") == 0 ? (void *)scale : strcmp(name, "add_size") == 0 ? (void *)add_size : NULL;
     return *function == NULL ? 500 : 0;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return 0; }
@@ -55,7 +60,7 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
     (void)y; (void)z; (void)bx; (void)by; (void)bz; (void)shared; (void)stream; (void)extra;
     if (capturing) {
         Node *node = &nodes[count++];
-        *node = (Node){function, x, {*(void **)params[0], *(void **)params[1]}, 0};
+        *node = (Node){function, x, {*(void **)params[0], *(void **)params[1], *(void **)params[2]}, 0};
         return 0;
     }
     if (failure) return failure;
@@ -92,7 +97,8 @@ int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const KernelParams
 {
     (void)exec;
     updates++;
-    *(Node *)node = (Node){params->function, params->grid[0], {*(void **)params->params[0], *(void **)params->params[1]}, 0};
+    *(Node *)node = (Node){params->function, params->grid[0], {*(void **)params->params[0], *(void **)params->params[1],
+                       *(void **)params->params[2]}, 0};
     return 0;
 }
 int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const CopyParams *params, void *context)
@@ -114,7 +120,7 @@ int cuGraphLaunch(void *exec, void *stream)
     (void)exec; (void)stream;
     for (size_t i = 0; i < count; i++) {
         Node *node = &nodes[i];
-        void *params[2] = {&node->pointers[0], &node->pointers[1]};
+        void *params[3] = {&node->pointers[0], &node->pointers[1], &node->pointers[2]};
         if (node->function) ((Kernel)node->function)(node->programs, params);
         else memcpy(node->pointers[0], node->pointers[1], node->bytes);
     }

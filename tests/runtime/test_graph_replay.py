@@ -12,7 +12,20 @@ import pytest
 import torch
 
 from dynajit import _C
-from dynajit.codegen.plan import AllocStep, Buffer, BufferRef, ExternStep, GpuKernel, KernelStep, Plan, Step, ViewStep
+from dynajit.codegen.plan import (
+    AllocStep,
+    Buffer,
+    BufferRef,
+    ExternStep,
+    GpuKernel,
+    KernelStep,
+    NumberStep,
+    Plan,
+    SizeStep,
+    Step,
+    ViewStep,
+)
+from dynajit.loopir.size import Size, SizeSymbol
 from dynajit.runtime import cuda_graphs, native
 
 CPU = torch.device("cpu")
@@ -78,6 +91,46 @@ def test_addresses_are_put_into_the_nodes(driver: ctypes.CDLL, executor: Any) ->
     replay(x)
     replay(x)
     assert driver.fake_updates() - before <= 4
+
+
+def test_numbers_are_put_into_the_nodes(driver: ctypes.CDLL) -> None:
+    """Floats that vary, what is computed of them, and tensors that hold one number."""
+    bits = Size({(SizeSymbol("w1", -5, 0),): 1})
+    steps: list[Step] = [
+        SizeStep("zf0", "float", "rate"),
+        SizeStep("w0", "expression", "zf0*0.5"),
+        SizeStep("w1", "expression", "float_bits(w0)"),
+        NumberStep("half", bits),
+        AllocStep("a"),
+        KernelStep("scale", ("x", "a", "half"), ("a",), 8),
+        NumberStep("count", "n"),
+        AllocStep("b"),
+        KernelStep("scale", ("x", "b", "count"), ("b",), 8),
+    ]
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xab"}
+    buffers["n"] = Buffer("n", (), (), torch.float32, CPU)
+    buffers |= {name: Buffer(name, (), (), torch.int64, CPU) for name in ("half", "count")}
+    info = (GpuKernel("scale", "", ("*fp32", "*fp32", "i64"), 1),)
+    outputs = (BufferRef("a"), BufferRef("b"))
+    plan = Plan("test", "", info, buffers, ("x", "rate", "n"), {}, tuple(steps), outputs)
+    assert cuda_graphs.obstacle(plan) == ""
+    executor = native.build(plan, {"scale": _C.GpuKernel(b"code", "scale", 0, 32)})
+    x, n = torch.randn(8), torch.tensor(3.0)
+    driver.fake_capture(1)
+    try:
+        replay = _C.GraphReplay(executor, (x, 1.0, n), (None, None, None), ())
+    finally:
+        driver.fake_capture(0)
+    replay.ready(1)
+    for rate, count in ((1.0, 3.0), (4.0, 0.0), (0.0, -2.0), (1.5, 1.5)):
+        x = torch.randn(8)
+        n.fill_(count)
+        for call in (replay, executor):
+            a, b = call(x, rate, n)
+            torch.testing.assert_close(a, x * (rate / 2))
+            torch.testing.assert_close(b, x * count)
+    with pytest.raises(TypeError, match="float"):
+        replay(x, 1, n)
 
 
 def test_copied_inputs(driver: ctypes.CDLL, executor: Any) -> None:

@@ -112,6 +112,7 @@ _TEXT: dict[str, str] = {
     "round": "lib.rint({0})",
     "copysign": "lib.copysign({0}, {1})",
     "state": "dj_state({0}, {1})",
+    "from_bits": "({0}).to(tl.int64).to(tl.float64, bitcast=True)",
     "pow": "lib.pow({0}, {1})",
     "fmod": "lib.fmod({0}, {1})",
     "atan2": "lib.atan2({0}, {1})",
