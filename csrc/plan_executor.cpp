@@ -13,6 +13,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
@@ -231,6 +232,14 @@ struct Executor {
         return run.sized->sizes[static_cast<size_t>(number)];
     }
 
+    /* A number as Python's calls make a tensor of it: its dtype counts for less than other tensors'. */
+    static at::Tensor wrapped(const c10::Scalar &number)
+    {
+        at::Tensor made = c10::scalar_to_tensor(number);
+        made.unsafeGetTensorImpl()->set_wrapped_number(true);
+        return made;
+    }
+
     c10::IValue patched(const Patch &patch)
     {
         if (patch.kind == 3) {
@@ -238,6 +247,12 @@ struct Executor {
         }
         if (patch.kind == 5) {
             return c10::bit_cast<double>(size(patch.slots[0]));
+        }
+        if (patch.kind == 7) {
+            return wrapped(size(patch.slots[0]));
+        }
+        if (patch.kind == 9) {
+            return wrapped(c10::bit_cast<double>(size(patch.slots[0])));
         }
         if (patch.kind == 4) {
             c10::List<int64_t> list;

@@ -64,7 +64,7 @@ struct CpuKernelStep {
 struct Patch {
     int argument;
     int kind; /* 0: tensor, 1: list of tensors, 2: list of optional tensors, 3: size, 4: list of sizes, 5: a float,
-                 whose bits are a size */
+                 whose bits are a size; 7, 9: as 3 and 5, in the place of a tensor */
     std::vector<int> slots; /* of sizes: their numbers */
 };
 struct ExternStep {

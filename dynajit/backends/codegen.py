@@ -24,6 +24,7 @@ from dynajit.aot.attention import recognise
 from dynajit.aot.depthwise import contiguous_where_small
 from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
+from dynajit.aot.stacked import without_stacks
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.report import costs, debug, logs, phases, records
@@ -187,6 +188,7 @@ def _compiled(
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     with phases.timer("codegen"):
         choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
+        gm = without_stacks(gm)
         fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
         if phase == "backward" and device.type == "cpu":
             fused = contiguous_where_small(added_in_place(gm))

@@ -192,7 +192,8 @@ class _Writer:
                 value = step.kwargs[argument.name]
             else:
                 value = argument.default_value
-            patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type)) or self._sized(number, value)
+            patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type))
+            patch = patch or self._sized(number, value, "Tensor" in str(argument.type))
             if patch is not None:
                 patches.append(patch)
                 value = None
@@ -213,11 +214,12 @@ class _Writer:
             return number, 2 if optional else 1, tuple(-1 if item is None else self.slot(item.name) for item in value)
         return None
 
-    def _sized(self, number: int, value: Any) -> tuple[int, int, tuple[int, ...]] | None:
+    def _sized(self, number: int, value: Any, for_tensor: bool) -> tuple[int, int, tuple[int, ...]] | None:
+        in_tensor = 4 if for_tensor else 0
         if isinstance(value, Size):
-            return number, 3, (self.sizes.number(value),)
+            return number, 3 + in_tensor, (self.sizes.number(value),)
         if isinstance(value, RuntimeFloat):
-            return number, 5, (self.sizes.number(value.bits),)
+            return number, 5 + in_tensor, (self.sizes.number(value.bits),)
         sizes = isinstance(value, (tuple, list)) and all(isinstance(item, (int, Size)) for item in value)
         return (number, 4, tuple(map(self.sizes.number, value))) if sizes and is_symbolic(value) else None
 

@@ -291,7 +291,7 @@ def test_numbers_of_the_host(mode: str | None) -> None:
             args = p, grad, 0.1 / number, torch.tensor(float(number))
             torch.testing.assert_close(compiled(*args), step(*args))
     report = dynajit.explain(step)(*args)
-    assert not report.breaks
+    assert not report.break_reasons
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam, torch.optim.AdamW])

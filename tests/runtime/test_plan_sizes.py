@@ -46,6 +46,21 @@ def reshaped(x: torch.Tensor, n: int) -> Any:
     return wide + 1, torch.arange(n + x.shape[0]) * 2, x.expand(n, *x.shape).transpose(1, 2).flatten(1).cumsum(1)
 
 
+def test_floats_and_sizes_as_operators_take_them(executors: list[str]) -> None:
+    """Of complex numbers and by names of scalars: operators of torch's, with numbers in the place of tensors too."""
+
+    def fn(z: torch.Tensor, rate: float, n: int) -> Any:
+        return z * rate + n, torch.special.polygamma(1, z.real + rate), z.sum() * (rate * 0.5), rate * 2, z.real * rate
+
+    compiled = dynajit.compile(fn, fullgraph=True)
+    for rate, n in ((0.5, 3), (-2.0, 4), (float("inf"), 5), (0.25, 6)):
+        z = torch.randn(n, dtype=torch.complex64)
+        executors.clear()
+        torch.testing.assert_close(compiled(z, rate, n), fn(z, rate, n), equal_nan=True)
+    assert compiled(z, 1.0, 6)[3] == 2.0
+    assert set(executors) <= {"native"}
+
+
 @pytest.mark.parametrize("fn", [softened, reshaped])
 def test_sizes_that_change(fn: Callable[..., Any], executors: list[str]) -> None:
     compiled = dynajit.compile(fn, fullgraph=True)
