@@ -62,6 +62,10 @@ def is_one_on_the_host(fake: Any) -> bool:
     )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat)) or is_one_on_the_host(value)
+
+
 def of_the_device(
     graph: torch.fx.Graph, device: torch.device, in_kernels: Callable[[Any], bool]
 ) -> Collection[torch.fx.Node]:
@@ -84,7 +88,7 @@ def of_the_device(
             and node.target in _ELEMENTWISE
             and in_kernels(node.target)
             and all(map(reads_in_kernel, node.users))
-            and all(is_one_on_the_host(given.meta.get("val")) for given in node.all_input_nodes)
+            and all(_is_number(given.meta.get("val")) for given in node.all_input_nodes)
         ):
             found.add(node)
     return found

@@ -63,6 +63,16 @@ def test_what_kernels_cannot_compute_is_the_hosts() -> None:
     assert str(next(step for step in plan.steps if isinstance(step, ExternStep)).target) == "aten.add.Tensor"
 
 
+def test_a_float_beside_a_tensor_of_the_host() -> None:
+    def program(x: torch.Tensor, rate: float, count: torch.Tensor) -> torch.Tensor:
+        return x * (rate / (1 - 0.9**count))
+
+    args = torch.randn(40), 0.25, torch.tensor(3.0)
+    plan = plan_of_floats(program, *args, host=1)
+    assert not any(isinstance(step, ExternStep) for step in plan.steps)
+    torch.testing.assert_close(run(plan, args[0], args[2], 0.25)[0], program(*args))
+
+
 def test_a_float_that_varies() -> None:
     def program(x: torch.Tensor, rate: float) -> torch.Tensor:
         return x - x.sin() * (rate * 0.5) + rate

@@ -48,13 +48,13 @@ def trace(function: Callable[..., Any], *args: Any, host: int = 0) -> tuple[torc
     # A torch built without CUDA can't trace all of it on a GPU's fake tensors: trace on the CPU's, then move them.
     with torch.no_grad():
         gm = make_fx(flat, tracing_mode="fake")(*args)
-    return moved(gm, args, host=host)
+    return moved(gm, args, host=range(len(args) - host, len(args)))
 
 
 def moved(
-    gm: torch.fx.GraphModule, args: Sequence[Any], mode: FakeTensorMode | None = None, host: int = 0
+    gm: torch.fx.GraphModule, args: Sequence[Any], mode: FakeTensorMode | None = None, host: Sequence[int] = ()
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """The graph and its inputs as if they were on a GPU."""
+    """The graph and its inputs as if they were on a GPU, but for the inputs in the places `host`."""
     mode = mode or FakeTensorMode()
 
     def move(value: Any, device: torch.device = GPU) -> Any:
@@ -65,13 +65,14 @@ def moved(
         with mode:
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
-    staying = set(gm.graph.find_nodes(op="placeholder")[len(args) - host :])
+    inputs = gm.graph.find_nodes(op="placeholder")
+    staying = {inputs[at] for at in host} | {node for node in inputs if isinstance(node.meta["val"], torch.SymFloat)}
     for node in gm.graph.nodes:
         if node.all_input_nodes and staying.issuperset(node.all_input_nodes):
             staying.add(node)
         if "val" in node.meta:
             node.meta["val"] = move(node.meta["val"], CPU if node in staying else GPU)
-    return gm, [move(x, CPU if at >= len(args) - host else GPU) for at, x in enumerate(args)]
+    return gm, [move(x, CPU if at in host else GPU) for at, x in enumerate(args)]
 
 
 def plan_of(function: Callable[..., Any], *args: Any, choose: Choose | None = None, host: int = 0) -> Plan:
@@ -95,13 +96,14 @@ def plan_of_any_size(function: Callable[..., Any], *args: Any) -> Plan:
     return generate(gm, fakes, "test", GPU)
 
 
-def plan_of_floats(function: Callable[..., Any], *args: Any) -> Plan:
-    """The plan of the function for floats that vary."""
+def plan_of_floats(function: Callable[..., Any], *args: Any, host: int = 0) -> Plan:
+    """The plan of the function for floats that vary, which are behind the tensors there."""
     plans: list[Plan] = []
 
     def collect(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
         mode = next(x.fake_mode for x in inputs if isinstance(x, torch.Tensor))
-        plans.append(generate(*moved(gm, inputs, mode), "test", GPU))
+        tensors = sum(isinstance(x, torch.Tensor) for x in inputs)
+        plans.append(generate(*moved(gm, inputs, mode, range(tensors - host, tensors)), "test", GPU))
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
