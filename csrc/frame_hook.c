@@ -31,7 +31,16 @@ typedef struct {
     PyObject *variant; /* borrowed, to be compared with only: the next frame is likely this function's */
 } Thread;
 
-static __thread Thread thread;
+static __thread Thread threads_own;
+
+/* This thread's. A shared library finds it by a call, which compilers think is free and make again for each use; what
+ * comes out of an assembler statement they keep. */
+static inline Thread *this_thread(void)
+{
+    Thread *self = &threads_own;
+    __asm__("" : "+r"(self));
+    return self;
+}
 
 enum { NO_CHANGE, PUSHED, COVERED, POPPED };
 
@@ -106,7 +115,7 @@ static inline void enter_mode(Thread *self, HookRegion *region, HookMode mode)
 
 void dj_hook_enter(HookRegion *region, PyObject *callback, PyObject *key)
 {
-    enter_mode(&thread, region, (HookMode){.callback = callback, .key = key, .shielded = false});
+    enter_mode(this_thread(), region, (HookMode){.callback = callback, .key = key, .shielded = false});
 }
 
 /* Nobody but CPython's own evaluator is in the chain, or nobody but us on top of it. */
@@ -139,12 +148,12 @@ static inline void enter_shielded(Thread *self, HookRegion *region)
 
 void dj_hook_enter_off(HookRegion *region)
 {
-    enter_off(&thread, region);
+    enter_off(this_thread(), region);
 }
 
 bool dj_hook_pause(HookRegion *region, bool flat)
 {
-    Thread *self = &thread;
+    Thread *self = this_thread();
     if (is_off(self) && (flat || !self->mode.shielded || !alone())) {
         return false;
     }
@@ -186,7 +195,7 @@ void dj_hook_leave(HookRegion *region)
 
 PyObject *dj_hook_key(void)
 {
-    return thread.mode.key;
+    return this_thread()->mode.key;
 }
 
 /* ---- giving up arguments once the frame has them ---- */
@@ -237,27 +246,28 @@ static inline PyObject *call_releasing(Thread *self, PyObject *function, PyObjec
 PyObject *dj_call_releasing(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
                             PyObject **owned, Py_ssize_t n_owned)
 {
-    return call_releasing(&thread, function, args, nargsf, kwnames, owned, n_owned);
+    return call_releasing(this_thread(), function, args, nargsf, kwnames, owned, n_owned);
 }
 
 /* ---- handing a frame on ---- */
 
 static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
 {
+    Thread *self = this_thread();
     int level = depth - 1;
-    if (thread.handed_on == frame && thread.handed_level - 1 < level) {
-        level = thread.handed_level - 1;
+    if (self->handed_on == frame && self->handed_level - 1 < level) {
+        level = self->handed_level - 1;
     }
     if (level < 0 || previous[level] == _PyEval_EvalFrameDefault) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    Frame *outer_frame = thread.handed_on;
-    int outer_level = thread.handed_level;
-    thread.handed_on = frame;
-    thread.handed_level = level;
+    Frame *outer_frame = self->handed_on;
+    int outer_level = self->handed_level;
+    self->handed_on = frame;
+    self->handed_level = level;
     PyObject *result = previous[level](tstate, frame, throwflag);
-    thread.handed_on = outer_frame;
-    thread.handed_level = outer_level;
+    self->handed_on = outer_frame;
+    self->handed_level = outer_level;
     return result;
 }
 
@@ -281,7 +291,7 @@ static PyObject *hand_on_traced(PyThreadState *tstate, Frame *frame, int throwfl
 static Variant *capture(PyCodeObject *code, PyFunctionObject *function, PyObject *const *locals, Py_ssize_t n,
                         MissList *misses)
 {
-    PyObject *callback = Py_NewRef(thread.mode.callback);
+    PyObject *callback = Py_NewRef(this_thread()->mode.callback);
     PyObject *result = NULL;
     PyObject *reasons = dj_misses_as_list(misses);
     dj_misses_clear(misses);
@@ -351,7 +361,7 @@ static inline PyObject *call_variant(Thread *self, PyObject *function, PyObject 
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,
                          PyObject **owned, Py_ssize_t n_owned, PyObject *inputs)
 {
-    Thread *self = &thread;
+    Thread *self = this_thread();
     PyObject *function = Py_NewRef(variant->function);
     PyObject *result;
     bool as_is = variant->needs_hook ? self->mode.callback == callback && self->mode.key == variant->key : is_off(self);
@@ -408,7 +418,7 @@ static PyObject *run_variant_in_frame(PyThreadState *tstate, Frame *frame, Varia
         dj_frame_drop_locals(frame);
     }
     else {
-        result = call_variant(&thread, (PyObject *)function, locals, n, NULL, 0, inputs);
+        result = call_variant(this_thread(), (PyObject *)function, locals, n, NULL, 0, inputs);
         result = dj_frame_finish(tstate, frame, result);
         Py_XDECREF(closure);
     }
@@ -430,7 +440,7 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
     Variant *variant = NULL;
     PyObject *inputs = NULL;
     if (state != NULL && state->count > 0) {
-        variant = dj_lookup(state, thread.mode.key, dj_frame_globals(frame), locals, &misses, &inputs);
+        variant = dj_lookup(state, this_thread()->mode.key, dj_frame_globals(frame), locals, &misses, &inputs);
     }
     if (variant == NULL && !(state != NULL && state->flags & DJ_RUN_ONLY)) {
         variant = capture(dj_frame_code(frame), dj_frame_function(frame), locals, n, &misses);
@@ -454,7 +464,7 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
 
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
 {
-    Thread *self = &thread;
+    Thread *self = this_thread();
     if (self->release.function != NULL) {
         release_arguments(self, frame);
     }
@@ -535,8 +545,9 @@ static PyObject *set_callback(PyObject *module, PyObject *args)
         mode.callback = Py_NewRef(callback);
         mode.key = Py_NewRef(key != NULL ? key : callback);
     }
-    HookMode old = thread.mode;
-    change_mode(&thread, mode);
+    Thread *self = this_thread();
+    HookMode old = self->mode;
+    change_mode(self, mode);
     if (old.callback == NULL) {
         Py_XDECREF(old.key);
         Py_RETURN_NONE;
@@ -548,17 +559,18 @@ static PyObject *get_callback(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    if (thread.mode.callback == NULL) {
+    const HookMode *mode = &this_thread()->mode;
+    if (mode->callback == NULL) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("(OO)", thread.mode.callback, thread.mode.key);
+    return Py_BuildValue("(OO)", mode->callback, mode->key);
 }
 
 static PyObject *current_key(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return Py_NewRef(thread.mode.key != NULL ? thread.mode.key : Py_None);
+    return Py_NewRef(dj_hook_key() != NULL ? dj_hook_key() : Py_None);
 }
 
 static PyObject *call_eager(PyObject *module, PyObject *args)

@@ -123,12 +123,14 @@ struct Places {
 
 const Places &places()
 {
-    static thread_local Places found = {};
-    if (found.autograd == nullptr) {
-        found = {&c10::AutogradState::get_tls_state(), &c10::impl::raw_local_dispatch_key_set, &FunctionTLS::get_state(),
-                 &at::SavedTensorDefaultHooks::get_tls_state()};
+    static thread_local Places threads_own = {};
+    Places *found = &threads_own;
+    __asm__("" : "+r"(found)); /* so that the compiler does not ask for the thread's again at each use */
+    if (found->autograd == nullptr) {
+        *found = {&c10::AutogradState::get_tls_state(), &c10::impl::raw_local_dispatch_key_set,
+                  &FunctionTLS::get_state(), &at::SavedTensorDefaultHooks::get_tls_state()};
     }
-    return found;
+    return *found;
 }
 
 /* Thread-local and process-wide state, looked up once for a check. */
