@@ -123,34 +123,55 @@ class ConstVal(Value):
         return tx.class_attribute(self, type(self.value), name)
 
     def truth(self, tx: Tracer) -> bool:
-        if isinstance(self.value, enum.Enum):
-            for name in ("__bool__", "__len__"):
-                if isinstance(getattr(type(self.value), name, None), types.FunctionType):
-                    return tx.call(tx.class_attribute(self, type(self.value), name), [], {}).truth(tx)
-        return bool(self.value)
+        own = self._own(tx, "__bool__") or self._own(tx, "__len__")
+        return bool(self.value) if own is None else tx.call(own, [], {}).truth(tx)
+
+    def _own(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that the program wrote for its enumeration, bound to the member."""
+        kind = type(self.value)
+        if not isinstance(self.value, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
+            return None
+        return tx.class_attribute(self, kind, name)
 
     def length(self, tx: Tracer) -> Value:
         return tx.fold(len, [self])
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        if type(self.value) in (str, bytes, range):
+        own = self._own(tx, "__getitem__")
+        if own is not None:
+            return tx.call(own, [key], {})
+        if isinstance(self.value, (str, bytes, tuple, range)):
             return tx.fold(lambda obj, index: obj[index], [self, key])
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not subscriptable")
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+        own = self._own(tx, "__setitem__")
+        if own is None:
+            raise tx.raised(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+        tx.call(own, [key, value], {})
 
     def contains(self, tx: Tracer, item: Value) -> bool:
+        own = self._own(tx, "__contains__")
+        if own is not None:
+            return tx.call(own, [item], {}).truth(tx)
         return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
 
     def iterate(self, tx: Tracer) -> Value:
-        if type(self.value) in (str, bytes, range):
+        own = self._own(tx, "__iter__")
+        if own is not None:
+            return tx.call(own, [], {})
+        if isinstance(self.value, (str, bytes, range)):
             return tx.const_iterator(self.value)
+        if isinstance(self.value, tuple):
+            return tx.iterator([tx.from_real(item) for item in self.value], type(iter(())))
         if isinstance(self.value, frozenset):
             return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        own = self._own(tx, "__call__")
+        if own is not None:
+            return tx.call(own, args, kwargs, direct)
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
 
     def hash_key(self, tx: Tracer) -> object:
