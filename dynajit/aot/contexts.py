@@ -244,7 +244,8 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
     inputs = gm.graph.find_nodes(op="placeholder")
     memories = {memory_of(node.meta.get("example_value")) for node in inputs} - {None}
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
-    return any(memory_of(node.meta.get("example_value")) in memories for node in returned if node not in inputs)
+    views = [node for node in returned if node not in inputs and not _detaches(node)]
+    return any(memory_of(node.meta.get("example_value")) in memories for node in views)
 
 
 def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
@@ -256,9 +257,15 @@ def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
     for node in _calls(gm):
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
-        elif off and node in returned and memory_of(node.meta.get("example_value")) in memories - {None}:
-            return True
+        elif off and node in returned and not _detaches(node):
+            if memory_of(node.meta.get("example_value")) in memories - {None}:
+                return True
     return False
+
+
+def _detaches(node: torch.fx.Node) -> bool:
+    """Whether the node is a tensor's `detach`, which is no view to autograd."""
+    return name_of(node) == "detach"
 
 
 def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:

@@ -73,3 +73,29 @@ def test_a_graph_that_ends_in_another_grad_mode_leads_only_where_gradients_go() 
         (y.sum() + z.sum()).backward()
         assert x.grad is not None and x.grad.unique().tolist() == [0.5]
         assert z.grad is not None and z.grad.tolist() == [[1.0] * 3] * 3
+
+
+def test_a_step_that_returns_its_loss_detached_is_compiled() -> None:
+    """A detached tensor is no view to autograd, so it may be made where an optimizer has turned gradients on again."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    found = []
+    for compile_it in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.Adam(model.parameters())
+        call = dynajit.compile(step) if compile_it else step
+        x = torch.randn(4, 8)
+        losses = [call(x) for _ in range(4)]
+        assert not any(each.requires_grad or each._is_view() for each in losses)
+        found.append([*losses, *model.parameters()])
+    torch.testing.assert_close(found[1], found[0])
+    graphs = dynajit.explain(step)(x).to_dict()["graphs"]
+    operations = [op for graph in graphs for code in graph["code"] for k in code["kernels"] for op in k["operations"]]
+    assert any("sqrt" in operation for operation in operations)
