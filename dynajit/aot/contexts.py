@@ -253,13 +253,13 @@ def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     memories = {memory_of(value) for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad}
     returned = {node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes}
+    views = {node for node in returned if not _detaches(node)}
     off = False
     for node in _calls(gm):
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
-        elif off and node in returned and not _detaches(node):
-            if memory_of(node.meta.get("example_value")) in memories - {None}:
-                return True
+        elif off and node in views and memory_of(node.meta.get("example_value")) in memories - {None}:
+            return True
     return False
 
 
