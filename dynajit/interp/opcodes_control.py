@@ -20,6 +20,7 @@ from dynajit.values.exception_groups import match_star, reraise_star
 from dynajit.values.exceptions import ExceptionVal, traceback_of
 from dynajit.values.functions import CellVal, FunctionVal
 from dynajit.values.generators import stop_iteration_error
+from dynajit.values.lookup import is_iterable
 from dynajit.values.mapping import DictVal, pairs_of
 from dynajit.values.objects import ClassVal
 from dynajit.values.opaque import OpaqueVal
@@ -105,7 +106,7 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
                 raise GraphBreak(breaks.RAISES, "TypeError: keywords must be strings")
             kwargs[key.const()] = value
     args = frame.pop()
-    if not hasattr(args.py_type(), "__iter__") and not hasattr(args.py_type(), "__getitem__"):
+    if not is_iterable(args.py_type()):
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after * must be an iterable, not {args.describe()}")
     positional = tx.unpack(args)
     fn, owner = frame.pop_callable()

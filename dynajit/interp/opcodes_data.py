@@ -21,6 +21,7 @@ from dynajit.values import operators
 from dynajit.values.base import Exhausted, GraphBreak, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import FunctionVal
+from dynajit.values.lookup import is_iterable
 from dynajit.values.mapping import DictVal, SetVal, pairs_of
 from dynajit.values.modules import ModuleVal
 from dynajit.values.objects import is_trusted
@@ -209,7 +210,7 @@ def list_extend(tx: Any, frame: SymFrame, instr: Instr) -> None:
     target = frame.stack[-instr.arg]
     assert isinstance(target, ListVal)
     kind = other.py_type()
-    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+    if not is_iterable(kind):
         raise GraphBreak(breaks.RAISES, f"TypeError: value after * must be an iterable, not {kind.__name__}")
     target.replace(tx, [*target.values(tx), *tx.unpack_hinted(other)])
 

@@ -52,6 +52,11 @@ def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
+def is_iterable(kind: type) -> bool:
+    """Whether instances may be gone through, as their class says: a metaclass's `__iter__` is not theirs."""
+    return any(lookup_type(kind, name)[1] is not None for name in ("__iter__", "__getitem__"))
+
+
 def has_odd_names(names: Mapping[Any, Any]) -> bool:
     """Whether looking a name up may run code of the program's: the `__eq__` of a key that is no string."""
     return not all(type(name) is str for name in names)

@@ -137,7 +137,7 @@ def test_special_methods_of_members_are_the_programs(program: Any) -> None:
 def test_members_that_are_none_of_these_raise() -> None:
     def fn(x: torch.Tensor) -> Any:
         found = []
-        for action in (lambda: Access.READ(x), lambda: Access.READ[0], lambda: [*Color.RED]):
+        for action in (lambda: Access.READ(x), lambda: Access.READ[0], lambda: list(Color.RED)):
             try:
                 found.append(action())
             except TypeError as error:
@@ -145,3 +145,14 @@ def test_members_that_are_none_of_these_raise() -> None:
         return x + 1, found, [flag.name for flag in Access.READ | Access.WRITE]
 
     assert_same(fn, torch.ones(2), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("action", [lambda: [*Color.RED], lambda: max(*Color.RED)])
+def test_a_class_of_members_is_iterable_and_its_members_are_not(action: Any) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        try:
+            return action()
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(fn, torch.ones(2))
