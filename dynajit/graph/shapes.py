@@ -212,7 +212,8 @@ class Shapes:
             if real.storage_offset() == 0:
                 converter.storage_memo[key] = fake.untyped_storage()
             return fake
-        with torch.no_grad():
+        # that it fits there is known of the real one, and nothing to rely on
+        with torch.no_grad(), self.env.suppress_guards():
             fake = torch.empty(0, dtype=real.dtype, device=real.device)
             return fake.set_(storage, real.storage_offset(), sizes, strides)
 

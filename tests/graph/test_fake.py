@@ -121,13 +121,14 @@ def test_view_that_outlived_a_write_to_its_base() -> None:
     assert not dynajit.counters["internal_errors"]
 
 
-def test_a_view_into_memory_of_symbolic_size_relies_on_no_size():
+@pytest.mark.parametrize("view_first", [False, True])
+def test_a_view_into_memory_of_symbolic_size_relies_on_no_size(view_first):
     def fn(first, whole):
-        return whole * 2 + first
+        return first + whole * 2 if view_first else whole * 2 + first
 
     counter = CompileCounter()
     compiled = dynajit.compile(fn, backend=counter)
-    for size in (8, 7, 6, 5, 9):
+    for size in (8, 7, 6, 5, 9, 20):
         whole = torch.arange(size)
         assert torch.equal(compiled(whole[1], whole), fn(whole[1], whole))
     assert counter.frame_count == 2
