@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from dynajit import bisection_front
+from dynajit.aot.contexts import writes
 from dynajit.api import compile
 from dynajit.backends.registry import lookup_backend
 from dynajit.exc import ConfigError
 from dynajit.interp import fuel
 from dynajit.report import records, runnable
 from dynajit.report.places import user_place
-from dynajit.verify import Difference, check_graph, difference
+from dynajit.verify import Difference, check_graph, copies, difference
 
 SCRIPT = "dynajit_bisect.py"
 
@@ -163,7 +164,7 @@ def _graphs(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tupl
         def run(*inputs: Any) -> Any:
             if not seen:
                 seen.append(None)
-                found.append((kept, [_leaf(value) for value in inputs]))
+                found.append((kept, copies(inputs)))
             return gm.forward(*inputs)
 
         return run
@@ -181,7 +182,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _fails(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Callable[..., Any]) -> Difference | None:
-    compiled = backend(copy.deepcopy(gm), [_leaf(value) for value in inputs])
+    compiled = backend(copy.deepcopy(gm), copies(inputs))
     found = check_graph(gm, compiled, inputs)
     return None if found is None else dataclasses.replace(found[1], text=f"{found[0]}: {found[1].text}")
 
@@ -223,7 +224,7 @@ def _behind(
     gm: torch.fx.GraphModule, inputs: list[Any], backend: Callable[..., Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Cut behind the earliest operation that is wrong, if it is wrong without what comes later."""
-    nodes = [node.name for node in gm.graph.nodes if node.op.startswith("call")]
+    nodes = _calls(gm)
     values = _values(gm, inputs)
     low, high = 0, len(nodes) - 1
     best: tuple[torch.fx.GraphModule, list[Any]] | None = None
@@ -238,7 +239,7 @@ def _behind(
             low = middle + 1
     if best is None:
         return gm, inputs
-    last = [node.name for node in best[0].graph.nodes if node.op.startswith("call")][-1]
+    last = [name for name in _calls(best[0]) if isinstance(values[name], torch.Tensor)][-1]
     alone = _cut(gm, inputs, [last], {})
     return alone if _fails(*alone, backend) is not None else best
 
@@ -246,22 +247,29 @@ def _behind(
 def _in_front(
     gm: torch.fx.GraphModule, inputs: list[Any], backend: Callable[..., Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """Replace operations by their values, as many as leave the rest wrong: all but the last few, then one by one."""
+    """Replace operations by their values, as many as leave the rest wrong: all but the last few, then one by one. Those
+    that only write are left out, as many."""
     values = _values(gm, inputs)
-    names = [
-        node.name
-        for node in gm.graph.nodes
-        if node.op.startswith("call") and isinstance(values[node.name], torch.Tensor)
-    ]
-    ends = [node.name for node in gm.graph.output_node().all_input_nodes]
+    output: Any = gm.graph.output_node().args[0]
+    ends = [node.name for node in output if isinstance(node, torch.fx.Node)]
+    if _fails(*_cut(gm, inputs, ends, {}), backend) is None:
+        return gm, inputs
     removed: dict[str, Any] = {}
-    for name in reversed(names):
+    for name in reversed(_calls(gm)):
         if name in ends:
             continue
         attempt = {**removed, name: values[name]}
-        if _fails(*_cut(gm, inputs, ends, attempt), backend) is not None:
-            removed = attempt
+        if isinstance(values[name], torch.Tensor) or not _node(gm, name).users:
+            removed = attempt if _fails(*_cut(gm, inputs, ends, attempt), backend) is not None else removed
     return _cut(gm, inputs, ends, removed)
+
+
+def _calls(gm: torch.fx.GraphModule) -> list[str]:
+    return [node.name for node in gm.graph.nodes if node.op.startswith("call")]
+
+
+def _node(gm: torch.fx.GraphModule, name: str) -> torch.fx.Node:
+    return next(node for node in gm.graph.nodes if node.name == name)
 
 
 def _values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -274,20 +282,23 @@ def _values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
             found[node.name] = _leaf(value)
             return value
 
-    Recorder(gm).run(*[_leaf(value) for value in inputs])
+    Recorder(gm).run(*copies(inputs))
     return found
 
 
 def _cut(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], ends: Sequence[str], given: dict[str, Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """The part of the graph that computes the nodes `ends` from the inputs and the `given` values; and its inputs."""
+    """The part of the graph that computes the nodes `ends` from the inputs and the `given` values; and its inputs. What
+    writes in place is part of it, save where it is among the given."""
     small = copy.deepcopy(gm)
     graph = small.graph
     by_name = {node.name: node for node in graph.nodes}
     kept = dict(zip([node.name for node in graph.find_nodes(op="placeholder")], inputs, strict=True))
     first = next(iter(graph.nodes))
     for name, value in given.items():
+        if not isinstance(value, torch.Tensor):
+            continue
         with graph.inserting_before(first):
             made = graph.placeholder(f"{name}_value")
         made.meta["example_value"] = value
@@ -295,7 +306,10 @@ def _cut(
         kept[made.name] = value
     output = graph.output_node()
     output.args = (tuple(by_name[name] for name in ends),)
-    graph.eliminate_dead_code()
+    for name in sorted(given, key=list(by_name).index, reverse=True):
+        if not by_name[name].users:
+            graph.erase_node(by_name[name])
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or writes(node))
     for node in graph.find_nodes(op="placeholder"):
         if not node.users:
             graph.erase_node(node)
@@ -312,7 +326,7 @@ def _kernels(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Callable[
     record = records.CompileRecord("[bisect]", "bisect", "", 0)
     record.graphs.append(records.GraphRecord("[bisect]", 0, gm))
     with records.recording(record):
-        backend(copy.deepcopy(gm), [_leaf(value) for value in inputs])
+        backend(copy.deepcopy(gm), copies(inputs))
     return tuple(kernel.name for code in record.graphs[-1].code for kernel in code.kernels)
 
 
@@ -327,6 +341,6 @@ def _write(
     saved = None
     if _fails(gm, simple, backend) is None:
         saved = "dynajit_bisect.pt"
-        torch.save([_leaf(value) for value in inputs], folder / saved)
+        torch.save(copies(inputs), folder / saved)
     path.write_text(runnable.script(gm, inputs, name, saved), encoding="utf-8")
     return path

@@ -8,6 +8,8 @@ How: behind each statement of the script's top level that binds a wanted name, o
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import linecache
 import sys
 import types
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 from dynajit.exc import ConfigError
 
 _WRAP = "__dynajit_wrap__"
+_WRAP_MEMBER = "__dynajit_wrap_member__"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ def run(program: Program, arguments: Sequence[str]) -> None:
     """Run the script as `python path arguments...` does."""
     path = program.path
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, **{_WRAP: program.wrap})
+    wrap_member = functools.partial(_wrap_member, program.wrap)
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+    main.__dict__.update({_WRAP: program.wrap, _WRAP_MEMBER: wrap_member})
     former, sys.modules["__main__"] = sys.modules["__main__"], main
     sys.argv = [str(path), *arguments]
     sys.path[0] = str(path.resolve().parent)
@@ -62,6 +67,15 @@ def run(program: Program, arguments: Sequence[str]) -> None:
         exec(program.code, main.__dict__)
     finally:
         sys.modules["__main__"] = former
+
+
+def _wrap_member(wrap: Callable[[Any], Any], owner: Any, name: str) -> None:
+    """Wrap an attribute; of a class's static and class methods what they are made of."""
+    made = inspect.getattr_static(owner, name, None)
+    if isinstance(owner, type) and isinstance(made, (staticmethod, classmethod)):
+        setattr(owner, name, type(made)(wrap(made.__func__)))
+    else:
+        setattr(owner, name, wrap(getattr(owner, name)))
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
@@ -85,7 +99,9 @@ def _with_wrapping(body: list[ast.stmt], names: Sequence[str], rest: set[str]) -
         for name in names:
             if name.split(".")[0] in bound:
                 rest.discard(name)
-                wrapping = ast.parse(f"{name} = {_WRAP}({name})").body[0]
+                owner, _, member = name.rpartition(".")
+                text = f"{_WRAP_MEMBER}({owner}, {member!r})" if owner else f"{name} = {_WRAP}({name})"
+                wrapping = ast.parse(text).body[0]
                 for node in ast.walk(wrapping):
                     ast.copy_location(node, statement)
                 yield wrapping

@@ -103,7 +103,7 @@ def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
         if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
     }
     return any(
-        _writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in _first(node))
+        writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in _first(node))
         for node in _inside_autocast(gm)
     )
 
@@ -152,7 +152,7 @@ def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
     if any(node in many and memory_of(node.meta["example_value"]) in memories for node in returned):
         return True
-    return any(_writes(node) and not many.isdisjoint(_first(node)) for node in _calls(gm))
+    return any(writes(node) and not many.isdisjoint(_first(node)) for node in _calls(gm))
 
 
 def _outs(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -184,7 +184,7 @@ def _writes_over_operands(gm: torch.fx.GraphModule) -> bool:
     """Whether an operation writes memory in place of which it reads another view: what it reads may be what it has
     written already, as it goes along."""
     for node in _calls(gm):
-        if not _writes(node) or len(node.all_input_nodes) < 2:
+        if not writes(node) or len(node.all_input_nodes) < 2:
             continue
         written: list[Any] = [part.meta.get("example_value") for part in _first(node)]
         others = [part for part in node.all_input_nodes if part not in _first(node)]
@@ -275,7 +275,7 @@ def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
 
 def _written(gm: torch.fx.GraphModule) -> Iterator[Any]:
     """The examples of what operations write in place."""
-    return (part.meta.get("example_value") for node in _calls(gm) if _writes(node) for part in _first(node))
+    return (part.meta.get("example_value") for node in _calls(gm) if writes(node) for part in _first(node))
 
 
 def name_of(node: torch.fx.Node) -> str:
@@ -283,7 +283,7 @@ def name_of(node: torch.fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def writes(node: torch.fx.Node) -> bool:
     """Whether an operation writes its first argument, by torch's and Python's names."""
     name = name_of(node)
     in_place = name.endswith("_") and not name.endswith("__")
@@ -343,7 +343,7 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes weights inside of autocast, which goes on with its casts of them"
     if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
-    if gm.meta.get("versions_read") and any(map(_writes, _calls(gm))):
+    if gm.meta.get("versions_read") and any(map(writes, _calls(gm))):
         return "the program reads how often tensors were written, and functional graphs write other tensors"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
@@ -409,7 +409,7 @@ def has_effects(gm: torch.fx.GraphModule) -> bool:
         or has_levels(gm)
         or not {"differentiated_inside", "versions_read"}.isdisjoint(name for name, said in gm.meta.items() if said)
         or any(
-            _writes(node)
+            writes(node)
             or node.meta.get("example_value") is None
             or isinstance(node.target, torch._ops.HigherOrderOperator)
             or name_of(node) in (HOOK, "getattr")

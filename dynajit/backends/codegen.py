@@ -216,7 +216,8 @@ def _report(plan: Plan, phase: str) -> None:
         logs.emit("fusion", "\n".join([plan.name, *lines]))
     if debug.enabled():
         debug.write("ir_post_fusion.txt", str(plan))
-        debug.write("output_code.c" if code.language == "c" else "output_code.py", generator.standalone(plan))
+        name = "output_code.c" if code.language == "c" else "output_code.py"
+        debug.write(name, lambda file: generator.standalone(plan, file))
     record = records.current()
     if record is not None and record.graphs:
         record.graphs[-1].code.append(code)

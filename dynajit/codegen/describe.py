@@ -24,12 +24,14 @@ def describe(plan: Plan, phase: str) -> CodeRecord:
     return CodeRecord(plan.name, phase, plan.source, language, kernels, extern)
 
 
-def standalone(plan: Plan) -> str:
-    """The C text with a command line and, under `-DMAIN`, a main function that runs each kernel on zeros."""
+def standalone(plan: Plan, file: str = "output_code.c") -> str:
+    """The C text of the file `file`: with a command line and, under `-DMAIN`, a main function that runs each kernel on
+    zeros."""
     if plan.device.type != "cpu":
         return plan.source
     flags = " ".join((*TUNING_CFLAGS, *REQUIRED_CFLAGS))
-    head = f"// gcc {flags} -DMAIN output_code.c -o output_code -lm && ./output_code\n"
+    name = file.partition(".")[0]
+    head = f"// gcc {flags} -DMAIN {file} -o {name} -lm && ./{name}\n"
     runs = [_run(plan, step) for step in plan.steps if isinstance(step, KernelStep)]
     if not plan.source or not all(runs):
         return head + plan.source + "\n// no main: sizes are known when it is called\n" * bool(plan.source)

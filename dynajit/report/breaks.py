@@ -82,7 +82,7 @@ OUTPUT_CALL = _kind(
 UNKNOWN_CALL = _kind(
     "unknown-callable",
     "nothing is known about the called object",
-    "call it outside of the compiled function, or make it an operator: torch.library.custom_op",
+    "call it outside of the compiled function; what computes on tensors can be an operator: torch.library.custom_op",
 )
 LOCAL_CLASS = _kind(
     "local-class",

@@ -9,8 +9,10 @@ may be None). Out: text like a traceback's entry:
 """
 
 import linecache
+import re
 import unicodedata
 
+_COMPOUND = re.compile(r"(async\s+)?(with|for)\b")
 MAX_LINES = 6  # of a span; the rest of a longer one is cut
 
 
@@ -31,6 +33,9 @@ def render(
     header = f'  File "{filename}", line {lineno}{where}'
     linecache.checkcache(filename)
     last = max(end_lineno or lineno, lineno)
+    header_end = _end_of_header(filename, lineno, last, col)
+    if header_end is not None:
+        last, end_col = header_end, None
     numbers = range(max(1, lineno - context), last + context + 1)
     lines = {number: linecache.getline(filename, number).rstrip("\n") for number in numbers}
     if not lines[lineno].strip():
@@ -53,6 +58,15 @@ def render(
             if carets:
                 body.append("    " + carets)
     return "\n".join([header, *body])
+
+
+def _end_of_header(filename: str, lineno: int, last: int, col: int | None) -> int | None:
+    """Where the span is a whole `with` or `for` statement, the line that its header ends in."""
+    first = linecache.getline(filename, lineno).encode()[col or 0 :].decode(errors="replace")
+    if last == lineno or not _COMPOUND.match(first):
+        return None
+    lines = (linecache.getline(filename, number).partition("#")[0].rstrip() for number in range(lineno, last + 1))
+    return next((number for number, line in enumerate(lines, lineno) if line.endswith(":")), None)
 
 
 def _carets(line: str, indent: int, col: int | None, end_col: int | None, single_line: bool) -> str:

@@ -11,7 +11,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from dynajit.config import config
@@ -55,8 +55,9 @@ def folder() -> Path | None:
     return path
 
 
-def write(name: str, text: str) -> None:
-    """Put a file into the compile's folder. A second graph of one compile gets `name` with a number."""
+def write(name: str, text: str | Callable[[str], str]) -> None:
+    """Put a file into the compile's folder. A second graph of one compile gets `name` with a number. `text`: what the
+    file holds, or what makes that of its name."""
     where = folder()
     if where is None:
         return
@@ -66,7 +67,7 @@ def write(name: str, text: str) -> None:
         number += 1
         path = where / f"{Path(name).stem}_{number}{Path(name).suffix}"
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text if isinstance(text, str) else text(path.name), encoding="utf-8")
     except OSError as error:
         _tell(error)
 

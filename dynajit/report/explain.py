@@ -7,6 +7,7 @@ where it cut a graph or cost one, and a break in a loop once more for the loop.
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ class ExplainReport:
     @property
     def graph_break_count(self) -> int:
         return len(self.break_reasons)
+
+    @property
+    def break_places(self) -> list[tuple[BreakRecord, int]]:
+        """The breaks, those of one place and way there once; and how often each was met: in each variant of a function
+        that was compiled again, say."""
+        count = Counter((brk.kind, brk.reason, *brk.user_stack) for brk in self.break_reasons)
+        first = {(brk.kind, brk.reason, *brk.user_stack): brk for brk in reversed(self.break_reasons)}
+        return [(first[key], count[key]) for key in count]
 
     @property
     def op_count(self) -> int:
@@ -100,11 +109,14 @@ class ExplainReport:
             "guard": self.guard_count,
         }
         lines = [", ".join(_count(n, noun) for noun, n in totals.items())]
+        places = self.break_places
+        if len(places) < self.graph_break_count:
+            lines += [f"The graph breaks are in {_count(len(places), 'place')}."]
         if self.error is not None:
             lines += [f"The call raised {type(self.error).__name__}: {self.error}"]
         names = {record.compile_id: record.code_name for record in self.frames}
         lines += [_section("Graphs", [_graph_line(i, graph, names) for i, graph in enumerate(self.graph_records, 1)])]
-        lines += [_section("Graph breaks", [f"{i}. {brk.render()}" for i, brk in enumerate(self.break_reasons, 1)])]
+        lines += [_section("Graph breaks", _breaks(places))]
         lines += [_section("Recompiles", self.recompile_reasons)]
         skipped = [
             f"{r.compile_id} {r.code_name} ({r.filename}:{r.firstlineno}): {r.skipped}"
@@ -120,6 +132,14 @@ class ExplainReport:
 
     def __repr__(self) -> str:
         return f"<ExplainReport: {_count(self.graph_count, 'graph')}, {_count(self.graph_break_count, 'graph break')}>"
+
+
+def _breaks(places: list[tuple[BreakRecord, int]]) -> list[str]:
+    return [f"{i}. {brk.render()}{_times(n)}" for i, (brk, n) in enumerate(places, 1)]
+
+
+def _times(n: int) -> str:
+    return f"\n  Met {n} times while compiling" if n > 1 else ""
 
 
 def _told_once(frames: Iterable[CompileRecord]) -> list[BreakRecord]:

@@ -160,8 +160,10 @@ def _breaks(report: ExplainReport) -> str:
         + (f"<p>Broken at the call outside, because of: {escape(brk.lifted_from)}</p>" if brk.lifted_from else "")
         + "".join(f"<p>{escape(text)}.</p>" for text in brk.about_loops())
         + (f"<p><b>Cost</b>: {escape(brk.cost)}</p>" if brk.handed_over is not None else "")
-        + f"<p><b>What to do</b>: {escape(brk.hint)}</p></article>"
-        for i, brk in enumerate(report.break_reasons, 1)
+        + f"<p><b>What to do</b>: {escape(brk.hint)}</p>"
+        + (f"<p>Met {n} times while compiling.</p>" if n > 1 else "")
+        + "</article>"
+        for i, (brk, n) in enumerate(report.break_places, 1)
     )
 
 

@@ -26,7 +26,7 @@ table{border-collapse:collapse;width:100%}
 .source th{font-weight:normal;font-size:12px;opacity:.7;text-align:right;padding:2px 8px}
 .source td{padding:0 8px;vertical-align:top}
 .source td:nth-child(-n+2){width:1%;text-align:right;opacity:.65;font-size:12px}
-.source code{white-space:pre-wrap}
+.source code{white-space:pre-wrap;overflow-wrap:anywhere}
 .graph,.key.graph{background:var(--graph)}.inlined,.key.inlined{background:var(--inlined)}
 .broken,.key.broken{background:var(--broken)}.eager,.key.eager{background:var(--eager)}
 .gap td{opacity:.5}.note{display:block;font-size:12px;margin:0 0 3px 2em}

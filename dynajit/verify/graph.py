@@ -19,6 +19,8 @@ from dynajit.verify.closeness import Difference, difference
 
 Run = Callable[..., Any]
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class VerifiedGraph:
     """`compiled`, compared with `gm` on the first of each `every` calls. `name` is for the message."""
@@ -48,10 +50,10 @@ class VerifiedGraph:
 
 def check_graph(gm: torch.fx.GraphModule, compiled: Run, inputs: Sequence[Any]) -> tuple[str, Difference] | None:
     """Compare once, on copies; None if all agrees, else where and how not."""
-    copies = _copies(inputs)
-    comparison = _Comparison(gm, copies)
-    result = compiled(*copies)
-    return comparison.results(result, copies) or comparison.gradients(compiled)
+    own = copies(inputs)
+    comparison = _Comparison(gm, own)
+    result = compiled(*own)
+    return comparison.results(result, own) or comparison.gradients(compiled)
 
 
 class _Comparison:
@@ -59,13 +61,13 @@ class _Comparison:
 
     def __init__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.gm = gm
-        self.inputs = _copies(inputs)  # as they were
-        self.eager_inputs = _copies(inputs)
+        self.inputs = copies(inputs)  # as they were
+        self.eager_inputs = copies(inputs)
         with _same_random_state():
             before = torch.get_rng_state()
             self.eager = gm.forward(*self.eager_inputs)
             random = not torch.equal(before, torch.get_rng_state())
-        self.exact_inputs = _copies(inputs, exact=True)
+        self.exact_inputs = copies(inputs, exact=True)
         # random numbers of float64 are other numbers
         self.exact = None if random else _reference(gm, self.exact_inputs)
 
@@ -89,13 +91,13 @@ class _Comparison:
         if not any(isinstance(out, torch.Tensor) and out.requires_grad for out in self.eager):
             return None
         with _same_random_state():
-            mine = _gradients(compiled, _copies(self.inputs))
+            mine = _gradients(compiled, copies(self.inputs))
         with _same_random_state():
-            theirs = _gradients(self.gm.forward, _copies(self.inputs))
+            theirs = _gradients(self.gm.forward, copies(self.inputs))
         exact: list[Any] = [None] * len(self.inputs)
         if self.exact is not None:
             with contextlib.suppress(RuntimeError):  # as in _reference
-                exact = _gradients(self.gm.forward, _copies(self.inputs, exact=True))
+                exact = _gradients(self.gm.forward, copies(self.inputs, exact=True))
         names = [str(node.target) for node in self.gm.graph.find_nodes(op="placeholder")]
         for name, ours, eager, reference in zip(names, mine, theirs, exact, strict=True):
             # no gradient and one of zeros are the same to an optimizer's sum
@@ -131,16 +133,50 @@ def _gradients(run: Run, inputs: Sequence[Any]) -> list[Any]:
     return [found.get(id(value)) for value in inputs]
 
 
-def _copies(inputs: Sequence[Any], exact: bool = False) -> list[Any]:
-    """Copies of the tensors with equal strides; floating ones in float64 where `exact`."""
-    return [_copy(value, exact) if isinstance(value, torch.Tensor) else value for value in inputs]
+def copies(inputs: Sequence[Any], exact: bool = False) -> list[Any]:
+    """Copies of the tensors with equal strides; floating ones in float64 where `exact`. What shares memory shares it
+    still: a write to one of two overlapping inputs is seen in the other."""
+    together: dict[Any, list[torch.Tensor]] = {}
+    for value in inputs:
+        if type(value) in _PLAIN and value.layout is torch.strided and not (value.is_conj() or value.is_neg()):
+            together.setdefault((value.device, value.untyped_storage().data_ptr()), []).append(value)
+    shared: dict[int, torch.Tensor] = {}
+    for values in together.values():
+        if len(values) > 1 and len({value.dtype for value in values}) == 1:
+            shared |= _copies_of_overlapping(values, _dtype(values[0], exact))
+    return [
+        shared[id(value)]
+        if id(value) in shared
+        else (_copy(value, exact) if isinstance(value, torch.Tensor) else value)
+        for value in inputs
+    ]
+
+
+def _copies_of_overlapping(values: list[torch.Tensor], dtype: torch.dtype) -> dict[int, torch.Tensor]:
+    """For each id the copy of the tensor, all in one new memory."""
+    with torch.no_grad():
+        storage = values[0].untyped_storage()
+        numel = storage.nbytes() // values[0].element_size()
+        memory = values[0].detach().as_strided((numel,), (1,), 0).to(dtype, copy=True).untyped_storage()
+        made = {}
+        for value in values:
+            # no views for autograd, which refuses writes to those that were made without gradients
+            copy = torch.empty(0, dtype=dtype, device=value.device)
+            made[id(value)] = copy.set_(memory, value.storage_offset(), value.shape, value.stride())
+    for value in values:
+        made[id(value)].requires_grad_(value.requires_grad)
+    return made
+
+
+def _dtype(value: torch.Tensor, exact: bool) -> torch.dtype:
+    if exact and value.is_complex():
+        return torch.complex128
+    return torch.float64 if exact and value.is_floating_point() else value.dtype
 
 
 def _copy(value: torch.Tensor, exact: bool) -> torch.Tensor:
     with torch.no_grad():
-        dtype = value.dtype
-        if exact and (dtype.is_floating_point or dtype.is_complex):
-            dtype = torch.complex128 if dtype.is_complex else torch.float64
+        dtype = _dtype(value, exact)
         dense = value.layout is torch.strided and all(value.stride())
         made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device) if dense else None
         copy = made.copy_(value) if made is not None else value.detach().clone().to(dtype)

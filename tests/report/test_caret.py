@@ -80,3 +80,17 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
     assert "old" in caret.render(name, 1)
     Path(name).write_text("renamed = 1\n")
     assert "renamed" in caret.render(name, 1)
+
+
+def test_of_a_whole_with_statement_the_header_is_shown(tmp_path: Path) -> None:
+    text = "def f(x, lock):\n    with lock, (\n        lock  # twice:\n    ):\n        y = x + 1\n    return y\n"
+    name = source(tmp_path, text)
+    shown = caret.render(name, 2, 5, 4, 17).splitlines()[1:]
+    assert shown == [
+        "    with lock, (",
+        "    ^^^^^^^^^^^^",
+        "        lock  # twice:",
+        "        ^^^^^^^^^^^^^^",
+        "    ):",
+        "    ^^",
+    ]

@@ -109,6 +109,25 @@ def test_a_module_of_many_operations_is_not_drawn(tmp_path: Path) -> None:
     assert "too many to draw" in (tmp_path / "report.html").read_text()
 
 
+def test_a_break_of_several_variants_is_shown_once(tmp_path: Path) -> None:
+    def program(x: Tensor, flag: bool) -> Tensor:
+        y = x.sin() + flag
+        print(end="")
+        return y * 2
+
+    def calls(x: Tensor) -> Tensor:
+        compiled = dynajit.compile(program)
+        return compiled(x, True) + compiled(x, False)
+
+    report = dynajit.explain(dynajit.disable(calls))(torch.ones(3))
+    assert report.graph_break_count == 2
+    ((found, times),) = report.break_places
+    assert found.kind == "input-output" and times == 2
+    assert str(report).count("[input-output]") == 1 and "The graph breaks are in 1 place." in str(report)
+    report.html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text().count("<p>Met 2 times while compiling.</p>") == 1
+
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

@@ -67,6 +67,21 @@ def test_mutated_inputs_and_integers_pass() -> None:
     torch.testing.assert_close(x, y)
 
 
+def test_inputs_that_overlap_pass() -> None:
+    """The copies that eager and the reference run on overlap in the same way."""
+
+    def program(x: Tensor, y: Tensor, rest: Tensor) -> Tensor:
+        x.add_(1)
+        y.mul_(rest.sum())
+        return x.sum() + y.sum()
+
+    memory = torch.randn(6, 4)
+    mine, theirs = memory.clone(), memory.clone()
+    f = dynajit.compile(program, options={"verify": True})
+    torch.testing.assert_close(f(mine[:4], mine[2:], mine[5]), program(theirs[:4], theirs[2:], theirs[5]))
+    torch.testing.assert_close(mine, theirs)
+
+
 def broken(change: Callable[[list[Any], Sequence[Any]], None]) -> Callable[..., Any]:
     """A backend whose graphs run eagerly and are then changed."""
 
@@ -320,7 +335,7 @@ def test_definitions_stand_before_what_uses_them(tmp_path: Path) -> None:
         standalone.argument([types.SimpleNamespace()])
 
 
-def test_bisect_finds_a_wrong_instruction_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bisect_finds_a_wrong_instruction_of_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def summed(x: Tensor, items: list[int]) -> Tensor:
         for item in items:
             x = x + item
@@ -328,7 +343,7 @@ def test_bisect_finds_a_wrong_instruction_of_a_loop(monkeypatch: pytest.MonkeyPa
         return x * 2
 
     monkeypatch.setitem(dispatch.HANDLERS, "UNARY_INVERT", lambda tx, frame, instr: None)
-    report = dynajit.bisect(summed)(torch.ones(3), [1, 2, 3])
+    report = dynajit.bisect(summed, folder=tmp_path)(torch.ones(3), [1, 2, 3])
     first = summed.__code__.co_firstlineno
     assert report.stage == "frontend"
     assert report.lines[0] in {f"{__file__}:{first + number}" for number in (1, 2, 3)}
@@ -360,6 +375,24 @@ def test_bisect_names_the_graph_behind_a_break(tmp_path: Path) -> None:
     with config.patch(planted_bug="aten.sigmoid.default"):
         report = dynajit.bisect(program, folder=tmp_path)(torch.randn(9))
     assert (report.graph, report.operations) == (1, ("sigmoid",))
+
+
+@pytest.mark.parametrize(
+    ("bug", "operations"), [("aten.sigmoid.default", ("sigmoid",)), ("aten.cat.default", ("cat",))]
+)
+def test_bisect_cuts_around_what_writes_in_place(bug: str, operations: tuple[str, ...], tmp_path: Path) -> None:
+    """An item that is written has no result of its own: the cut is not behind it; it is left out where it can be."""
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        x[0] = y[1].sigmoid()
+        return torch.cat([x, y]) + 1
+
+    with config.patch(planted_bug=bug):
+        report = dynajit.bisect(program, folder=tmp_path)(torch.randn(2, 3), torch.randn(2, 3))
+    assert (report.graph, report.operations) == (0, operations)
+    assert report.script is not None
+    shows_it(report.script, bug)
 
 
 def test_bisect_takes_names_of_backends_only() -> None:
