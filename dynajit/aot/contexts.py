@@ -249,17 +249,19 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
 
 
 def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
-    """Whether a result is a view, made after gradients were turned off, of an input that has gradients."""
-    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
-    memories = {memory_of(value) for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad}
+    """Whether a result is a view, made after gradients were turned off, of a tensor that has gradients."""
+    memories: set[int | None] = set()
     returned = {node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes}
     views = {node for node in returned if not _detaches(node)}
     off = False
-    for node in _calls(gm):
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
-        elif off and node in views and memory_of(node.meta.get("example_value")) in memories - {None}:
+        elif off and node in views and memory_of(value) in memories - {None}:
             return True
+        elif isinstance(value, torch.Tensor) and value.requires_grad:
+            memories.add(memory_of(value))
     return False
 
 

@@ -19,6 +19,15 @@ from dynajit.graph.refusals import looks_at_values, refusal
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
 _BY_FUNCTION: Any = registered_hop_fake_fns
+# binary operations whose fakes are written in Python, which orders dimensions otherwise than torch's iterator does
+_ITERATED = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        *((name, "default") for name in ("logical_and", "logical_or", "logical_xor")),
+        *((name, "default") for name in ("logaddexp", "logaddexp2", "heaviside", "special_xlog1py")),
+        *((name, "Tensor") for name in ("copysign", "xlogy")),
+    )
+)
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -50,7 +59,19 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise RuntimeError(refused)
         if self.looked_at_values is False:
             self.looked_at_values = looks_at_values(func, args)
-        return self.dispatch(func, types, args, kwargs or {})
+        result = self.dispatch(func, types, args, kwargs or {})
+        return self._iterated(func, args, result) if func in _ITERATED else result
+
+    def _iterated(self, func: Any, args: Sequence[Any], result: Any) -> Any:
+        """The result with the strides that the real kernel gives it."""
+        one, other = args[:2]
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return result
+        like = torch.ops.aten.eq.Tensor(one, other)
+        if list(map(str, like.stride())) == list(map(str, result.stride())):
+            return result
+        with self:
+            return torch.empty_strided(result.shape, like.stride(), dtype=result.dtype, device=result.device)
 
 
 @contextmanager

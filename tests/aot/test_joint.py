@@ -474,6 +474,17 @@ def test_a_leaf_that_is_made_behind_a_transform() -> None:
     torch.testing.assert_close(dynajit.compile(program)(x), program(x))
 
 
+def test_a_view_of_a_result_that_was_made_without_gradients() -> None:
+    def program(x):
+        y = x + 1
+        with torch.no_grad():
+            return y, y[0]
+
+    x = torch.ones(3, 3, requires_grad=True)
+    wanted, found = ([(r.requires_grad, r.is_leaf) for r in f(x)] for f in (program, dynajit.compile(program)))
+    assert found == wanted
+
+
 def test_a_view_that_was_made_without_gradients() -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 2

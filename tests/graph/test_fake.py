@@ -153,3 +153,13 @@ def test_a_write_through_a_view_into_memory_of_symbolic_size_is_seen():
             assert torch.equal(mine, theirs)
             for one, other in zip(got, want, strict=True):
                 assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["logical_or", "copysign", "xlogy", "logaddexp", "heaviside"])
+def test_order_of_dimensions_of_a_binary_operation(name: str) -> None:
+    operation = getattr(torch, name)
+    x = torch.rand(3, 4).t()
+    with FakeMode() as mode:
+        fake = mode.from_tensor(x)
+        made = operation(fake, fake[:, None])
+    assert made.stride() == operation(x, x[:, None]).stride()
