@@ -369,6 +369,11 @@ class FrameCapture:
         users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
         if self.session.fullgraph or are_errors():
             raise _unsupported(stop.kind, stop, users, self.session.fullgraph)
+        if stop.kind is breaks.RESIZED_LEAF:
+            # autograd's node of the tensor keeps the size that it was made with, for as long as any variable leads to it
+            self.record.skipped = str(stop)
+            self._record_break(stop, users, None, True)
+            return None
         emission = self._first_possible(tx, frame, chain, stop, users, stack)
         if emission is None and self.record.skipped is None:
             self.record.skipped = f"{breaks.IN_REGION.text}: {stop}"

@@ -71,6 +71,11 @@ RAISES = _kind(
     "an exception leaves the function",
     "nothing to change if the exception is wanted: it is raised by running the line itself",
 )
+RESIZED_LEAF = _kind(
+    "resized-gradient",
+    "the operation gives another size to a tensor that has gradients",
+    "have the operation return its result, or make `out` of the result's size before",
+)
 SKIPPED_CALL = _kind(
     "skipped-call", "the called function is never traced", "call it before or after, or allow it: dynajit.module_policy"
 )

@@ -181,6 +181,8 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
     if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
+        if out.source is not None and out.fake.requires_grad:
+            raise GraphBreak(breaks.RESIZED_LEAF, name)
         if out.source is not None:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
         if tuple(given) != (0,):

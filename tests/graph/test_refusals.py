@@ -331,6 +331,27 @@ def test_strides_of_a_resized_out(backend: str) -> None:
     assert_same(resized_like_transposed, torch.randn(3, 3), backend=backend)
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_out_gives_a_leaf_another_size(backend: str) -> None:
+    """A variable that leads to the leaf keeps autograd's node of it, with the size from before."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        kept = x * 2  # noqa: F841
+        with torch.no_grad():
+            torch.add(y, 1, out=x)
+        return x.t()
+
+    def gradient(f: Callable[..., torch.Tensor]) -> Any:
+        x = torch.ones(1, 1, requires_grad=True)
+        result = f(x, torch.ones(1)).sum()
+        with pytest.raises(RuntimeError) as caught:
+            result.backward()
+        return str(caught.value)
+
+    assert gradient(dynajit.compile(f, backend=backend)) == gradient(f)
+
+
 def transposed_in_inference_mode(x: torch.Tensor) -> None:
     with torch.inference_mode():
         x.swapaxes_(0, -1)

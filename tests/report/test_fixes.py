@@ -280,6 +280,22 @@ def test_tensor_code_behind_a_long_loop_is_compiled_as_a_function() -> None:
     assert kinds(scaled, X, counted()) == []
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_resized_leaf() -> None:
+    def resized(x: Tensor, out: Tensor) -> Tensor:
+        with torch.no_grad():
+            torch.mul(x, 2, out=out)
+        return out * 1
+
+    def returned(x: Tensor, out: Tensor) -> Tensor:
+        with torch.no_grad():
+            out = torch.mul(x, 2)
+        return out * 1
+
+    assert kinds(resized, X, torch.ones(3, requires_grad=True)) == ["resized-gradient"]
+    assert kinds(returned, X, torch.ones(3, requires_grad=True)) == []
+
+
 def test_every_kind_is_either_here_or_on_the_page() -> None:
     """`docs/why_breaks.md`, whose blocks are tests too, has a pair of programs for each kind that is not here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "why_breaks.md").read_text()
@@ -291,6 +307,7 @@ def test_every_kind_is_either_here_or_on_the_page() -> None:
         "local-class",
         "compiled-by-another",
         "recursion",
+        "resized-gradient",
     }
     elsewhere = {"operation-may-raise", "trace-too-long", "break-in-region", "internal-error", "stopped"}
     assert set(breaks.KINDS) - titles - here - elsewhere == set()
