@@ -60,9 +60,19 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if self.looked_at_values is False:
             self.looked_at_values = looks_at_values(func, args)
         result = self.dispatch(func, types, args, kwargs or {})
-        return self._iterated(func, args, result) if func in _ITERATED else result
+        if func in _ITERATED:
+            return self._iterated(args, result)
+        return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
-    def _iterated(self, func: Any, args: Sequence[Any], result: Any) -> Any:
+    def _expanded(self, args: Sequence[Any], result: Any) -> Any:
+        """A tensor without dimensions has no steps: with symbols about, torch's rule in Python has others for sizes of
+        one, and whether a tensor may be written over another is decided by them."""
+        if args[0].dim() > 0 or not any(result.stride()):
+            return result
+        with self:
+            return torch.ops.aten.as_strided.default(result, result.shape, [0] * result.dim())
+
+    def _iterated(self, args: Sequence[Any], result: Any) -> Any:
         """The result with the strides that the real kernel gives it."""
         one, other = args[:2]
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):

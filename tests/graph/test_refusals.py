@@ -352,6 +352,22 @@ def test_out_gives_a_leaf_another_size(backend: str) -> None:
     assert gradient(dynajit.compile(f, backend=backend)) == gradient(f)
 
 
+def written_over_its_row(x: torch.Tensor, count: int) -> str:
+    for _ in range(1):
+        x.add_(count)
+    try:
+        x[:1] = x[0]
+    except RuntimeError as error:
+        return str(error)
+    return "written"
+
+
+def test_overlap_of_one_element_beside_numbers_that_vary() -> None:
+    compiled = dynajit.compile(written_over_its_row, backend="eager")
+    for size, count in ((4, 2), (1, 1), (1, 3), (1, 4)):
+        assert compiled(torch.ones(size, size), count) == written_over_its_row(torch.ones(size, size), count)
+
+
 def transposed_in_inference_mode(x: torch.Tensor) -> None:
     with torch.inference_mode():
         x.swapaxes_(0, -1)
