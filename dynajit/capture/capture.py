@@ -370,7 +370,7 @@ class FrameCapture:
         if self.session.fullgraph or are_errors():
             raise _unsupported(stop.kind, stop, users, self.session.fullgraph)
         if stop.kind is breaks.RESIZED_LEAF:
-            # autograd's node of the tensor keeps the size that it was made with, for as long as any variable leads to it
+            # autograd's node of it keeps the size that it was made with, for as long as any variable leads there
             self.record.skipped = str(stop)
             self._record_break(stop, users, None, True)
             return None

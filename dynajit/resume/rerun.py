@@ -84,9 +84,13 @@ class Rerun:
             code = copy_of(self.code, self.part)
             _C.mark_ours(code)
             self._function = types.FunctionType(code, self.globals, self.code.co_name)
+        stands = self.trusted or _raised_by_operation(error)
+        # the caller's frame holds the error, which holds the frame: what the program lets go of would wait for the
+        # collector
+        trace, error.__traceback__ = error.__traceback__, None
         result = _C.call_eager(self._function, args)
-        if not self.trusted and not _raised_by_operation(error):
-            raise error
+        if not stands:
+            raise error.with_traceback(trace)
         # the program caught the exception itself, or the backend raised where eager does not
         counters["reruns"][type(error).__name__] += 1
         return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -121,3 +123,27 @@ def test_a_graph_whose_first_write_raises() -> None:
     x = torch.zeros(4)
     mask = torch.tensor([True, True, True, False])
     assert_same(unique_then_write, x, mask, SEEN)
+
+
+def test_what_a_frame_that_runs_again_held_ends_with_it() -> None:
+    """The graph raises, and so does the frame, run again: neither error keeps what the frame held in a cycle."""
+
+    class Held:
+        pass
+
+    def f(held: Held, x: torch.Tensor) -> Any:
+        return torch.as_strided(x, (2, 2), (1, 1)).mean(), held
+
+    compiled = dynajit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        for function in (f, compiled, compiled):
+            held = Held()
+            gone = weakref.ref(held)
+            with pytest.raises(RuntimeError):
+                function(held, torch.tensor(1.0))
+            del held
+            assert gone() is None
+    finally:
+        gc.enable()
