@@ -90,7 +90,7 @@ def generate(
                     if backward and device.type == "cpu":
                         schedule.units = sunk(schedule.units, schedule.reads, set(schedule.stored_in))
                     if device.type == "cpu":
-                        _store_over(program, schedule)
+                        store_over(program, schedule)
                 with timer("codegen"):
                     if device.type == "cpu":
                         return _Planner(program, schedule).plan(gm, backward)
@@ -105,11 +105,15 @@ def generate(
                 forget()
 
 
-def _store_over(program: Program, schedule: Schedule) -> None:
+def store_over(program: Program, schedule: Schedule) -> None:
     """Have kernels store over what they alone still need."""
-    kept: set[Tensor] = {value.root for value in values_in(program.outputs)}
+    returned = list(values_in(program.outputs))
+    kept: set[Tensor] = {value.root for value in returned}
+    whole = kept - {value.root for value in returned if not value.whole}
     kept.update(program.sources[name] for name in (*program.inputs, *program.constants) if name in program.sources)
-    schedule.stored_in.update(taken_over(schedule.units, schedule.reads, schedule.stored_in, kept))
+    found = taken_over(schedule.units, schedule.reads, schedule.stored_in, kept, whole)
+    schedule.stored_in.update(found)
+    schedule.whole = whole & found.keys()
 
 
 class _Unprintable(Exception):
@@ -290,7 +294,8 @@ class _Planner:
             found = self.views[key] = f"{root.name}_view{len(self.views)}"
             device = root.device if isinstance(root, Source) else self.program.device
             self.buffers[found] = Buffer(found, value.shape, stride, root.dtype, device)
-            self.steps.append(ViewStep(found, self._buffer(root), offset))
+            own = value.whole and root in self.schedule.whole
+            self.steps.append(ViewStep(found, self._buffer(root), offset, own=own))
         return found
 
     def _output(self, value: Any) -> Any:

@@ -118,12 +118,14 @@ class ExternStep:
 @dataclass(frozen=True, slots=True)
 class ViewStep:
     """`output` is `base` seen with `output`'s own sizes and strides, starting `offset` elements after base's first; or,
-    where `detached`, all of `base` as `Tensor.detach` gives it: in the same memory, and no view of it to autograd."""
+    where `detached`, all of `base` as `Tensor.detach` gives it: in the same memory, and no view of it to autograd. With
+    `own` nothing is left of `base`: `output` is no view of it to anybody."""
 
     output: str
     base: str
     offset: int
     detached: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

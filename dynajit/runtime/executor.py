@@ -237,9 +237,9 @@ class _Writer:
         offset = str(step.offset)
         if step.base not in self._fresh:
             offset = f"{base}.storage_offset()" + (f" + {step.offset}" if step.offset else "")
-        as_strided = self._bind("as_strided", torch.as_strided)
+        seen = self._bind("own", _own) if step.own else self._bind("as_strided", torch.as_strided)
         name = self._name(step.output)
-        self.lines.append(f"{name} = {as_strided}({base}, {buffer.shape!r}, {buffer.stride!r}, {offset})")
+        self.lines.append(f"{name} = {seen}({base}, {buffer.shape!r}, {buffer.stride!r}, {offset})")
 
     def _size(self, step: SizeStep) -> None:
         if step.what == "expression":
@@ -366,6 +366,11 @@ def _fix(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
 def _reinterpret(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The memory of a tensor that starts at offset 0, as elements of another dtype."""
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _own(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    """The tensor's memory as another tensor, which is no view of it."""
+    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), offset, shape, stride)
 
 
 def refused(eager: Callable[..., Any] | None, *inputs: Any) -> None:

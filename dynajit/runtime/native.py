@@ -129,10 +129,11 @@ class _Writer:
                 if isinstance(programs, int):
                     return _KERNEL, loaded, slots, checked, programs, symbols, -1
                 return _KERNEL, loaded, slots, checked, 0, symbols, *self.sizes.symbols_of([programs])
-            case ViewStep(output, base, offset, detached):
+            case ViewStep(output, base, offset, detached, own):
                 size = self.sizes.number(offset) if isinstance(offset, Size) else -1
+                tracked = output in self.visible and not own
                 known = 0 if isinstance(offset, Size) else offset
-                return _VIEW, self.slot(output), self.slot(base), known, output in self.visible, size, detached
+                return _VIEW, self.slot(output), self.slot(base), known, tracked, size, detached
             case DrawStep(outputs, increment):
                 return _DRAW, tuple(map(self.slot, outputs)), increment
             case NumberStep(output, str(source)):

@@ -110,6 +110,7 @@ class Schedule:
     inlined: set[Tensor]
     stored_in: dict[Tensor, Tensor] = field(default_factory=dict)  # where that is another tensor's memory
     reads: dict[Tensor, tuple[Reading, ...]] = field(default_factory=dict)  # of members, through what is inlined
+    whole: set[Tensor] = field(default_factory=set)  # returned, and nothing else is left of that other tensor
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -18,9 +18,11 @@ def taken_over(
     reads: Mapping[Tensor, tuple[Reading, ...]],
     stored_in: Mapping[Tensor, Tensor],
     kept: Set[Tensor],
+    whole: Set[Tensor] = frozenset(),
 ) -> dict[Tensor, Tensor]:
     """`stored_in`: what is stored elsewhere already. `kept`: tensors whose memory is not the graph's to write, or is
-    returned: what is returned is a tensor of its own, no view of another shape."""
+    returned; `whole`: those of them that are returned as they are, with no view of them, so that they may have a shape
+    of their own in the memory that they take over."""
     last = _last_readers(units, reads)
     elsewhere = {*stored_in, *stored_in.values()}
     busy = {*kept, *elsewhere, *_shared(units)}
@@ -38,7 +40,7 @@ def taken_over(
                     dies = target in there and target not in busy and last.get(target) == number
                     memory = found.get(target, target)
                     alike = (source.shape, source.stride) == (memory.shape, memory.stride)
-                    if dies and (alike or source not in kept) and _fits(unit, source, target, reads):
+                    if dies and (alike or source not in kept or source in whole) and _fits(unit, source, target, reads):
                         found[source] = memory
                         busy.add(target)
                         break
