@@ -175,11 +175,9 @@ _STATISTICS = ("_saved_running_mean", "_saved_running_var")
 
 @functools.cache
 def _saved_names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name in dir(kind)
-        if (name.startswith("_saved_") and name not in _STATISTICS) or name == "saved_tensors"
-    )
+    # numbers have no `_raw_` name; reading a varying one would fix it
+    names = {name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")}
+    return (*sorted(names.difference(_STATISTICS)), *(["saved_tensors"] if hasattr(kind, "saved_tensors") else []))
 
 
 def saved_by(node: Any) -> Iterator[torch.Tensor]:

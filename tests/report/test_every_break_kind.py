@@ -207,6 +207,12 @@ def too_long(x: Tensor) -> Any:
     return x * total
 
 
+def resized_gradient(x: Tensor, out: Tensor) -> Any:
+    with torch.no_grad():
+        torch.mul(x[:, :2], 2, out=out)
+    return out * 1
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "tensor-branch": tensor_branch,
     "data-dependent": data_dependent,
@@ -235,6 +241,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "recursion": recursive,
     "import": importing,
     "trace-too-long": too_long,
+    "resized-gradient": resized_gradient,
 }
 
 
@@ -250,7 +257,8 @@ def test_reached(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
             dynajit.reset()
             assert torch.equal(dynajit.compile(program, backend="eager")(x), (x + 1) * 3)
         else:
-            assert_same(program, x, repeat=1)
+            leaves = (torch.ones(3, requires_grad=True),) if kind == "resized-gradient" else ()
+            assert_same(program, x, *leaves, repeat=1)
     found = {found.kind for record in seen for found in record.breaks}
     skipped_texts = [record.skipped for record in seen if record.skipped]
     text = breaks.KINDS[kind].text
