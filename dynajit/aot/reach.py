@@ -175,9 +175,11 @@ _STATISTICS = ("_saved_running_mean", "_saved_running_var")
 
 @functools.cache
 def _saved_names(kind: type[Any]) -> tuple[str, ...]:
+    if hasattr(kind, "saved_tensors"):
+        return ("saved_tensors",)
     # numbers have no `_raw_` name; reading a varying one would fix it
     names = {name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_")}
-    return (*sorted(names.difference(_STATISTICS)), *(["saved_tensors"] if hasattr(kind, "saved_tensors") else []))
+    return tuple(sorted(names.difference(_STATISTICS)))
 
 
 def saved_by(node: Any) -> Iterator[torch.Tensor]:
