@@ -218,3 +218,9 @@ def register_expression(kind: Any, meaning: str) -> None:
 def foreach_returns_what_it_writes() -> bool:
     """Whether `torch._foreach_add_(tensors, 1)` and its like return the list; else None."""
     return torch._foreach_zero_([torch.zeros(1)]) is not None  # type: ignore[func-returns-value]
+
+
+def copy_uncounted(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """`target.copy_(source)`, of which autograd does not hear."""
+    with torch.autograd._unsafe_preserve_version_counter(target):
+        return target.copy_(source)

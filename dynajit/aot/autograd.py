@@ -16,6 +16,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
+from dynajit.aot.batch_norm import drop_statistics
 from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.hidden_writes import join_reads, part_reads
@@ -79,6 +80,9 @@ def _compile(
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
             if phase == "forward":
                 graph.meta["returns"] = getattr(context.fw_metadata, "num_forward_returns", 0)
+            if phase != "backward" and context.fw_metadata is not None:
+                # the graph's own copies into inputs count as writes; the call is not to count them again
+                context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd = []
             if phase == "backward" and reach is not None:
                 nonlocal backwards
                 backwards = Backwards(graph, reach, compile_backward)
@@ -217,6 +221,7 @@ def _partition(
     if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     n_results = kwargs["num_fwd_outputs"]
+    drop_statistics(joint)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     memories = set() if regions else keep_results(joint, n_results)
     weights = set() if regions else part_reads(joint, n_results, _weights(context, inputs))

@@ -29,6 +29,7 @@ from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.pieces import in_pieces
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
+from dynajit.aot.uncounted import marking_uncounted
 from dynajit.aot.unused import with_unused, without_unused
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
@@ -66,6 +67,8 @@ def compile_joint(
         count = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
         compiled = compile_joint(more, example_inputs, compile_fn, decompositions)
         return functools.partial(without_unused, count, compiled)
+
+    compile_fn = marking_uncounted(gm, compile_fn)
 
     def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         return compile_joint(part, examples, compile_fn, decompositions)

@@ -51,6 +51,7 @@ from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sunk
 from dynajit.schedule.target import for_device
+from dynajit.torch_compat import copy_uncounted
 
 _CPU = torch.device("cpu")
 # Which of several ways to launch a kernel is taken.
@@ -216,9 +217,10 @@ class _Planner:
 
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
+        counted = {*self.program.inputs} - self.program.uncounted
         for tensor in kernel.writes:
             over = self.schedule.stored_in.get(tensor)
-            if isinstance(over, Source) and over.name in self.program.inputs:
+            if isinstance(over, Source) and over.name in counted:
                 self.steps.append(TouchStep(self._buffer(tensor)))
 
     def _function(self, kernel: Kernel, printed: Printed) -> str:
@@ -254,9 +256,12 @@ class _Planner:
             source = given.bits if isinstance(given, RuntimeFloat) else self._name(given)
             self.steps.append(NumberStep(str(names[0]), source))
             return
+        target = extern.target
+        if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.uncounted:
+            target = copy_uncounted
         args = self._arguments(extern.args)
         kwargs = self._arguments(extern.kwargs)
-        self.steps.append(ExternStep(extern.target, args, kwargs, names, extern.single, aliases=extern.aliases))
+        self.steps.append(ExternStep(target, args, kwargs, names, extern.single, aliases=extern.aliases))
         self._sizes(extern.origins)
 
     def _arguments(self, tree: Any) -> Any:

@@ -179,6 +179,8 @@ class GraphBuilder:
         node.meta["example_value"] = fake
         node.meta["source"] = source.name()
         node.meta["grad_fn"] = getattr(fake, "grad_fn", None)  # before the graph writes it
+        if isinstance(fake, torch.Tensor) and not fake.is_inference():
+            node.meta["version"] = fake._version
         made = GraphInput(source, node, real, fake, symbol)
         self._last_placeholder = node
         self.inputs.append(made)

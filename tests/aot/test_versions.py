@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -78,3 +79,35 @@ def test_second_pass_where_eager_keeps_nothing(compiled: Callable[..., Callable[
     result.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("how", ["inside", "outside", "without gradients"])
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_statistics_of_batch_norms_are_not_counted(backend: str, how: str) -> None:
+    x, z = torch.randn(5, 4, 3), torch.randn(5, 4, 3)
+
+    def run(compile: Callable[..., Any]) -> Any:
+        norm = torch.nn.BatchNorm1d(4)
+
+        def both(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+            norm.eval()
+            first = norm(x)
+            norm.train()
+            return first, norm(z)
+
+        if how == "inside":
+            first, second = compile(both)(x, z)
+        else:
+            compiled = compile(norm)
+            norm.eval()
+            first = compiled(x)
+            norm.train()
+            with torch.set_grad_enabled(how == "outside"):
+                second = compiled(z)
+        ((first**3).sum() + (second**3).sum()).backward()
+        buffers = [*norm.buffers()]
+        return first, second, [p.grad for p in norm.parameters()], buffers, [b._version for b in buffers]
+
+    torch.testing.assert_close(
+        run(lambda f: dynajit.compile(f, backend=backend)), run(lambda f: f), rtol=1e-4, atol=1e-4
+    )
