@@ -99,6 +99,23 @@ def _with_sign(number: float) -> float:
     return number
 
 
+def beside_zero(fn: Any, left: Any, right: Any) -> tuple[Any, bool] | None:
+    """What `fn` gives where one of the numbers is the constant 0: the other one or its negative, and whether that is
+    true of zero as well, whose sign may come out differently. None if neither is 0, or `fn` is no sum."""
+    if fn is operator.sub and _is_zero(right):
+        return torch.sym_float(left), True  # type: ignore[no-untyped-call]
+    if fn is operator.sub and _is_zero(left):
+        return -torch.sym_float(right), False  # type: ignore[no-untyped-call]
+    if fn is operator.add and (_is_zero(left) or _is_zero(right)):
+        other = right if _is_zero(left) else left
+        return torch.sym_float(other), isinstance(other, torch.SymInt)  # type: ignore[no-untyped-call]
+    return None
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, (int, float)) and number == 0
+
+
 def is_float_operation(fn: Any, numbers: list[Any]) -> bool:
     """Whether it is one of those, of floats of which one is symbolic."""
     return (

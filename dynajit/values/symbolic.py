@@ -24,7 +24,7 @@ from dynajit.guards.source import ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.float_symbols import FLOAT_OPERATIONS, is_float_operation
+from dynajit.values.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
@@ -294,8 +294,12 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         return None  # sympy has one zero, and none of the laws of NaN
     if fn in _DIVISIONS and _may_be_zero(args[1]) and not decide(tx.graph, bool, numbers[1] != 0):
         return None  # raises where the program divides
+    of_floats = is_float_operation(fn, numbers)
+    simple = beside_zero(fn, *numbers) if of_floats else None
+    if simple is not None and (simple[1] or decide(tx.graph, bool, simple[0] != 0)):
+        return tx.from_real(simple[0])
     try:
-        result = (FLOAT_OPERATIONS[fn] if is_float_operation(fn, numbers) else function)(*numbers)
+        result = (FLOAT_OPERATIONS[fn] if of_floats else function)(*numbers)
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
     except RuntimeError as error:
         if not is_data_dependent(error):

@@ -25,6 +25,7 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "a fraction": lambda x, y: x * 3.0 / 3.0,
     "with an integer": lambda x, y: x * 3 + 1 - x,
     "from zero": lambda x, y: 0.0 - x,
+    "beside zero": lambda x, y: (y + 0.0, 0 + y, y - 0.0, 0.0 - y, x - 0, sum([x, y])),
     "the larger": lambda x, y: max(x * 0.1, y),
     "a branch": lambda x, y: "more" if x + y - x > y else "not more",
 }
@@ -67,6 +68,17 @@ def test_they_stay_symbolic_and_in_the_graph() -> None:
     for rate in (0.3, 0.7, 1.9, 2.3, 11.1):
         found, wanted = compiled(x, rate), program(x, rate)
         assert torch.equal(found[0], wanted[0]) and found[1] == wanted[1]
+    assert counter.frame_count == 2
+
+
+def test_zeros_beside_them_fix_none() -> None:
+    def program(x: torch.Tensor, rate: float, lowest: float) -> torch.Tensor:
+        return x * (lowest + (rate - lowest) * 0.5) * sum([rate, rate]) * (0 - rate)
+
+    counter = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(program, backend=counter)
+    for rate in (0.3, 0.7, -1.9, 2.3):
+        assert torch.equal(compiled(torch.ones(3), rate, 0.0), program(torch.ones(3), rate, 0.0))
     assert counter.frame_count == 2
 
 
