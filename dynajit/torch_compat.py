@@ -222,5 +222,5 @@ def foreach_returns_what_it_writes() -> bool:
 
 def copy_uncounted(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """`target.copy_(source)`, of which autograd does not hear."""
-    with torch.autograd._unsafe_preserve_version_counter(target):
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(target):
         return target.copy_(source)

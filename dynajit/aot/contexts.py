@@ -103,18 +103,19 @@ def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
         if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
     }
     return any(
-        writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in _first(node))
+        writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in first_of(node))
         for node in _inside_autocast(gm)
     )
 
 
+def gives_data(node: torch.fx.Node) -> bool:
+    """Whether the node is `tensor.data`."""
+    return node.target is getattr and node.args[1:] == ("data",)
+
+
 def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
-    hidden = {
-        memory_of(node.meta.get("example_value"))
-        for node in _calls(gm)
-        if node.target is getattr and node.args[1:] == ("data",)
-    } - {None}
+    hidden = {memory_of(node.meta.get("example_value")) for node in _calls(gm) if gives_data(node)} - {None}
     return bool(hidden) and not hidden.isdisjoint(written_memory(gm))
 
 
@@ -137,12 +138,12 @@ def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
     many: set[torch.fx.Node] = set()
     for node in _calls(gm):
         memory = memory_of(node.meta.get("example_value"))
-        sources = _first(node)
+        sources = first_of(node)
         if memory is None or not sources:
             continue
         whole = sources[0].meta.get("example_value")
         if isinstance(whole, (tuple, list)):
-            viewed = [memory_of(part.meta.get("example_value")) for part in _first(sources[0])]
+            viewed = [memory_of(part.meta.get("example_value")) for part in first_of(sources[0])]
             is_one = node.target is operator.getitem and memory in viewed
         else:
             is_one = sources[0] in many and memory_of(whole) == memory
@@ -152,7 +153,7 @@ def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
     if any(node in many and memory_of(node.meta["example_value"]) in memories for node in returned):
         return True
-    return any(writes(node) and not many.isdisjoint(_first(node)) for node in _calls(gm))
+    return any(writes(node) and not many.isdisjoint(first_of(node)) for node in _calls(gm))
 
 
 def _outs(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -186,8 +187,8 @@ def _writes_over_operands(gm: torch.fx.GraphModule) -> bool:
     for node in _calls(gm):
         if not writes(node) or len(node.all_input_nodes) < 2:
             continue
-        written: list[Any] = [part.meta.get("example_value") for part in _first(node)]
-        others = [part for part in node.all_input_nodes if part not in _first(node)]
+        written: list[Any] = [part.meta.get("example_value") for part in first_of(node)]
+        others = [part for part in node.all_input_nodes if part not in first_of(node)]
         read: list[Any] = [part.meta.get("example_value") for part in others]
         pairs = [(one, other) for one in written for other in read if memory_of(one) is not None]
         if any(memory_of(one) == memory_of(other) and _overlap(one, other) for one, other in pairs):
@@ -277,7 +278,7 @@ def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
 
 def _written(gm: torch.fx.GraphModule) -> Iterator[Any]:
     """The examples of what operations write in place."""
-    return (part.meta.get("example_value") for node in _calls(gm) if writes(node) for part in _first(node))
+    return (part.meta.get("example_value") for node in _calls(gm) if writes(node) for part in first_of(node))
 
 
 def name_of(node: torch.fx.Node) -> str:
@@ -292,7 +293,7 @@ def writes(node: torch.fx.Node) -> bool:
     return in_place or node.target in _IN_PLACE
 
 
-def _first(node: torch.fx.Node) -> list[torch.fx.Node]:
+def first_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The first argument, or the members of the list that it is."""
     first = node.args[0] if node.args else None
     members = first if isinstance(first, (list, tuple)) else [first]
@@ -305,12 +306,12 @@ _RELAYS = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_
 def _relays_inputs(gm: torch.fx.GraphModule) -> bool:
     """Whether an input is given another layout."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    return any(name_of(node) in _RELAYS and any(part in inputs for part in _first(node)) for node in _calls(gm))
+    return any(name_of(node) in _RELAYS and any(part in inputs for part in first_of(node)) for node in _calls(gm))
 
 
 def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
     """Whether `as_strided` takes elements by their place in memory that an operation wrote."""
-    strided = [part for node in _calls(gm) if name_of(node) == "as_strided" for part in _first(node)]
+    strided = [part for node in _calls(gm) if name_of(node) == "as_strided" for part in first_of(node)]
     if not strided:
         return False
     written = written_memory(gm) | {memory_of(o.meta.get("example_value")) for n in _calls(gm) for o in _outs(n)}

@@ -31,6 +31,7 @@ from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.uncounted import marking_uncounted
 from dynajit.aot.unused import with_unused, without_unused
+from dynajit.aot.updates import behind_updates, without_gradients
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
 
@@ -77,6 +78,9 @@ def compile_joint(
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(gm, example_inputs)
         if differentiated and writes_past_autograd(gm):
+            plain = without_gradients(gm, example_inputs, piece)
+            if plain is not None:
+                return plain
             logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")
             return gm.forward
         if differentiated and (has_out(gm) or writes_one_of_many(gm)):
@@ -91,7 +95,7 @@ def compile_joint(
             return gm.forward
         if graph is None:
             if differentiated:
-                whole = in_pieces(gm, example_inputs, piece)
+                whole = in_pieces(gm, example_inputs, piece) or behind_updates(gm, example_inputs, piece)
                 if whole is not None:
                     return whole
             # Imported here because it takes 0.2 s that most inference never needs.

@@ -26,7 +26,7 @@ CompilePiece = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Sequenc
 
 
 @dataclasses.dataclass
-class _Step:
+class Step:
     """A call as it stands (one node), or what is compiled of the nodes between two of them."""
 
     nodes: list[Node]
@@ -49,9 +49,11 @@ def in_pieces(
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     for step in pieces:
-        examples = [given[node] if node in given else _leaf(node.meta["example_value"]) for node in step.inputs]
-        step.compiled = compile_piece(_module(gm, step), examples)
-    return _Run(gm, steps)
+        examples = [
+            given[node] if node in given else without_history(node.meta["example_value"]) for node in step.inputs
+        ]
+        step.compiled = compile_piece(module_of(gm, step), examples)
+    return Run(gm, steps)
 
 
 def _stands(node: Node, cuts: set[Node]) -> bool:
@@ -59,15 +61,15 @@ def _stands(node: Node, cuts: set[Node]) -> bool:
     return node in cuts or (node.target is operator.getitem and node.args[0] in cuts)
 
 
-def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[_Step]:
+def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[Step]:
     """The calls with their results, and the nodes between, in an order in which they can run."""
     standing: list[Node] = []
     between: list[Node] = []
     for node in gm.graph.nodes:
         if node in cuts or node.op == "output":
-            yield from (_Step([each], each.all_input_nodes, [each]) for each in standing)
+            yield from (Step([each], each.all_input_nodes, [each]) for each in standing)
             if between:
-                yield _piece(between)
+                yield piece_of(between)
             standing, between = [], []
         if _stands(node, cuts):
             standing.append(node)
@@ -75,14 +77,15 @@ def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[_Step]:
             between.append(node)
 
 
-def _piece(nodes: list[Node]) -> _Step:
+def piece_of(nodes: list[Node], more: Sequence[Node] = ()) -> Step:
+    """What is to be compiled of the nodes. `more`: further inputs."""
     own = set(nodes)
-    read = dict.fromkeys(part for node in nodes for part in node.all_input_nodes)
+    read = dict.fromkeys((*more, *(part for node in nodes for part in node.all_input_nodes)))
     inputs = [node for node in read if node not in own and node.op != "get_attr"]
-    return _Step(nodes, inputs, [node for node in nodes if not own.issuperset(node.users)])
+    return Step(nodes, inputs, [node for node in nodes if not own.issuperset(node.users)])
 
 
-def _module(gm: torch.fx.GraphModule, step: _Step) -> torch.fx.GraphModule:
+def module_of(gm: torch.fx.GraphModule, step: Step) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     for node in step.inputs:
@@ -92,22 +95,24 @@ def _module(gm: torch.fx.GraphModule, step: _Step) -> torch.fx.GraphModule:
     for node in (*(node for node in gm.graph.find_nodes(op="get_attr") if node in read), *step.nodes):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in step.outputs))
-    return torch_compat.graph_module(gm, graph)
+    made = torch_compat.graph_module(gm, graph)
+    made.meta.update(gm.meta)
+    return made
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and all(type(size) is int for size in (*value.shape, *value.stride()))
 
 
-def _leaf(value: FakeTensor) -> torch.Tensor:
+def without_history(value: FakeTensor) -> torch.Tensor:
     """The fake of what another piece computed, without its history."""
     return value.detach().requires_grad_(value.requires_grad)
 
 
-class _Run:
+class Run:
     """Runs the steps one after the other."""
 
-    def __init__(self, gm: torch.fx.GraphModule, steps: list[_Step]) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, steps: list[Step]) -> None:
         self.inputs = gm.graph.find_nodes(op="placeholder")
         attributes = gm.graph.find_nodes(op="get_attr")
         self.constants = {node: operator.attrgetter(str(node.target))(gm) for node in attributes}

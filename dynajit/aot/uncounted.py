@@ -1,7 +1,7 @@
-"""Writes that autograd does not count: batch norms' kernels update the running statistics without a word to it.
+"""Writes that autograd does not count: through `tensor.data`, and batch norms' kernels into their running statistics.
 
-In:  a torch-level graph. Out: its compile function, which finds the copies into such statistics marked. If these were
-counted, the backward of an evaluation that ran before, which keeps the statistics, would fail.
+In:  a torch-level graph. Out: its compile function, which finds the copies into such inputs marked. If these were
+counted, a backward would fail that eager's does not: that of an evaluation before, which keeps the statistics.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from dynajit.aot.contexts import first_of, gives_data, writes
+from dynajit.torch_compat import memory_of
 
 aten = torch.ops.aten
 _BATCH_NORMS = {
@@ -26,11 +29,8 @@ _BATCH_NORMS = {
 
 def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
-    uncounted = {
-        place
-        for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))
-        if any(user.target in _BATCH_NORMS for user in node.users) and _version_stays(node)
-    }
+    into = _uncounted(gm)
+    uncounted = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _memory(node) in into}
     if not uncounted:
         return compile_fn
 
@@ -46,6 +46,37 @@ def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) 
     return compile_marked
 
 
+def _uncounted(gm: torch.fx.GraphModule) -> set[int | None]:
+    """The memory of the inputs whose writes are not counted, any of them."""
+    data = {_memory(node) for node in gm.graph.nodes if gives_data(node)}
+    statistics = {
+        _memory(node)
+        for node in gm.graph.find_nodes(op="placeholder")
+        if any(user.target in _BATCH_NORMS for user in node.users) and _version_stays(node)
+    }
+    if not data and not statistics:
+        return set()
+    hidden = _hidden(gm)
+    counted = {
+        _memory(part) for call in gm.graph.nodes if writes(call) for part in first_of(call) if part not in hidden
+    }
+    return (data | statistics) - counted - {None}
+
+
+def _hidden(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """`tensor.data`, its views, and itself as the result of what writes it."""
+    found: set[torch.fx.Node] = set()
+    for node in gm.graph.nodes:
+        base = node.args[0] if node.args else None
+        if gives_data(node) or (base in found and _memory(base) == _memory(node)):
+            found.add(node)
+    return found
+
+
 def _version_stays(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
     return isinstance(value, torch.Tensor) and not value.is_inference() and value._version == node.meta.get("version")
+
+
+def _memory(node: Any) -> int | None:
+    return memory_of(node.meta.get("example_value"))

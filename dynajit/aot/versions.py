@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from dynajit.aot.contexts import gives_data
 from dynajit.aot.reach import History, saved_by, saves
 from dynajit.torch_compat import memory_of
 
@@ -40,7 +41,7 @@ def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int])
     for place, value in _tensors(gm.graph.find_nodes(op="placeholder")):
         # two inputs of the same memory: either's count of writes is the other's
         places[memory_of(value)] = False, place
-    hidden = {memory_of(node.meta.get("example_value")) for node in gm.graph.nodes if node.args[1:] == ("data",)}
+    hidden = {memory_of(node.meta.get("example_value")) for node in gm.graph.nodes if gives_data(node)}
     for memory in {None, *hidden}:  # writes through `.data` are counted apart
         places.pop(memory, None)
     found: dict[tuple[bool, int], Watched] = {}

@@ -1,0 +1,105 @@
+"""Graphs that update weights and then differentiate: an optimizer's step, and behind it the next forward pass.
+
+In:  a torch-level graph. Out: a callable that runs the updates, compiled by themselves without gradients, and then the
+rest. As one graph autograd would take the writes for writes of what the rest keeps. None where no updates come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit import torch_compat
+from dynajit.aot.contexts import HOOK, first_of, has_levels, has_out, name_of, writes
+from dynajit.aot.pieces import CompilePiece, Node, Run, module_of, piece_of, without_history
+from dynajit.torch_compat import memory_of
+
+
+def behind_updates(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """`gm` cut behind its updates, or None."""
+    if not torch.is_grad_enabled() or has_out(gm) or has_levels(gm) or gm.meta.get("versions_read"):
+        return None
+    calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
+    count = _updates(calls)
+    first = [node for node in calls[:count] if node.target is not torch._C._set_grad_enabled]
+    if not first:
+        return None
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    given = dict(zip(placeholders, example_inputs, strict=True))
+    numbers = [node for node in placeholders if not isinstance(node.meta.get("example_value"), torch.Tensor)]
+    steps = [piece_of(nodes, numbers) for nodes in (first, calls[count:])]
+    handed_on = [node for node in steps[1].inputs if node not in given]
+    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in (*handed_on, *steps[0].outputs)):
+        return None
+    for step in reversed(steps):  # tracing the updates counts them as writes of what the rest has kept
+        examples = [
+            given[node] if node in given else without_history(node.meta["example_value"]) for node in step.inputs
+        ]
+        if step is steps[1]:
+            step.compiled = compile_piece(module_of(gm, step), examples)
+            continue
+        with torch.no_grad():
+            step.compiled = torch.no_grad()(compile_piece(module_of(gm, step), examples))
+    return Run(gm, steps)
+
+
+def _updates(calls: list[Node]) -> int:
+    """How many calls come first of which none has gradients and some write weights that the others differentiate by."""
+    written: set[int | None] = set()
+    found, off = 0, False
+    for number, node in enumerate(calls):
+        if node.target is torch._C._set_grad_enabled:
+            off = node.args[0] is False
+            found = number + 1 if written and not off else found
+        elif not _is_plain(node) or (not off and (writes(node) or is_differentiated(node))):
+            break
+        elif writes(node):
+            values = (part.meta.get("example_value") for part in first_of(node))
+            written.update(memory_of(value) for value in values if _has_gradients(value))
+    rest = calls[found:]
+    read = {memory_of(part.meta.get("example_value")) for node in rest for part in node.all_input_nodes}
+    return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a call only computes or writes tensors."""
+    return (
+        not isinstance(node.target, torch._ops.HigherOrderOperator)
+        and name_of(node) not in (HOOK, "getattr")
+        and "autocast" not in name_of(node)
+        and (writes(node) or node.meta.get("example_value") is not None)
+    )
+
+
+def is_differentiated(node: Node) -> bool:
+    """Whether a call computes what has gradients."""
+    if not node.op.startswith("call") or writes(node):
+        return False
+    value = node.meta.get("example_value")
+    return any(map(_has_gradients, value if isinstance(value, (list, tuple)) else (value,)))
+
+
+def _has_gradients(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def without_gradients(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """`gm` compiled without gradients, though they are on: none of its calls computes what has any. None if some do."""
+    modes = [node for node in gm.graph.nodes if node.target is torch._C._set_grad_enabled]
+    if any(map(is_differentiated, gm.graph.nodes)) or (modes and modes[-1].args[0] is not True):
+        return None
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node not in modes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    made = torch_compat.graph_module(gm, graph)
+    made.meta.update(gm.meta)
+    with torch.no_grad():
+        return torch.no_grad()(compile_piece(made, list(example_inputs)))  # type: ignore[no-any-return]
