@@ -104,7 +104,7 @@ public:
         seen->reserve(self_->watched->size());
         for (const Watched &each : *self_->watched) {
             PyObject *tensor = each.is_result ? PyTuple_GET_ITEM(returns, each.place) : args[each.place];
-            seen->emplace_back(THPVariable_Unpack(tensor));
+            seen->emplace_back(THPVariable_Unpack(tensor), each.is_result);
         }
         for (Backward *backward : backwards_) {
             backward->watch(seen);
@@ -240,19 +240,21 @@ Flags flags_of(PyObject *given)
     return flags;
 }
 
-/* (is_result, place, behind) of a tensor that eager's operations keep; raises. */
+/* (is_result, place, behind, (name, output)) of a tensor that eager's operations keep; raises. */
 Watched watched_of(PyObject *given)
 {
     int is_result = 0;
     Py_ssize_t place = 0;
     PyObject *behind = nullptr;
-    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "pnO:watched", &is_result, &place, &behind)) {
+    const char *name = nullptr;
+    unsigned int output = 0;
+    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "pnO(sI):watched", &is_result, &place, &behind, &name, &output)) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "watched: a tuple for each tensor");
         }
         return {};
     }
-    return {is_result == 1, place, flags_of(behind)};
+    return {is_result == 1, place, flags_of(behind), name, output};
 }
 
 /* Whether the watched tensors are among the results, and their flags as many as the gradients; raises. */
@@ -379,9 +381,9 @@ PyType_Slot call_slots[] = {
          "itself differentiated (create_graph), or None if it can't. partial: a mapping that keeps what it gave; "
          "partial[defined], with a byte for each result that has a gradient, is a backward that takes the defined gradients "
          "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
-         "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind) of "
-         "the inputs and results that may not be written before the backward of the results whose flag in behind is "
-         "set.")},
+         "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind, "
+         "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
+         "flag in behind is set; eager's node that a result is of, and as which of its outputs.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

@@ -48,6 +48,8 @@ struct Watched {
     bool is_result;
     Py_ssize_t place;
     Flags behind; /* of each gradient that backward takes: whether its backward reads the tensor */
+    std::string name; /* of eager's node that a result is of; empty: of none, or the tensor is an input */
+    uint32_t output;  /* which of the node's outputs the result is */
 };
 
 struct TrainingCall {
@@ -118,6 +120,22 @@ Values call_off(PyObject *graph, Values &&given, bool releases)
 /* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
 using UsedUp = std::shared_ptr<std::vector<int>>;
 
+/* A node with the name of one of eager's, for the words of an error. */
+struct Named : torch::autograd::Node {
+    std::string named;
+    explicit Named(const std::string &name) : named(name)
+    {
+    }
+    std::string name() const override
+    {
+        return named;
+    }
+    variable_list apply(variable_list &&gradients) override
+    {
+        return std::move(gradients);
+    }
+};
+
 /* How often a watched tensor had been written when the graph had run; none of its memory is kept. */
 struct Seen {
     c10::VariableVersion counter;
@@ -125,8 +143,10 @@ struct Seen {
     c10::SmallVector<int64_t, 5> sizes;
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
+    NodePointer origin; /* of an input, which an edge of this graph's node leads to */
+    uint32_t output = 0;
 
-    explicit Seen(const at::Tensor &tensor)
+    Seen(const at::Tensor &tensor, bool is_result)
     {
         if (tensor.is_inference()) {
             return; /* not counted */
@@ -136,6 +156,10 @@ struct Seen {
         sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
         dtype = tensor.scalar_type();
         device = tensor.device();
+        if (!is_result && tensor.requires_grad()) {
+            origin = tensor.grad_fn();
+            output = tensor.output_nr();
+        }
     }
 
     bool is_written() const
@@ -144,10 +168,14 @@ struct Seen {
     }
 
     /* Raise as torch does for a tensor that an operation has saved. */
-    [[noreturn]] void refuse() const
+    [[noreturn]] void refuse(const Watched &watched) const
     {
-        const at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
+        at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
         torch::autograd::impl::set_version_counter(like, c10::VariableVersion(version));
+        const NodePointer from = watched.name.empty() ? origin : owned<torch::autograd::Node>(new Named(watched.name));
+        if (from) {
+            torch::autograd::impl::set_gradient_edge(like, {from, watched.name.empty() ? output : watched.output});
+        }
         const SavedVariable saved(like, false);
         for (uint32_t i = version; i != counter.current_version(); i++) {
             torch::autograd::impl::bump_version(like);
@@ -317,7 +345,7 @@ private:
             const Flags &behind = (*call_->watched)[i].behind;
             for (size_t j = 0; j < started_from_.size() && (*seen_)[i].is_written(); j++) {
                 if (started_from_[j] && behind[j]) {
-                    (*seen_)[i].refuse();
+                    (*seen_)[i].refuse((*call_->watched)[i]);
                 }
             }
         }

@@ -196,7 +196,7 @@ class TrainingCall:
         partial: Mapping[bytes, Callable[..., Any] | None] | None = None,
         reaches: Sequence[Sequence[bool]] = (),
         uses_up: Sequence[Sequence[bool]] = (),
-        watched: Sequence[tuple[bool, int, Sequence[bool]]] = (),
+        watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

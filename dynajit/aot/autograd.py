@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
 from dynajit.aot.batch_norm import drop_statistics
-from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, written_memory
+from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, writes, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.hidden_writes import join_reads, part_reads
 from dynajit.aot.kept import keep_less
@@ -28,7 +29,7 @@ from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
-from dynajit.aot.versions import watched
+from dynajit.aot.versions import watched, watching
 from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
@@ -148,8 +149,12 @@ def _compile(
         compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
     elif reach is not None and reach.apart:
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
-    elif not once:
-        compiled = differentiable_twice(gm.forward, compiled)
+    else:
+        if not once:
+            compiled = differentiable_twice(gm.forward, compiled)
+        kept = [] if history is None else watched(gm, history, frozenset())
+        if history is not None and kept:
+            compiled = watching(compiled, history, kept)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
 
 
@@ -226,10 +231,27 @@ def _partition(
     memories = set() if regions else keep_results(joint, n_results)
     weights = set() if regions else part_reads(joint, n_results, _weights(context, inputs))
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    _part_results(forward)
     join_reads(forward, backward, n_results, weights)
     keep_less(forward, backward, n_results)
     copy_kept(forward, n_results, memories)
     return forward, backward
+
+
+def _part_results(forward: torch.fx.GraphModule) -> None:
+    """Give results of equal operations memory of their own again. The partitioner makes one of equal operations, save
+    where they give results; in one with several results it doesn't see which those are."""
+    seen: dict[Any, set[int | None]] = {}
+    for part in forward.graph.find_nodes(op="call_function", target=operator.getitem):
+        value = part.meta.get("val")
+        memories = seen.setdefault(part.args, {memory_of(value)})
+        if isinstance(value, torch.Tensor) and memory_of(value) not in memories:
+            memories.add(memory_of(value))
+            with forward.graph.inserting_after(part):
+                copy = forward.graph.call_function(torch.ops.aten.clone.default, (part,))
+            copy.meta = dict(part.meta)
+            part.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+    forward.recompile()
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -260,16 +282,40 @@ def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     used = {gm.graph.output_node()}
     for node in reversed(gm.graph.nodes):
         if node in used:
-            used.update(node.all_input_nodes)
+            used.update(_read(node))
     unused = [node.name for node in gm.graph.nodes if node not in used and _draws(node)]
     if not unused:
         return gm
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph.graph_copy(gm.graph, copies)
+    kept: list[torch.fx.Node] = []
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            break
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.name in unused:
+            kept.append(_none_of(copies[node]) if writes(node) else copies[node])
     outputs = torch.fx.map_arg(_outputs(gm), copies.__getitem__)
-    graph.output((*outputs, *(copy for node, copy in copies.items() if node.name in unused)))
+    graph.output((*outputs, *kept))
     return torch_compat.graph_module(gm, graph)
+
+
+def _none_of(node: torch.fx.Node) -> torch.fx.Node:
+    """No element of a tensor that is written in place, in memory of its own: the tensor may be written again, and
+    it may be an input, which AOTAutograd does not always return as the result that it is."""
+    for name, *args in (("detach",), ("unsqueeze", 0), ("narrow", 0, 0, 0), ("clone",)):
+        node = node.graph.call_method(name, (node, *args))
+    return node
+
+
+def _read(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+    """The inputs of a node whose values it reads: not those that only say which size or dtype it makes."""
+    name = name_of(node)
+    if name.endswith("_like") or name.startswith("new_"):
+        return ()
+    if name.endswith("_as") or name == "to":
+        return [part for part in node.args[:1] if isinstance(part, torch.fx.Node)]
+    return node.all_input_nodes
 
 
 def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:

@@ -225,6 +225,47 @@ def _places(view: torch.Tensor) -> set[int]:
     return places
 
 
+def _writes_through_overlaps(gm: torch.fx.GraphModule) -> bool:
+    """Whether a tensor with elements that lie in one another's place, or a view of one, is written: the write is seen
+    in all of them, and the values of all of them can't be copied back."""
+    return any(
+        _overlaps_itself(view.meta.get("example_value"))
+        for node in _calls(gm)
+        if writes(node)
+        for part in first_of(node)
+        for view in _viewed(part)
+    )
+
+
+def _viewed(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The node, and those that it is a view of."""
+    memory = memory_of(node.meta.get("example_value"))
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for source in node.all_input_nodes:
+            if source not in seen and memory is not None and memory_of(source.meta.get("example_value")) == memory:
+                seen.add(source)
+                waiting.append(source)
+
+
+def _overlaps_itself(value: Any) -> bool:
+    if memory_of(value) is None:
+        return False
+    steps = [(stride, size) for size, stride in zip(value.shape, value.stride(), strict=True)]
+    if any(type(step) is int and step == 0 and not (type(size) is int and size <= 1) for step, size in steps):
+        return True
+    if not all(type(number) is int for step in steps for number in step):
+        return False  # strides of sizes that vary; to compare them would decide something of them
+    last = 0
+    for stride, size in sorted((stride, size) for stride, size in steps if size > 1):
+        if stride <= last:
+            return True
+        last += (size - 1) * stride
+    return False
+
+
 def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
     """Whether a result that may have gradients is computed from another one."""
     returned = {
@@ -356,6 +397,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it writes inference tensors outside of inference mode"
     if _writes_over_operands(gm):
         return "an operation writes memory of which it reads another view"
+    if _writes_through_overlaps(gm):
+        return "it writes a tensor whose elements share memory with one another"
     if _relays_inputs(gm):
         return "it gives an input another layout"
     if _writes_out_over(gm):

@@ -42,10 +42,11 @@ class History:
 
     results: places and fakes of the results that have a gradient, as in `Reach`. inputs: by what autograd's node of an
     input is known, the input's position. nodes: each node with the numbers of the results that lead to it, as bits;
-    those of inputs are among them.
+    those of inputs are among them. written: positions of the inputs behind those results that have no place, in order.
     """
 
     results: list[tuple[int | None, torch.Tensor]]
+    written: list[int]
     inputs: Mapping[Any, int]
     nodes: list[tuple[Any, int]]
 
@@ -63,7 +64,8 @@ def history_of(gm: torch.fx.GraphModule) -> History | None:
     results: list[tuple[int | None, torch.Tensor]] = [
         (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
     ]
-    results += [(None, value) for value in _written_inputs(gm, [value for _, value in results])]
+    written = _written_inputs(gm, [value for _, value in results])
+    results += [(None, value) for _, value in written]
     starts = [value.grad_fn for _, value in results]
     if not starts or None in starts:
         return None
@@ -79,7 +81,7 @@ def history_of(gm: torch.fx.GraphModule) -> History | None:
             return None
         for following in _behind(node, places):
             masks[following] = masks.get(following, 0) | masks[node]
-    return History(results, places, [(node, masks[node]) for node in nodes])
+    return History(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
 
 
 def reach_of(history: History | None) -> Reach | None:
@@ -120,11 +122,11 @@ def _inputs_with_gradients(gm: torch.fx.GraphModule) -> Iterator[tuple[int, torc
             yield place, value, node.meta.get("grad_fn")
 
 
-def _written_inputs(gm: torch.fx.GraphModule, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Inputs with another node than at the graph's start that are no results themselves."""
+def _written_inputs(gm: torch.fx.GraphModule, results: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+    """Places and fakes of inputs with another node than at the graph's start that are no results themselves."""
     return [
-        value
-        for _, value, before in _inputs_with_gradients(gm)
+        (place, value)
+        for place, value, before in _inputs_with_gradients(gm)
         if value.grad_fn is not before and not any(value is result for result in results)
     ]
 

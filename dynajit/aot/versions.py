@@ -1,14 +1,16 @@
 """Which tensors the program may not write before the backward pass, because eager's operations keep them for it.
 
 In:  autograd's graph of the fake tensors that a graph was captured with. Out: `Watched` inputs and results, whose
-versions a `_C.TrainingCall` compares when backward runs. What the compiled backward keeps is chosen for other reasons:
-of a ReLU's result it keeps a mask, of a product's factor nothing if it can be computed again. Only the count of writes
-is kept here, no memory.
+versions a `_C.TrainingCall`, or `watching` around a call in torch's own wrapper, compares when backward runs. What the
+compiled backward keeps is chosen for other reasons: of a ReLU's result it keeps a mask, of a product's factor nothing
+if it can be computed again. Only the count of writes is kept by the former, no memory.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,12 +23,14 @@ class Watched(NamedTuple):
     """An input or a result that eager's operations keep.
 
     place: its position among the inputs or results. behind: for each result that has a gradient, whether its backward
-    reads the tensor.
+    reads the tensor. origin: the name of the autograd node that a result is of, and which of the node's outputs it is;
+    of an input only if the graph writes it.
     """
 
     is_result: bool
     place: int
     behind: list[bool]
+    origin: tuple[str, int]
 
 
 def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int]) -> list[Watched]:
@@ -50,10 +54,74 @@ def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int])
             key = places.get(memory_of(value))
             if key is None or key in ((False, place) for place in written):
                 continue
-            known = found.setdefault(key, Watched(*key, [False] * len(history.results)))
+            own = key[0] or key[1] in history.written
+            known = found.setdefault(
+                key, Watched(*key, [False] * len(history.results), _origin(value if own else None))
+            )
             for number in range(len(history.results)):
                 known.behind[number] |= bool(mask >> number & 1)
     return list(found.values())
+
+
+def _origin(value: torch.Tensor | None) -> tuple[str, int]:
+    return ("", 0) if value is None or value.grad_fn is None else (value.grad_fn.name(), value.output_nr)
+
+
+def watching(compiled: Callable[..., Any], history: History, kept: Sequence[Watched]) -> Callable[..., Any]:
+    """`compiled`, a graph in torch's own wrapper, whose backward fails where one of `kept` has been written since the
+    call. `kept` may have inputs among it that the graph writes: autograd hears of that, so they are results too."""
+    places = [place for place, _ in history.results]
+    written = iter(history.written)
+    ends = [(True, place) if place is not None else (False, next(written)) for place in places]
+
+    def call(*inputs: Any) -> Any:
+        results = compiled(*inputs)
+
+        def of(is_result: bool, place: int) -> torch.Tensor:
+            tensor: torch.Tensor = results[place] if is_result else inputs[place]
+            return tensor
+
+        for number, end in enumerate(ends):
+            result = of(*end)
+            seen = [_Seen(of(one.is_result, one.place), one.origin) for one in kept if one.behind[number]]
+            if result.grad_fn is not None and seen:
+                result.grad_fn.register_prehook(functools.partial(_refuse_written, seen, result.output_nr))
+        return results
+
+    return call
+
+
+class _Seen:
+    """How often a tensor had been written. Eager's operations keep the tensor, so its memory may be kept here."""
+
+    def __init__(self, tensor: torch.Tensor, origin: tuple[str, int]) -> None:
+        node = tensor.grad_fn
+        self.tensor = tensor.detach()
+        self.version = tensor._version
+        self.name, self.output = origin if origin[0] or node is None else (node.name(), tensor.output_nr)
+
+    def refuse(self) -> None:
+        """Raise as torch does for a tensor that an operation has saved."""
+        origin = f", which is output {self.output} of {self.name}," if self.name else ""
+        hint = (
+            "the backtrace further above shows the operation that failed to compute its gradient. The variable in "
+            "question was changed in there or anywhere later. Good luck!"
+            if torch.is_anomaly_enabled()
+            else "enable anomaly detection to find the operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{self.tensor.type()} {list(self.tensor.shape)}]{origin} is at version {self.tensor._version}; expected "
+            f"version {self.version} instead. Hint: {hint}"
+        )
+
+
+def _refuse_written(kept: Sequence[_Seen], output: int, gradients: Sequence[torch.Tensor | None]) -> None:
+    if gradients[output] is not None:
+        for one in kept:
+            if one.tensor._version != one.version:
+                one.refuse()
 
 
 def keeps_anything(history: History) -> bool:

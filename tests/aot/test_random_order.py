@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import dynajit
+from dynajit.testing import assert_same
 
 LAYOUTS = {
     "contiguous": lambda: torch.ones(2, 3, 4, 5),
@@ -42,3 +43,32 @@ def test_draws_are_where_eager_has_them(layout: str, backend: str, grad: bool) -
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
         assert one.stride() == other.stride()
+
+
+def test_draws_of_which_the_graph_looks_at_the_dtype_or_the_shape_alone() -> None:
+    x = torch.ones(3, requires_grad=True)
+    assert_same(lambda x: x.type_as(torch.randperm(3)[:1]), x, backend="codegen")
+    assert_same(lambda x: (x * 2, x.view_as(F.dropout(x, 0.5))), x, backend="codegen")
+
+
+def test_a_draw_into_an_input_beside_another_written_input() -> None:
+    def f(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        written = x * 2
+        with torch.no_grad():
+            print()
+            positive = x > 0
+            z.uniform_(0, 1)
+        written.mul_(2)
+        return positive
+
+    x, z = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    assert_same(f, x, z, backend="codegen", breaks=1)
+
+
+def test_a_draw_that_is_written_over() -> None:
+    def f(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        z.uniform_(0, 1)
+        z.zero_()
+        return x * 2
+
+    assert_same(f, torch.ones(3, requires_grad=True), torch.ones(3), backend="codegen")

@@ -122,3 +122,19 @@ def test_backward_from_a_loss_leaves_a_written_inputs_history(
         h.sum().backward()
         seen.append((weight.grad, x.grad, h.detach()))
     torch.testing.assert_close(seen[1], seen[0])
+
+
+def _first_row(x: torch.Tensor) -> torch.Tensor:
+    x[0] = 2.0
+    return x + 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: torch.ones(4).expand(4, 4), lambda: torch.arange(4.0).as_strided((2, 2), (1, 1))],
+    ids=["expanded", "overlapping"],
+)
+def test_an_input_whose_elements_share_memory(make: Callable[[], torch.Tensor]) -> None:
+    x, other = make(), make()
+    assert torch.equal(dynajit.compile(_first_row, backend="codegen")(x), _first_row(other))
+    assert torch.equal(x, other)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 class Rotated(nn.Module):
@@ -99,3 +100,10 @@ def test_a_step_that_returns_its_loss_detached_is_compiled() -> None:
     graphs = dynajit.explain(step)(x).to_dict()["graphs"]
     operations = [op for graph in graphs for code in graph["code"] for k in code["kernels"] for op in k["operations"]]
     assert any("sqrt" in operation for operation in operations)
+
+
+def test_equal_operations_with_several_results_have_memory_of_their_own() -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sort(-1).values for _ in range(2)]
+
+    assert_same(f, torch.rand(3, requires_grad=True), backend="codegen", graphs=1)

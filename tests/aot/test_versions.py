@@ -22,8 +22,44 @@ def test_written_result_that_eager_keeps(compiled: Callable[..., Callable[..., T
     x = torch.randn(3, requires_grad=True)
     result = compiled(lambda x: torch.relu(x * 3))(x)  # of which a mask is enough
     result.mul_(2)
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: \[torch.FloatTensor \[3\]\]"):
+    written = (
+        r"modified by an inplace operation: \[torch.FloatTensor \[3\]\], which is output 0 of Relu\w*, is at version"
+    )
+    with pytest.raises(RuntimeError, match=written):
         result.sum().backward()
+
+
+def test_written_input_with_a_history(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x, factor = torch.randn(3, requires_grad=True).sin(), torch.randn(3, requires_grad=True)
+    result = compiled(lambda x, factor: x * factor)(x, factor)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(
+        RuntimeError, match=r"\[3\]\], which is output 0 of Sin\w*, is at version 1; expected version 0"
+    ):
+        result.sum().backward()
+
+
+def test_input_that_the_graph_writes_and_eager_keeps(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    x = torch.randn(3, requires_grad=True) * 2
+    relu_ = compiled(lambda x: torch.relu_(x))
+    relu_(x)
+    relu_(x)
+    with pytest.raises(RuntimeError, match=r"which is output 0 of \w+, is at version 2; expected version 1 instead"):
+        x.sum().backward()
+
+
+def test_input_that_the_graph_writes(compiled: Callable[..., Callable[..., Tensor]]) -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    x, other = leaf * 2, leaf * 2
+    relu_ = compiled(lambda x: torch.relu_(x))
+    relu_(x)
+    relu_(other)
+    with torch.no_grad():
+        other.add_(1)
+    x.sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2.0] * 3
 
 
 def test_written_weight_that_eager_keeps(compiled: Callable[..., Callable[..., Tensor]]) -> None:
