@@ -162,8 +162,9 @@ class Emission:
         for chain in [*self.resumes, self.caught]:
             for resume in chain:
                 found.extend(resume.stack)
-                locals_ = (name for name in resume.locals if not self._is_kept(resume.frame, name))
-                found.extend(_local(resume.frame, name) for name in locals_ if name in resume.frame.locals)
+                frame = resume.frame
+                locals_ = (name for name in resume.locals if name in frame.locals)
+                found.extend(_local(frame, name) for name in locals_ if not self._in_cell(frame, name))
                 found.extend(resume.frame.cells[name] for name in resume.cells)
         return found
 
@@ -429,7 +430,7 @@ class Emission:
         if len(plan.frames) > 1:
             function = calling_functions(plan.frames[1:-1], function, len(pushes))
         self.emit.set_location(plan.frames[0].current.positions)
-        self._call(function, pushes)
+        self._call(function, [*pushes, self._let_go], len(pushes))
 
     def _leave_loop(self, cut: Outline) -> None:
         """The shell's result is on the stack: a tuple of what the loop leaves on its frame's stack, with the number of
@@ -474,7 +475,7 @@ class Emission:
             self.emit.delete_fast(name)
 
     def _let_go(self) -> None:
-        """Before the instruction runs for real: only the program's own variables keep objects alive."""
+        """Before the instruction (or loop) runs for real: only the program's own variables keep objects alive."""
         for name in unneeded(self.out, self.root.given.locals, self._resumed()):
             self.emit.delete_fast(name)
             self.gone.add(name)
@@ -560,10 +561,11 @@ class Emission:
         """Whether the local is in a cell while the loop runs."""
         return name in self.shared and self.plan is not None and frame is self.plan.frames[-1]
 
-    def _is_kept(self, frame: SymFrame, name: str) -> bool:
-        """Whether the loop binds the local though nobody reads it."""
+    def _in_cell(self, frame: SymFrame, name: str) -> bool:
+        """Whether the local is in a cell while the loop runs, or is one that the loop binds though nobody reads it."""
         plan = self.plan
-        return plan is not None and plan.cut is not None and frame is plan.frames[-1] and name in plan.cut.kept
+        kept = plan is not None and plan.cut is not None and frame is plan.frames[-1] and name in plan.cut.kept
+        return kept or self._is_shared(frame, name)
 
     def _local(self, frame: SymFrame, name: str) -> Callable[[], None]:
         """Pushes a local of a frame that goes on."""

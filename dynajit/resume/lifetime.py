@@ -52,7 +52,9 @@ def kept_at_entry(frame: SymFrame, cut: Outline, existing: set[int]) -> list[str
 
 def with_kept(resume: Resume, cut: Outline) -> Resume:
     """What goes on behind a loop has the variables that it bound."""
-    return resume._replace(locals=[*resume.locals, *(name for name in cut.kept if name not in resume.locals)])
+    bound = cut.bound.get(resume.at, frozenset())
+    more = (*cut.kept, *(name for name in cut.shared if name in bound))
+    return resume._replace(locals=[*resume.locals, *(name for name in more if name not in resume.locals)])
 
 
 def _is_seen(value: Any, existing: set[int]) -> bool:

@@ -100,7 +100,38 @@ def nested(x: torch.Tensor, log: list[str]) -> torch.Tensor:
     return x
 
 
-PROGRAMS = [behind_the_loop, bound_behind_a_break, with_finalisers, bound_before, deleted, nested]
+def bound_again_by_a_second_loop(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    for _ in range(2):
+        print("first", len(log))
+        held = closing(x, log)
+        x = next(held)
+    for _ in range(2):
+        print("second", len(log))
+        held = closing(x, log)
+        x = next(held)
+    print("behind", len(log))
+    return x
+
+
+def read_by_the_loop_alone(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    held, count = Finalised(log), 0
+    while count < 2:
+        print("in the loop", held.log is log)
+        held, count = Finalised(log), count + 1
+    print("behind", len(log))
+    return x + count
+
+
+PROGRAMS = [
+    behind_the_loop,
+    bound_behind_a_break,
+    with_finalisers,
+    bound_before,
+    deleted,
+    nested,
+    bound_again_by_a_second_loop,
+    read_by_the_loop_alone,
+]
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
