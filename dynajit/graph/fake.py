@@ -25,9 +25,13 @@ _ITERATED = frozenset(
     for name, overload in (
         *((name, "default") for name in ("logical_and", "logical_or", "logical_xor")),
         *((name, "default") for name in ("logaddexp", "logaddexp2", "heaviside", "special_xlog1py")),
+        *((name, "default") for name in ("complex", "polar", "floor_divide")),
         *((name, "Tensor") for name in ("copysign", "xlogy")),
     )
 )
+# operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
+_ROW_MAJOR = frozenset({torch.ops.aten.pow.Scalar, torch.ops.aten.isin.Tensor_Tensor})
+_ROW_MAJOR_ON_CPU = frozenset({torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.rrelu_with_noise.default})
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -59,9 +63,16 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise RuntimeError(refused)
         if self.looked_at_values is False:
             self.looked_at_values = looks_at_values(func, args)
+        if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
+            with self:
+                return torch.ops.aten.mul.Tensor(args[0], torch.ops.aten.pow.Scalar(2.0, args[1]))
         result = self.dispatch(func, types, args, kwargs or {})
         if func in _ITERATED:
             return self._iterated(args, result)
+        if func in _ROW_MAJOR or func in _ROW_MAJOR_ON_CPU:
+            results = result if isinstance(result, tuple) else (result,)
+            made = tuple(self._row_major(one, func in _ROW_MAJOR) for one in results)
+            return made if isinstance(result, tuple) else made[0]
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
     def _expanded(self, args: Sequence[Any], result: Any) -> Any:
@@ -71,6 +82,14 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result
         with self:
             return torch.ops.aten.as_strided.default(result, result.shape, [0] * result.dim())
+
+    def _row_major(self, result: torch.Tensor, everywhere: bool) -> torch.Tensor:
+        """The result with the strides that the real kernel gives it."""
+        if result.device.type != "cpu" and not everywhere:
+            return result
+        with self:
+            made = torch.empty(result.shape, dtype=result.dtype, device=result.device)
+        return result if list(map(str, made.stride())) == list(map(str, result.stride())) else made
 
     def _iterated(self, args: Sequence[Any], result: Any) -> Any:
         """The result with the strides that the real kernel gives it."""

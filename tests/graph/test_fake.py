@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import dynajit
 from dynajit.graph.fake import FakeMode, fake_of
-from dynajit.testing import CompileCounter
+from dynajit.testing import CompileCounter, assert_same
 
 MAKERS: dict[str, Callable[[], torch.Tensor]] = {
     "plain": lambda: torch.randn(3, 4),
@@ -155,7 +155,7 @@ def test_a_write_through_a_view_into_memory_of_symbolic_size_is_seen():
                 assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("name", ["logical_or", "copysign", "xlogy", "logaddexp", "heaviside"])
+@pytest.mark.parametrize("name", ["logical_or", "copysign", "xlogy", "logaddexp", "heaviside", "ldexp"])
 def test_order_of_dimensions_of_a_binary_operation(name: str) -> None:
     operation = getattr(torch, name)
     x = torch.rand(3, 4).t()
@@ -163,3 +163,25 @@ def test_order_of_dimensions_of_a_binary_operation(name: str) -> None:
         fake = mode.from_tensor(x)
         made = operation(fake, fake[:, None])
     assert made.stride() == operation(x, x[:, None]).stride()
+
+
+OF_ANY_LAYOUT = {
+    "pow": lambda x: 2.0**x,
+    "float_power": lambda x: torch.float_power(2.0, x),
+    "isin": lambda x: torch.isin(x, torch.ones(3)),
+    "ldexp": lambda x: torch.ldexp(x[0], x),
+    "floor_divide": lambda x: torch.floor_divide(x.contiguous(), x),
+    "complex": lambda x: torch.complex(x[0].expand(x.shape), x),
+    "logsigmoid": torch.nn.functional.logsigmoid,
+    "rrelu": lambda x: torch.rrelu(x, training=True),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("name", OF_ANY_LAYOUT)
+def test_strides_of_a_transposed_tensors_function(name: str, backend: str) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        result = OF_ANY_LAYOUT[name](x)
+        return result, result.stride()
+
+    assert_same(f, torch.rand(3, 4).t() + 1, backend=backend, graphs=1)
