@@ -45,7 +45,7 @@ from dynajit.report.places import trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
-from dynajit.resume.rerun import Rerun, drawing_again
+from dynajit.resume.rerun import Rerun, kept_for_undo, undoing
 from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
@@ -495,10 +495,15 @@ class FrameCapture:
             module.meta["differentiated_inside"] = any(map(_differentiates, codes))
             module.meta["versions_read"] = any("_version" in code.co_names for code in codes)
             module, compiled = self._graph_call(tx, module, inputs)
-            draws = graph.checks and graph.impure and not graph.effects
-            pure = not (_mutates(tx) or (graph.impure and not draws))
-            if draws and pure:
-                compiled = _C.GraphCall(drawing_again(compiled))
+            draws = graph.impure and graph.may_raise() and graph.only_draws()
+            kept = kept_for_undo(module)
+            written = {id(entry) for entry in graph.written()}
+            mutated = [place for place, entry in enumerate(inputs) if entry.mutated or id(entry) in written]
+            if graph.checks and graph.undo() is not None:
+                kept = mutated  # a check is asked first, and the backend need not say where an exception comes from
+            pure = kept == mutated and (draws or not graph.impure)
+            if draws or kept:
+                compiled = _C.GraphCall(undoing(compiled, kept, draws))
             globals_ = self.function.__globals__
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
+from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import Cut
@@ -47,6 +48,10 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_quiet.filter)
 def version_of(tensor: torch.Tensor) -> int:
     """How often the tensor was written in place; inference tensors don't count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+# bytes: what is copied before a graph that writes it and may raise; the second where it would break otherwise
+_KEPT_FOR_UNDO = 1 << 20, 1 << 24
 
 
 class GraphInput:
@@ -134,6 +139,28 @@ class GraphBuilder:
         """Whether an input was written so far; of inference tensors that is not known."""
         tensors = (entry for entry in self.inputs if entry.symbol is None)
         return any(entry.mutated and not entry.fake.is_inference() for entry in tensors)
+
+    def written(self) -> list[GraphInput]:
+        """The inputs that nodes write, also where torch does not count it: through `.data`, and statistics."""
+        memories = {memory for node in self._nodes for memory in node.meta.get("writes", ())}
+        if not memories:
+            return []
+        tensors = (entry for entry in self.inputs if entry.symbol is None)
+        return [entry for entry in tensors if torch_compat.memory_of(entry.fake) in memories]
+
+    def undo(self, needed: bool = True) -> tuple[str, ...] | None:
+        """Names of the inputs written so far, if writing what they held undoes all that was done, at no great cost."""
+        written = self.written()
+        if not self.only_draws() or not all(entry.symbol or _stays_as_it_is(entry) for entry in self.inputs):
+            return None
+        if any(entry.real.layout is not torch.strided for entry in written):
+            return None
+        size = sum(entry.real.numel() * entry.real.element_size() for entry in written)
+        return tuple(entry.node.name for entry in written) if size <= _KEPT_FOR_UNDO[needed] else None
+
+    def only_draws(self) -> bool:
+        """Whether what the graph does besides writing its inputs is at most to draw random numbers."""
+        return not self.effects and not any(node.target in OPAQUE for node in self._nodes)
 
     def may_raise(self) -> bool:
         """Whether one of the operations raises for some values of the tensors: it runs, whoever needs what it gives."""
@@ -378,6 +405,13 @@ class GraphBuilder:
             if isinstance(size, torch.SymInt)
             for name in symbols.names_in(symbols.tree_of(size.node.expr))
         }
+
+
+def _stays_as_it_is(entry: GraphInput) -> bool:
+    """Whether all that may become of an input tensor is another content, on the CPU."""
+    if entry.real.device.type != "cpu" or entry.fake.is_inference() or entry.changes_metadata:
+        return False
+    return entry.fake.grad_fn is entry.node.meta["grad_fn"]
 
 
 def _is_view(node: fx.Node) -> bool:

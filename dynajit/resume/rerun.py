@@ -4,7 +4,8 @@ In: the exception, and the frame's parameters and cells as generated code was gi
 or raises. A graph is called before any effect of the frame; if it has changed nothing itself, running the original is
 what the user asked for: the effects of the lines before the one that raises happen, and the exception has eager's words
 and context. A graph that changes something has not done so yet where the operation that raised, known by the line of
-the graph's code in the traceback, comes before the first that does.
+the graph's code in the traceback, comes before the first that does. Behind it, what was changed is put back first where
+the graph's call keeps it (`undoing`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -133,7 +134,10 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     """Lines of the module's code up to that of the first operation that changes something, which is one of them unless
     it may have done so in part when it raises; and those of them where that holds for a bad index only."""
     nodes = list(module.graph.nodes)
-    first = next(index for index, node in enumerate(nodes) if node.meta.get("changes") or index == len(nodes) - 1)
+    # what changes before these is put back
+    undone = max((index for index, node in enumerate(nodes) if node.meta.get("undo") is not None), default=0)
+    ends = (index for index, node in enumerate(nodes) if index >= undone and node.meta.get("changes"))
+    first = next(ends, len(nodes) - 1)
     target = str(nodes[first].target)
     last = first - 1 if _BY_TENSORS.search(target) else first
     lines = {
@@ -145,15 +149,27 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     return frozenset(lines), frozenset(items)
 
 
-def drawing_again(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """`graph`, which puts back the generator it drew from if it raises."""
+def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:
+    """Which inputs the graph writes before an operation that may raise, as far as they can be put back."""
+    kept = {name for node in module.graph.nodes for name in node.meta.get("undo") or ()}
+    inputs = module.graph.find_nodes(op="placeholder")
+    return [place for place, node in enumerate(inputs) if node.name in kept]
+
+
+def undoing(graph: Callable[..., Any], written: Sequence[int], draws: bool) -> Callable[..., Any]:
+    """`graph`, which puts back what the inputs at `written` held, and the generator if it `draws`, if it raises."""
 
     def call(*inputs: Any) -> Any:
-        state = torch.get_rng_state()
+        state = torch.get_rng_state() if draws else None
+        held = [inputs[place].detach().clone() for place in written]
         try:
             return graph(*inputs)
         except Exception:
-            torch.set_rng_state(state)
+            if state is not None:
+                torch.set_rng_state(state)
+            with torch.no_grad():
+                for place, values in zip(written, held, strict=True):
+                    inputs[place].copy_(values)
             raise
 
     return call

@@ -30,6 +30,7 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic, names_in, tree_of
+from dynajit.torch_compat import memory_of
 from dynajit.values import graph_arrays, overrides
 from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
@@ -165,8 +166,6 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
-    # with what was written no frame can be run again, which is how the program gets to see what a graph raises
-    must_not_raise = tx.catches() and tx.graph.has_written()
     tx.graph.mode.looked_at_values = False
     with Warned() as warned:
         result = run_fake(tx.graph, op, target, *fakes)
@@ -175,8 +174,12 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if warned.texts and tx.warning_filters is not None:
         # only where the operation itself runs under these filters is its warning treated as the program wants
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
-    may_raise = tx.graph.mode.looked_at_values
-    if may_raise and must_not_raise:
+    # the fake of one_hot is made of operations that look at nothing
+    may_raise = tx.graph.mode.looked_at_values or (name == "one_hot" and _on_cpu(fakes))
+    catches = may_raise and tx.catches()
+    undo = tx.graph.undo(catches or target is torch._assert_async) if may_raise else None
+    if catches and undo is None and tx.graph.has_written():
+        # no frame can be run again then, which is how the program gets to see what a graph raises
         raise GraphBreak(breaks.MAY_RAISE, name)
     if tx.graph.shapes.unknowns:
         _check_sizes(tx.graph, name, result)
@@ -212,8 +215,13 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     _note_data(tx, node, result)
     if may_raise:
         node.meta["may_raise"] = True
-    if None in versions or _versions(fakes) != versions:
+        node.meta["undo"] = undo
+    statistics = _statistics(name, fakes)
+    if None in versions or _versions(fakes) != versions or statistics:
         node.meta["changes"] = True
+        now = zip(_tensors_in(fakes), versions, strict=True)
+        counted = [fake for fake, version in now if version is None or fake._version != version]
+        node.meta["writes"] = tuple(memory_of(fake) for fake in (*counted, *statistics))
         if tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
     if result is None:
@@ -249,13 +257,30 @@ def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
                 raise GraphBreak(breaks.RUN_TIME_NUMBER, f"the size or place of what {name} gives")
 
 
+def _tensors_in(fakes: Any) -> list[torch.Tensor]:
+    if isinstance(fakes, torch.Tensor):
+        return [fakes]
+    if isinstance(fakes, (list, tuple)):
+        return [tensor for fake in fakes for tensor in _tensors_in(fake)]
+    return _tensors_in(list(fakes.values())) if isinstance(fakes, dict) else []
+
+
+def _on_cpu(fakes: Any) -> bool:
+    return all(fake.device.type == "cpu" for fake in _tensors_in(fakes))
+
+
 def _versions(fakes: Any) -> list[int | None]:
     """The versions of the tensors among an operation's arguments; None for one that keeps none."""
-    if isinstance(fakes, torch.Tensor):
-        return [None if fakes.is_inference() else fakes._version]
-    if isinstance(fakes, (list, tuple)):
-        return [version for fake in fakes for version in _versions(fake)]
-    return _versions(list(fakes.values())) if isinstance(fakes, dict) else []
+    return [None if fake.is_inference() else fake._version for fake in _tensors_in(fakes)]
+
+
+def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
+    """What a batch norm or its like updates without torch counting it; weights may be among them."""
+    if not name.endswith(("batch_norm", "instance_norm")) or not any(
+        arg is True for arg in (*fakes[0], *fakes[1].values())
+    ):
+        return []
+    return [fake for fake in _tensors_in(fakes)[1:] if not fake.requires_grad]
 
 
 def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:

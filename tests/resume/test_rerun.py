@@ -21,6 +21,50 @@ def effects_then_raise(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
     return torch.relu(x.bool()) + y
 
 
+def behind_a_write(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    seen.append(1)
+    x.add_(1)
+    seen.append(2)
+    y = x[at]
+    x.mul_(2)
+    seen.append(3)
+    return y
+
+
+def caught_behind_a_write(x: torch.Tensor, scale: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    x.add_(1)
+    try:
+        seen.append(1)
+        return torch.distributions.Normal(x, scale).log_prob(x)
+    except ValueError:
+        seen.append(2)
+        return x.mul_(3)
+
+
+def behind_a_write_through_data(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    x.data.add_(1)
+    seen.append(1)
+    return x[at]
+
+
+def behind_statistics(x: torch.Tensor, at: torch.Tensor, mean: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    y = torch.nn.functional.batch_norm(x, mean, torch.ones(2), training=True)
+    seen.append(1)
+    return torch.nn.functional.cross_entropy(y, at)
+
+
+def behind_a_draw(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    y = torch.rand(3)
+    seen.append(1)
+    return y[at] + x
+
+
+def one_hot_behind_a_write(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    x.add_(1)
+    seen.append(1)
+    return torch.nn.functional.one_hot(at, 3)
+
+
 def caught(x: torch.Tensor) -> torch.Tensor:
     y = x.exp()
     try:
@@ -147,3 +191,36 @@ def test_what_a_frame_that_runs_again_held_ends_with_it() -> None:
             assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [behind_a_write, behind_a_write_through_data, behind_a_draw])
+def test_what_happened_before_the_operation_that_raises_stays(fn: Any, backend: str) -> None:
+    good, bad = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 7])
+    assert_same(fn, torch.zeros(3), good, [], then=[(torch.ones(3), bad, [])], graphs=1, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_a_check_behind_a_write_is_caught(backend: str) -> None:
+    wrong = (torch.ones(3), -torch.ones(3), [])
+    fn = caught_behind_a_write
+    assert_same(fn, torch.zeros(3), torch.ones(3), [], then=[wrong], graphs=1, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_statistics_are_updated_once(backend: str) -> None:
+    wrong = (torch.rand(4, 2), torch.tensor([0, 1, 0, 7]), torch.zeros(2), [])
+    right = (torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), torch.zeros(2), [])
+    assert_same(behind_statistics, *right, then=[wrong], graphs=1, breaks=0, backend=backend)
+
+
+def test_one_hot_of_too_large_a_number() -> None:
+    good, bad = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 7])
+    fn = one_hot_behind_a_write
+    assert_same(fn, torch.zeros(3), good, [], then=[(torch.ones(3), bad, [])], graphs=1, breaks=0)
+
+
+def test_too_much_to_put_back_breaks() -> None:
+    large = torch.zeros(1 << 23)
+    report = assert_same(caught_behind_a_write, large, torch.ones(1), [], then=[(large, -torch.ones(1), [])])
+    assert report.graph_break_count

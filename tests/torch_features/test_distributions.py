@@ -63,7 +63,7 @@ def asserted_in_vain(x):
     return x + 1
 
 
-@cases(rand(3), graphs=1, breaks=1)
+@cases(rand(3))
 def asserted_behind_a_write(x):
     x.add_(1)
     torch._assert_async((x > 9).all(), "too small")

@@ -34,10 +34,10 @@ def is_all_true(tx: Tracer, valid: Value) -> Value:
 @builtin(torch._assert_async)
 def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> Value:
     """The graph checks the tensor; where it is false the frame runs again as written, which raises."""
+    if tx.graph.has_written() and tx.graph.undo() is None:  # then the frame can't run again
+        raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
     if not _can_check(tx, input):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "torch._assert_async of a tensor that is not on the CPU")
-    if tx.graph.has_written():  # with what was written the frame can't run again
-        raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
     _check(tx, [input] if assert_msg is None else [input, assert_msg])
     return ConstVal(None)
 
@@ -47,6 +47,7 @@ def _can_check(tx: Tracer, valid: Value) -> bool:
         isinstance(valid, TensorVal)
         and valid.fake.device.type == "cpu"
         and not tx.open_levels
+        and (not tx.graph.has_written() or tx.graph.undo() is not None)
         and all(entry.symbol is not None or entry.real.device.type == "cpu" for entry in tx.graph.inputs)
     )
 
