@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ _ATTRIBUTES = (
     property,
     staticmethod,
     classmethod,
+    functools.cached_property,
 )
 _BASES = (type, abc.ABCMeta)
 
@@ -134,8 +136,10 @@ def _register(tx: Tracer, made: type, state: Any) -> None:
             parts.extend((value.fget, value.fset, value.fdel))
         elif isinstance(value, (staticmethod, classmethod)):
             parts.append(value.__func__)
+        elif isinstance(value, functools.cached_property):
+            parts.append(value.func)
     for part in parts:
-        if isinstance(part, (type, types.FunctionType, property, staticmethod, classmethod)):
+        if isinstance(part, (type, types.FunctionType, property, staticmethod, classmethod, functools.cached_property)):
             tx.journal.set_item(tx.made_classes, id(part), (part, state))
 
 

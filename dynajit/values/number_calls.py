@@ -51,7 +51,9 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) ->
 
 
 def _computes(fn: Any) -> bool:
-    """Whether it is a function of `math`, or `abs`: C code that only computes."""
+    """Whether it is a function of `math`, `abs`, or a method of numbers: C code that only computes."""
+    if isinstance(fn, types.MethodDescriptorType):
+        return fn.__objclass__ in (int, float)
     return fn is abs or (isinstance(fn, types.BuiltinFunctionType) and fn.__self__ is math)
 
 

@@ -395,7 +395,10 @@ class ObjVal(Value):
         if isinstance(self.payload, ConstVal) and behaves_as_plain(self.cls):
             return self.payload.iterate(tx)
         if self.special(tx, "__iter__") is not None:
-            return self.call_special(tx, "__iter__", direct=ITERATED)
+            found = self.call_special(tx, "__iter__", direct=ITERATED)
+            if not hasattr(found.py_type(), "__next__"):
+                raise tx.raised(TypeError, f"iter() returned non-iterator of type '{found.py_type().__name__}'")
+            return found
         if self.special(tx, "__getitem__") is not None:
             made: Any = tx.run_python(by_position, [self])
             made.origin = iter, [self], {}

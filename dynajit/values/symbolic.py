@@ -25,10 +25,12 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
+from dynajit.values.functions import BoundBuiltin
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
 
+_COMPUTING = ("bit_count", "bit_length", "is_integer")  # methods that need no more than the number
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
@@ -88,6 +90,8 @@ class SymVal(Value):
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name in ("real", "numerator") and self.py_type() is int:
             return self
+        if name in _COMPUTING and (method := getattr(self.py_type(), name, None)) is not None:
+            return BoundBuiltin(self, name, tx.from_real(method))
         return ConstVal(self.const()).getattr(tx, name)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:

@@ -672,3 +672,25 @@ def test_an_exception_in_the_middle_of_mutating(fn: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_special_methods_that_raise(body: str, rest: str) -> None:
     assert_same(program(body, rest), tensor(), [], {1: 2})
+
+
+class NoIterator:
+    def __iter__(self):
+        return 3
+
+
+def unpacks(x, found):
+    first, second = found
+    return x + first
+
+
+@pytest.mark.parametrize("use", [iter, list, lambda found: [*found], lambda found: [item for item in found]])
+def test_an_iter_that_returns_no_iterator(use):
+    def caught(x, found):
+        try:
+            return use(found)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(caught, tensor(), NoIterator())
+    assert_same(unpacks, tensor(), NoIterator())

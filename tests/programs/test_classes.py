@@ -743,6 +743,18 @@ def test_bound_method_argument() -> None:
         assert torch.equal(result, x * scale) and got == scale and name == "apply"
 
 
+@dataclasses.dataclass
+class Sizes:
+    width: int
+    name: str = "n"
+
+
+@cases(x, 3, then=[(x, 4), (x, 5), (x, 6)], graphs=2)
+def dataclass_of_a_varying_number_as_a_dictionary(x: Tensor, width: int) -> Any:
+    found = dataclasses.asdict(Sizes(width * 2))
+    return x * found["width"], found
+
+
 @cases(x, graphs=None, breaks=None)
 def class_defined_inside(x: Tensor) -> Any:
     class Local:

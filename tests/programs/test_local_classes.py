@@ -47,6 +47,21 @@ def plain(x):
     return A(x.sin()).f(x).cos()
 
 
+def cached(x):
+
+    class A:
+        def __init__(self, v):
+            self.v, self.made = v, 0
+
+        @functools.cached_property
+        def doubled(self):
+            self.made += 1
+            return self.v * 2
+
+    a = A(x.sin())
+    return a.doubled + a.doubled * A(x).doubled, a.made
+
+
 def inherit(x):
 
     class A(Base):
@@ -424,6 +439,7 @@ def total(x):
 
 INSIDE = [
     plain,
+    cached,
     inherit,
     closure,
     props,

@@ -20,6 +20,8 @@ FUNCTIONS = [
     lambda s: math.fmod(s, 3.0),
     lambda s: math.copysign(1.5, s - 6.5),
     lambda s: math.fmod(-s, 3.0),
+    lambda s: (s * 3 + 1).bit_length(),
+    lambda s: 1 + (s + 2).bit_count(),
 ]
 
 

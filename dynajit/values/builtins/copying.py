@@ -25,9 +25,10 @@ from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup
 from dynajit.values.ordered_dict import OrderedDictVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.subclasses import is_immutable
+from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
-_ATOMS = (ConstVal, FunctionVal, ClassVal, BuiltinVal)
+_ATOMS = (ConstVal, SymVal, FunctionVal, ClassVal, BuiltinVal)
 _OWN_PROTOCOL = ("__reduce_ex__", "__reduce__", "__getstate__")
 _OWN_FILLING = ("__setitem__", "append", "extend", "__new__", "__getnewargs__", "__getnewargs_ex__", "__setattr__")
 
