@@ -11,6 +11,7 @@ import _ctypes
 import ctypes
 import functools
 import hashlib
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,15 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._library = ctypes.CDLL(str(path))
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            if os.statvfs(path).f_flag & os.ST_NOEXEC:
+                raise OSError(
+                    f"kernels in {path.parent} can't run: its file system is mounted noexec; set DYNAJIT_CACHE_DIR to "
+                    "a folder on another one"
+                ) from error
+            raise
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
 
     def address(self, name: str) -> int:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 import dynajit
 from dynajit.exc import BackendCompilerFailed
+from dynajit.runtime.load import Library
 from dynajit.runtime.store import Store
 
 PROGRAM = """
@@ -89,6 +91,16 @@ def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
     killed.write_text('#!/bin/sh\ncase "$*" in *-shared*) kill -9 $$;; esac\nexec cc "$@"\n')
     killed.chmod(0o755)
     assert run("", tmp_path, DYNAJIT_COMPILER=str(killed)) == 1
+
+
+def test_a_noexec_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kernel.so"
+    path.write_bytes(b"what the loader refuses")
+    with pytest.raises(OSError, match=r"^(?!.*noexec)"):
+        Library(path)
+    monkeypatch.setattr(os, "statvfs", lambda path: types.SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(OSError, match="file system is mounted noexec; set DYNAJIT_CACHE_DIR to a folder on another"):
+        Library(path)
 
 
 def test_each_byte_of_an_artifact_counts(tmp_path: Path) -> None:
