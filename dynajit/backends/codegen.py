@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, freezing
 from dynajit.aot.attention import recognise
+from dynajit.aot.channels_last import with_channels_last
 from dynajit.aot.depthwise import contiguous_where_small
 from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
@@ -189,6 +190,8 @@ def _compiled(
     with phases.timer("codegen"):
         choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
         gm = without_stacks(gm)
+        if phase == "inference" and device.type == "cpu":
+            gm = with_channels_last(gm)
         fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
         if phase == "backward" and device.type == "cpu":
             fused = contiguous_where_small(added_in_place(gm))
