@@ -41,8 +41,11 @@ def operation_raises(x: Tensor) -> Any:
     return (x + 1) @ x
 
 
+LARGE = torch.zeros(5 << 20)  # 20 MiB: no copy of it is kept, to be put back where something raises
+
+
 def operation_may_raise(x: Tensor) -> Any:
-    x.add_(1)
+    LARGE.add_(1)
     try:
         return x[torch.tensor([1]) + x[:1, 0].long().clamp(max=0)]
     except IndexError:
