@@ -31,6 +31,12 @@ def behind_a_write(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.
     return y
 
 
+@pytest.fixture(autouse=True)
+def _arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile turns the checks of distributions off for the whole process."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 def caught_behind_a_write(x: torch.Tensor, scale: torch.Tensor, seen: list[int]) -> torch.Tensor:
     x.add_(1)
     try:
