@@ -69,7 +69,7 @@ def compile_joint(
         compiled = compile_joint(more, example_inputs, compile_fn, decompositions)
         return functools.partial(without_unused, count, compiled)
 
-    compile_fn = marking_uncounted(gm, compile_fn)
+    marking = marking_uncounted(gm, compile_fn)  # by places among the inputs of `gm`, which are not those of pieces
 
     def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         return compile_joint(part, examples, compile_fn, decompositions)
@@ -103,7 +103,7 @@ def compile_joint(
 
             ours: list[BaseException] = []
             try:
-                return compile_with_autograd(gm, example_inputs, _noting(ours, compile_fn), decompositions)
+                return compile_with_autograd(gm, example_inputs, _noting(ours, marking), decompositions)
             except _CANT_EXPRESS as error:
                 if ours:
                     raise
@@ -116,7 +116,7 @@ def compile_joint(
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
         graph.module.meta["original"] = gm.forward
-    compiled = compile_fn(graph.module, graph.inputs, "inference")
+    compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 
 

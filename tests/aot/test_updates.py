@@ -86,6 +86,26 @@ def test_steps_are_compiled(name: str, backend: str, monkeypatch: pytest.MonkeyP
     assert not [text for text in texts if "as it stands" in text]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_statistics_behind_an_update(backend: str) -> None:
+    """Which inputs' writes are not counted goes by their places, and each piece has its own."""
+
+    def step(weights: list[Tensor], x: Tensor, norm: nn.Module) -> Tensor:
+        with torch.no_grad():
+            for weight in weights:
+                weight.mul_(0.5)
+        return norm(x * weights[0] * weights[1]).square().mean()
+
+    results = []
+    for compile in (lambda fn: fn, lambda fn: dynajit.compile(fn, backend=backend)):
+        torch.manual_seed(0)
+        norm, weights, x = nn.BatchNorm1d(4), [torch.randn(4, requires_grad=True) for _ in range(3)], torch.randn(5, 4)
+        compile(step)(weights, x, norm).backward()
+        tensors = [*weights, *norm.buffers()]
+        results.append([(each.detach(), each.grad, each._version) for each in tensors])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
 def test_what_comes_before_an_error_is_there() -> None:
     def step(weight: Tensor, x: Tensor, index: Tensor) -> Tensor:
         with torch.no_grad():
