@@ -209,6 +209,9 @@ void add_step(NativePlan &plan, PyObject *given)
         break;
     case kTouch:
         plan.steps.emplace_back(TouchStep{slot_at(1)});
+        if (slot_at(1) < plan.inputs) {
+            plan.written.push_back(slot_at(1));
+        }
         break;
     case kDraw: {
         std::vector<int> slots = slot_numbers(plan, item(given, 1), false);

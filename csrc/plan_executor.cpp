@@ -517,6 +517,11 @@ void set_constants(Run &run)
 void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
 {
     need_count(run, count);
+    for (int written : run.plan.written) { /* before any address is known: others may be views of it */
+        if (THPVariable_Check(inputs[written])) {
+            own_memory(THPVariable_Unpack(inputs[written]));
+        }
+    }
     for (Py_ssize_t i = 0; i < count; i++) {
         Slot &slot = run.slots[static_cast<size_t>(i)];
         if (THPVariable_Check(inputs[i])) {
@@ -533,6 +538,9 @@ void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count)
 void take_inputs(Run &run, Values &inputs)
 {
     need_count(run, static_cast<Py_ssize_t>(inputs.size()));
+    for (int written : run.plan.written) {
+        own_memory(inputs[static_cast<size_t>(written)].tensor);
+    }
     for (size_t i = 0; i < inputs.size(); i++) {
         if (inputs[i].tensor.defined()) {
             set_tensor(run.slots[i], std::move(inputs[i].tensor));

@@ -147,6 +147,7 @@ struct NativePlan {
     c10::Allocator *allocator = nullptr;
     c10::DispatchKeySet keys;
     int inputs = 0;
+    std::vector<int> written; /* inputs that kernels write to */
     std::vector<std::pair<int, at::Tensor>> constants;
     std::vector<std::pair<int, PyObject *>> objects; /* constants that are no tensors; owned */
     std::vector<BufferSpec> buffers;                 /* by slot */
@@ -219,6 +220,8 @@ CuStream current_stream(c10::Device device);
 void set_tensor(Slot &slot, at::Tensor tensor);
 /* Autograd is to know that the tensor was written to. */
 void touch(const at::Tensor &tensor);
+/* Memory of its own for a tensor that shares some with others until one of them is written to. */
+void own_memory(const at::Tensor &tensor);
 /* What a NumberStep reads. Throws where there is no such number. */
 int64_t number_in(const at::Tensor &tensor);
 /* What a DrawStep's slots get. Throws where torch has no generator for the device. */

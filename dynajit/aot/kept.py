@@ -10,13 +10,16 @@ max pooling's backward takes of its input no more than the shape, and that place
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+
+from dynajit.aot.remade import is_pointwise, made_again
+from dynajit.aot.saves import memory
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
@@ -30,7 +33,7 @@ def keep_less(forward: GraphModule, backward: GraphModule, n_results: int) -> No
         backward: takes what is kept by the names of forward's nodes, then the gradients of the results.
         n_results: of forward's outputs so many are results.
     """
-    kept = _Kept(forward, backward, n_results)
+    kept = Kept(forward, backward, n_results)
     changed = _without_detaches(backward)
     for rule in _RULES:
         for node in kept.own():
@@ -39,7 +42,7 @@ def keep_less(forward: GraphModule, backward: GraphModule, n_results: int) -> No
         kept.finish()
 
 
-class _Kept:
+class Kept:
     """The kept values of two graphs while they change."""
 
     def __init__(self, forward: GraphModule, backward: GraphModule, n_results: int) -> None:
@@ -55,6 +58,8 @@ class _Kept:
         self._mode = next(modes, None) or nullcontext()
         self._dying: list[Node] = []  # parameters of backward
         self._behind = placeholders[-1]  # of this node backward computes what it is not given any more
+        self._before: Node | None = None  # or before this one
+        self._results_memory = {memory(node) for node in self._results if isinstance(node, Node)} - {None}
         # kept node of forward -> the parameter of backward that it becomes
         self.taken: dict[Node, Node] = {
             node: by_name[node.name]
@@ -81,18 +86,55 @@ class _Kept:
         """The nodes of backward that use a kept value."""
         return list(self.taken[node].users)
 
-    def compute(self, graph: GraphModule, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A new node: in forward right behind its first argument, in backward at the start."""
-        in_forward = graph is self.forward
-        with graph.graph.inserting_after(args[0] if in_forward else self._behind):
-            node = graph.graph.call_function(target, args, kwargs)
-        if not in_forward:
-            self._behind = node
+    def lives(self, node: Node) -> bool:
+        """Is it kept, or in a result's memory, which lives on anyway?"""
+        return node in self.taken or node in self._results or memory(node) in self._results_memory
+
+    @contextmanager
+    def before(self, node: Node) -> Iterator[None]:
+        """Compute before this node of backward."""
+        self._before = node
+        try:
+            yield
+        finally:
+            self._before = None
+
+    def in_forward(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A new node of forward, right behind its arguments."""
+        nodes = [arg for arg in args if isinstance(arg, Node)]
+        with self.forward.graph.inserting_after(max(nodes)):
+            node = self.forward.graph.call_function(target, args, kwargs)
+        return self._described(node)
+
+    def in_backward(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A new node of backward: at the start, or where `before` says."""
+        graph = self.backward.graph
+        if self._before is not None:
+            with graph.inserting_before(self._before):
+                return self._described(graph.call_function(target, args, kwargs))
+        with graph.inserting_after(self._behind):
+            self._behind = graph.call_function(target, args, kwargs)
+        return self._described(self._behind)
+
+    def _described(self, node: Node) -> Node:
+        target, args, kwargs = node.target, node.args, node.kwargs
         with self._mode:
-            node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **kwargs)
+            node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **kwargs)  # type: ignore[operator]
         source = args[0].meta if isinstance(args[0], Node) else {}
         node.meta.update({key: source[key] for key in ("stack_trace",) if key in source})
         return node
+
+    def keep(self, node: Node) -> Node:
+        """Keep one value more; returns backward's parameter for it."""
+        if node in self.taken:
+            return self.taken[node]
+        beside = next(other for other in self.taken if not other.meta.get("saved_tensor_with_no_vc_check"))
+        with self.backward.graph.inserting_before(self.taken[beside]):
+            parameter = self.backward.graph.placeholder(node.name)
+        parameter.meta = {"val": node.meta["val"]}
+        self._set_outputs(beside, node, beside)
+        self.taken[node] = parameter
+        return parameter
 
     def replace(self, node: Node, by: Node) -> Node:
         """Keep another value in place of `node`; returns backward's parameter for it."""
@@ -109,7 +151,7 @@ class _Kept:
     def drop(self, node: Node) -> None:
         """Keep it no more: backward has stopped using it."""
         self._dying.append(self.taken.pop(node))
-        self._set_outputs(node, None)
+        self._set_outputs(node)
 
     def finish(self) -> None:
         """Take out what nothing uses any more."""
@@ -121,21 +163,22 @@ class _Kept:
             graph.graph.lint()
             graph.recompile()
 
-    def _set_outputs(self, node: Node, by: Node | None) -> None:
-        outputs = list(self._output.args[0])
+    def _set_outputs(self, node: Node, *by: Node) -> None:
+        """Others, or nothing, in place of a kept value."""
+        outputs = list(self._output.args[0])  # type: ignore[arg-type]
         descriptions = self._output.meta.get("desc")
         described = descriptions is not None and len(descriptions) == len(outputs)
         at = outputs.index(node, self._n_results)
-        outputs[at : at + 1] = [] if by is None else [by]
-        if described and by is None:
-            self._output.meta["desc"] = [*descriptions[:at], *descriptions[at + 1 :]]
+        outputs[at : at + 1] = by
+        if described:
+            self._output.meta["desc"] = [*descriptions[:at], *[descriptions[at]] * len(by), *descriptions[at + 1 :]]
         self._output.args = (tuple(outputs),)
 
 
-def _pieces(kept: _Kept, node: Node) -> bool:
+def _pieces(kept: Kept, node: Node) -> bool:
     """A piece of a concatenation that is kept too is a part of that."""
     base = _undetached(node)
-    if not all(_is_pointwise(use) for use in kept.uses(node)):
+    if not all(is_pointwise(use) for use in kept.uses(node)):
         return False  # where the layout counts: a library's call
     for whole in base.users:
         if whole.target is not aten.cat.default or whole not in kept.taken or kept.is_result(whole):
@@ -149,14 +192,14 @@ def _pieces(kept: _Kept, node: Node) -> bool:
             if piece is base:
                 break
             start += size
-        part = kept.compute(kept.backward, aten.slice.Tensor, kept.taken[whole], dim, start, start + size)
+        part = kept.in_backward(aten.slice.Tensor, kept.taken[whole], dim, start, start + size)
         kept.taken[node].replace_all_uses_with(part)
         kept.drop(node)
         return True
     return False
 
 
-def _clamped(kept: _Kept, node: Node) -> bool:
+def _clamped(kept: Kept, node: Node) -> bool:
     """Where a value was outside of bounds is seen from the clamped one, if that is kept."""
     if node.target is not aten.bitwise_or.Tensor or node.meta["val"].dtype is not torch.bool:
         return False
@@ -174,11 +217,10 @@ def _clamped(kept: _Kept, node: Node) -> bool:
         same = clamped.target is aten.hardtanh.default and (*clamped.args[1:], *(-1.0, 1.0)[len(clamped.args) - 1 :])
         if same == bounds and clamped in kept.taken and bounds[0] < bounds[1]:  # type: ignore[operator]
             value = kept.taken[clamped]
-            outside = kept.compute(
-                kept.backward,
+            outside = kept.in_backward(
                 aten.bitwise_or.Tensor,
-                kept.compute(kept.backward, aten.le.Scalar, value, bounds[0]),
-                kept.compute(kept.backward, aten.ge.Scalar, value, bounds[1]),
+                kept.in_backward(aten.le.Scalar, value, bounds[0]),
+                kept.in_backward(aten.ge.Scalar, value, bounds[1]),
             )
             kept.taken[node].replace_all_uses_with(outside)
             kept.drop(node)
@@ -186,7 +228,7 @@ def _clamped(kept: _Kept, node: Node) -> bool:
     return False
 
 
-def _thresholds(kept: _Kept, node: Node) -> bool:
+def _thresholds(kept: Kept, node: Node) -> bool:
     """Of what is only compared with a threshold, the outcome; max pooling's backward asks for a shape only."""
     value = node.meta["val"]
     uses = kept.uses(node)
@@ -199,7 +241,7 @@ def _thresholds(kept: _Kept, node: Node) -> bool:
         return False
     parameter = kept.taken[node]
     if compared:
-        below = kept.replace(node, kept.compute(kept.forward, aten.le.Scalar, _undetached(node), thresholds.pop()))
+        below = kept.replace(node, kept.in_forward(aten.le.Scalar, _undetached(node), thresholds.pop()))
     else:
         kept.drop(node)
     for use in compared:
@@ -210,12 +252,12 @@ def _thresholds(kept: _Kept, node: Node) -> bool:
         kept.backward.graph.erase_node(use)
     if pooled:
         layout = {"dtype": value.dtype, "device": value.device}
-        one = kept.compute(kept.backward, aten.full.default, [1] * value.dim(), 0, **layout)
-        parameter.replace_all_uses_with(kept.compute(kept.backward, aten.expand.default, one, list(value.shape)))
+        one = kept.in_backward(aten.full.default, [1] * value.dim(), 0, **layout)
+        parameter.replace_all_uses_with(kept.in_backward(aten.expand.default, one, list(value.shape)))
     return True
 
 
-def _places(kept: _Kept, node: Node) -> bool:
+def _places(kept: Kept, node: Node) -> bool:
     """Places that max pooling found, in as many bits as its planes need."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or source.target is not aten.max_pool2d_with_indices.default:
@@ -230,13 +272,13 @@ def _places(kept: _Kept, node: Node) -> bool:
     if dtype is None:
         return False
     parameter = kept.taken[node]
-    narrow = kept.replace(node, kept.compute(kept.forward, aten._to_copy.default, node, dtype=dtype))
-    wide = kept.compute(kept.backward, aten._to_copy.default, narrow, dtype=torch.int64)
+    narrow = kept.replace(node, kept.in_forward(aten._to_copy.default, node, dtype=dtype))
+    wide = kept.in_backward(aten._to_copy.default, narrow, dtype=torch.int64)
     parameter.replace_all_uses_with(wide)
     return True
 
 
-_RULES: tuple[Callable[[_Kept, Node], bool], ...] = (_pieces, _clamped, _thresholds, _places)
+_RULES: tuple[Callable[[Kept, Node], bool], ...] = (_pieces, _clamped, made_again, _thresholds, _places)
 
 
 def _without_detaches(backward: GraphModule) -> bool:
@@ -260,7 +302,3 @@ def _uncopied(node: Node) -> Node:
     while node.target in (aten.clone.default, aten.detach.default):
         node = node.args[0]  # type: ignore[assignment]
     return node
-
-
-def _is_pointwise(node: Node) -> bool:
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten.threshold_backward.default

@@ -2,6 +2,7 @@
 
 In:  the joint graph of forward and backward, before it is parted, and what the partitioner made of it. Out: marks on
 nodes that may not be computed again (`keep_results`), and copies in the place of tensors that are kept (`copy_kept`).
+A large result of the graph is copied only if somebody writes to it (`dynajit::kept`): it is the program's and backward's.
 
 The partitioner keeps inputs of the graph gladly, which cost no memory, and computes from them once more what autograd
 would have kept. Backward fails if a tensor that was kept has been written since; so a program that writes one that
@@ -39,7 +40,8 @@ def keep_results(joint: GraphModule, n_results: int) -> set[int]:
         for source in node.all_input_nodes:
             if memory(source) != memory(node):
                 seen.pop(memory(source), None)
-    large = {place for place, node in seen.items() if not is_small(node)}
+    given = {memory(node) for node in parameters}
+    large = {place for place, node in seen.items() if not is_small(node) and not _is_copied_late(node, given)}
     for node in forward:
         if any(memory(source) in large and memory(source) != memory(node) for source in node.all_input_nodes):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -52,6 +54,7 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
     outputs: Any = end.args[0]
     copies: dict[Node, Node] = {}
     inputs = forward.graph.find_nodes(op="placeholder")
+    given = {memory(node) for node in inputs}
     for node in dict.fromkeys(outputs[n_results:]):
         if not isinstance(node, Node) or memory(node) not in memories:
             continue
@@ -59,8 +62,10 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
         copy = value.clone()
         if copy.stride() != value.stride():
             continue  # backward was made for these strides
+        late = not is_small(node) and _is_copied_late(node, given)
         with forward.graph.inserting_after(inputs[-1] if node.op == "placeholder" else node):
-            copies[node] = forward.graph.call_function(aten.clone.default, (node,))
+            target = torch.ops.dynajit.kept.default if late else aten.clone.default
+            copies[node] = forward.graph.call_function(target, (node,))
         copies[node].meta = {"val": copy}
     if copies:
         kept = [copies.get(node, node) if isinstance(node, Node) else node for node in outputs[n_results:]]
@@ -82,6 +87,13 @@ def behind(ends: Sequence[Node]) -> set[Node]:
 def memory(node: Node) -> int | None:
     value = node.meta.get("val")
     return memory_of(value) if isinstance(value, torch.Tensor) else None
+
+
+def _is_copied_late(node: Node, given: set[int | None]) -> bool:
+    """Whether it can share memory until one of the two is written to: made by the graph, on a CPU. On a GPU a tensor
+    that other streams use would not be known to its allocator any more."""
+    value = node.meta["val"]
+    return memory(node) not in given and value.device.type == "cpu" and value.layout is torch.strided
 
 
 def is_small(node: Node) -> bool:

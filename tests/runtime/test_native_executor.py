@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynajit
 from dynajit import _C
 from dynajit.codegen.plan import (
     AllocStep,
@@ -324,3 +325,15 @@ def test_numbers_among_results_that_nothing_reads_need_no_python(driver: ctypes.
         found = build(made)(x)
         torch.testing.assert_close(found[0], x + 1)
         assert found[1:] == ((8,) if len(outputs) > 1 else ())
+
+
+def test_a_kernel_writes_no_memory_that_is_shared_until_written():
+    """torch's lazy clones: whoever writes to one of two tensors gets memory of its own."""
+    double = dynajit.compile(lambda x, y: x.mul_(2) + y)
+    for _ in range(3):
+        x = torch.ones(300, 300)
+        clone = torch._lazy_clone(x)
+        result = double(x, x.view(-1)[:300])
+        assert clone.eq(1).all() and x.eq(2).all() and result.eq(4).all()
+        double(clone, x)
+        assert clone.eq(2).all() and x.eq(2).all()

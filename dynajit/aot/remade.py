@@ -1,0 +1,162 @@
+"""Kept values that backward makes once more of others that it keeps anyway, in a loop that reads those already.
+
+In:  `kept.Kept`, both graphs after the partition. Out: `made_again`, a rule for `keep_less`, which changes the graphs
+and says whether it did. One more value that can be made again: a maker in `_MAKERS`.
+
+The partitioner takes a batch norm and a log-softmax for operations that are too dear to run again. What they compute of
+their statistics, which are small, is one multiplication and addition for each element.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+if TYPE_CHECKING:
+    from dynajit.aot.kept import Kept
+
+aten = torch.ops.aten
+Maker = Callable[["Kept", Node], Node | None]
+
+# What has the same elements as its first argument, rounded or laid out in another way.
+_SAME_ELEMENTS = (
+    *(aten.clone.default, aten.detach.default, aten._to_copy.default, aten.view.default, aten._unsafe_view.default),
+    *(aten.slice.Tensor, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default),
+)
+# Where these look at a value, one that is off by a rounding makes a gradient of another size.
+_JUMPS = {
+    *(aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne, aten.sign, aten.sgn, aten.floor, aten.ceil, aten.round),
+    *(aten.trunc, aten.frac, aten.fmod, aten.remainder, aten.isnan, aten.isinf, aten.maximum, aten.minimum),
+    *(aten.clamp, aten.clamp_min, aten.clamp_max, aten.relu, aten.hardtanh),
+}
+
+
+# What reads of a log-softmax no more than its exponential, one element of a row, or its shape.
+_OF_LOG_SOFTMAX = (
+    *(aten._log_softmax_backward_data.default, aten.nll_loss_backward.default, aten.nll_loss2d_backward.default),
+)
+
+
+def made_again(kept: Kept, node: Node) -> bool:
+    """What a batch norm makes of a tensor that is kept, and a log-softmax of one that lives on."""
+    parameter = kept.taken[node]
+    if not _is_smooth(parameter):
+        return False
+    source, steps = _behind_copies(node)
+    for maker in _MAKERS:
+        with kept.before(min(parameter.users)):
+            made = maker(kept, source)
+            if made is not None:
+                parameter.replace_all_uses_with(_replayed(kept, made, steps))
+                kept.drop(node)
+                return True
+    return False
+
+
+def _is_smooth(parameter: Node) -> bool:
+    """Whether all that becomes of it is computed element by element, and a value that is off by a rounding gives a
+    gradient that is off by as little."""
+    seen: set[Node] = set()
+    waiting = list(parameter.users)
+    if not all(is_pointwise(use) or use.target in _OF_LOG_SOFTMAX for use in waiting):
+        return False  # there it is memory
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not is_pointwise(node):
+            continue
+        if getattr(node.target, "_overloadpacket", None) in _JUMPS:
+            return False
+        seen.add(node)
+        waiting.extend(node.users)
+    return True
+
+
+def _batch_norm(kept: Kept, node: Node) -> Node | None:
+    """The result of a batch norm in training whose input is kept for its backward."""
+    norm = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(norm, Node) or norm.target is not aten._native_batch_norm_legit_functional.default:
+        return None
+    x, weight, bias, _, _, training = norm.args[:6]
+    parts = {part.args[1]: part for part in norm.users if part.target is operator.getitem}
+    if node.args[1] != 0 or not training or 1 not in parts or 2 not in parts:
+        return None
+    value, rows = node.meta["val"], parts[1].meta["val"]
+    assert isinstance(x, Node)
+    read = _lives(kept, x)
+    if read is None or not value.dtype == rows.dtype == x.meta["val"].dtype or value.stride() != x.meta["val"].stride():
+        return None
+    shape = [1, -1] + [1] * (value.dim() - 2)
+
+    def given(part: Any) -> Node | None:
+        return kept.keep(part) if isinstance(part, Node) else None
+
+    mean, scale, weight, bias = (given(part) for part in (parts[1], parts[2], weight, bias))
+    compute = kept.in_backward
+    scale = scale if weight is None else compute(aten.mul.Tensor, scale, weight)
+    shift = compute(aten.mul.Tensor, mean, scale)
+    shift = compute(aten.neg.default, shift) if bias is None else compute(aten.sub.Tensor, bias, shift)
+    scale, shift = (compute(aten.view.default, each, shape) for each in (scale, shift))
+    return compute(aten.add.Tensor, compute(aten.mul.Tensor, read(), scale), shift)
+
+
+def _log_softmax(kept: Kept, node: Node) -> Node | None:
+    """Of each row the greatest element, and the logarithm of the sum, are kept in place of what they are taken from."""
+    if node.target is not aten._log_softmax.default:
+        return None
+    x, dim = node.args[:2]
+    assert isinstance(x, Node)
+    value, dtype = x.meta["val"], node.meta["val"].dtype
+    read = _lives(kept, x)
+    if read is None or value.dim() == 0 or value.numel() == 0:
+        return None
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+    def cast(compute: Callable[..., Node], source: Node, to: torch.dtype) -> Node:
+        return source if source.meta["val"].dtype is to else compute(aten._to_copy.default, source, dtype=to)
+
+    forward, backward = kept.in_forward, kept.in_backward
+    wide_x = cast(forward, x, wide)
+    greatest = forward(aten.amax.default, wide_x, [dim], True)
+    shifted = forward(aten.sub.Tensor, wide_x, greatest)
+    total = forward(aten.sum.dim_IntList, forward(aten.exp.default, shifted), [dim], True)
+    rest = forward(aten.log.default, total)
+    result = cast(forward, forward(aten.sub.Tensor, shifted, rest), dtype)
+    node.replace_all_uses_with(result, delete_user_cb=lambda user: user.op != "output")
+    greatest, rest = (kept.keep(part) for part in (greatest, rest))
+    shifted = backward(aten.sub.Tensor, cast(backward, read(), wide), greatest)
+    return cast(backward, backward(aten.sub.Tensor, shifted, rest), dtype)
+
+
+_MAKERS: tuple[Callable[[Kept, Node], Node | None], ...] = (_batch_norm, _log_softmax)
+
+
+def _lives(kept: Kept, node: Node) -> Callable[[], Node] | None:
+    """How backward has the value of a node that needs no memory of its own: it is kept, or in a result's memory, or a
+    view or a copy of such a one."""
+    source, steps = _behind_copies(node, kept.lives)
+    return (lambda: _replayed(kept, kept.keep(source), steps)) if kept.lives(source) else None
+
+
+def _behind_copies(node: Node, found: Callable[[Node], bool] = lambda node: False) -> tuple[Node, list[Node]]:
+    """What a node has its elements of, and how: the first that is `found`, or that is computed."""
+    steps: list[Node] = []
+    while not found(node) and node.target in _SAME_ELEMENTS and len(node.all_input_nodes) == 1:
+        steps.append(node)
+        node = node.all_input_nodes[0]
+    return node, steps[::-1]
+
+
+def _replayed(kept: Kept, node: Node, steps: list[Node]) -> Node:
+    for step in steps:
+        if step.target is not aten.clone.default:
+            node = kept.in_backward(step.target, node, *step.args[1:], **step.kwargs)
+    return node
+
+
+def is_pointwise(node: Node) -> bool:
+    """Does it compute each element of its result of one element of each argument?"""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten.threshold_backward.default
