@@ -2,7 +2,7 @@
 
 In:  the joint graph of forward and backward, before it is parted, and what the partitioner made of it. Out: marks on
 nodes that may not be computed again (`keep_results`), and copies in the place of tensors that are kept (`copy_kept`).
-A large result of the graph is copied only if somebody writes to it (`dynajit::kept`): it is the program's and backward's.
+A large result of the graph is copied only if somebody writes to it (`dynajit::kept`): the program has it as well.
 
 The partitioner keeps inputs of the graph gladly, which cost no memory, and computes from them once more what autograd
 would have kept. Backward fails if a tensor that was kept has been written since; so a program that writes one that
