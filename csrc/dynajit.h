@@ -181,7 +181,7 @@ int dj_bind(PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs,
             BoundArguments *bound);
 void dj_bind_clear(BoundArguments *bound);
 
-/* ---- fast_call.c, tail_call.c and graph_call.c: the callables ---- */
+/* ---- fast_call.c, tail_call.c, graph_call.c and graph_tape.c: the callables ---- */
 
 bool dj_is_compiled_function(PyObject *object);
 /* Calls a CompiledFunction with references that it gives up as soon as the function's frame has its own. */
@@ -191,6 +191,7 @@ PyObject *dj_finish_tails(PyObject *result);
 int dj_tail_call_init(PyObject *module);
 int dj_fast_call_init(PyObject *module);
 int dj_graph_call_init(PyObject *module);
+int dj_graph_tape_init(PyObject *module);
 
 /* ---- profile_mark.cpp: the profiler's ranges ---- */
 PyObject *dj_call_marked(PyObject *name, PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames);

@@ -42,7 +42,7 @@ static inline Thread *this_thread(void)
     return self;
 }
 
-enum { NO_CHANGE, PUSHED, COVERED, POPPED };
+enum { NO_CHANGE, PUSHED, COVERED, POPPED, ONLY_MODE };
 
 static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag);
 
@@ -157,11 +157,19 @@ bool dj_hook_pause(HookRegion *region, bool flat)
     if (is_off(self) && (flat || !self->mode.shielded || !alone())) {
         return false;
     }
-    if (flat) {
-        enter_shielded(self, region);
+    if (!flat) {
+        enter_off(self, region);
+    }
+    else if (self->mode.callback != NULL && current_evaluator() == eval_frame) {
+        region->thread = self; /* we are active before, in between and after: nothing but the mode changes */
+        region->outer = self->mode;
+        region->change = ONLY_MODE;
+        self->mode.callback = NULL;
+        self->mode.shielded = true;
+        Py_XINCREF(self->mode.key);
     }
     else {
-        enter_off(self, region);
+        enter_shielded(self, region);
     }
     return true;
 }
@@ -170,6 +178,15 @@ void dj_hook_leave(HookRegion *region)
 {
     Thread *self = region->thread;
     HookMode inner = self->mode;
+    if (region->change == ONLY_MODE) {
+        if (inner.shielded && current_evaluator() == eval_frame) {
+            self->mode = region->outer;
+            Py_XDECREF(inner.callback);
+            Py_XDECREF(inner.key);
+            return;
+        }
+        region->change = NO_CHANGE; /* what ran in between has changed more */
+    }
     bool was_active = mode_is_active(&inner);
     bool is_active = mode_is_active(&region->outer);
     self->mode = region->outer;

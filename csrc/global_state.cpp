@@ -177,33 +177,44 @@ int64_t saved_tensor_hooks(const Torch &t)
     return static_cast<int64_t>(state.stack.size()) * 4 + !own * 2 + state.disabled_error_message.has_value();
 }
 
+/* What a field is known from, if the dispatch keys are those of the snapshot. */
+enum class Known { kNever, kByKeys, kByKeysWithoutAutocast };
+
 template <typename Read>
 struct Field {
     const char *name;
     Read read; /* takes a Torch, gives an int64_t */
+    Known known = Known::kNever;
 };
 template <typename Read>
 Field(const char *, Read) -> Field<Read>;
+template <typename Read>
+Field(const char *, Read, Known) -> Field<Read>;
 
 /* Likeliest to change first; what has words of its own before the dispatch keys, which cover most of it. */
-const auto fields = std::make_tuple(
+constexpr auto fields = std::make_tuple(
     Field{"grad mode", [](const Torch &t) { return int64_t(t.autograd.get_grad_mode()); }},
     Field{"inference mode", [](const Torch &t) { return int64_t(t.autograd.get_inference_mode()); }},
-    Field{"autocast on cpu", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCPU)); }},
-    Field{"autocast on cuda", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCUDA)); }},
+    Field{"autocast on cpu", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCPU)); },
+          Known::kByKeys},
+    Field{"autocast on cuda", [](const Torch &t) { return int64_t(t.autocast(c10::DispatchKey::AutocastCUDA)); },
+          Known::kByKeys},
     Field{"autocast dtype on cpu",
      [](const Torch &t) {
          return t.autocast(c10::DispatchKey::AutocastCPU) ? int64_t(at::autocast::get_autocast_dtype(at::kCPU)) : kOff;
-     }},
+     },
+          Known::kByKeysWithoutAutocast},
     Field{"autocast dtype on cuda",
      [](const Torch &t) {
          return t.autocast(c10::DispatchKey::AutocastCUDA) ? int64_t(at::autocast::get_autocast_dtype(at::kCUDA))
                                                            : kOff;
-     }},
+     },
+          Known::kByKeysWithoutAutocast},
     Field{"autocast cache",
-     [](const Torch &t) { return t.any_autocast() ? int64_t(at::autocast::is_autocast_cache_enabled()) : kOff; }},
-    Field{"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }},
-    Field{"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }},
+     [](const Torch &t) { return t.any_autocast() ? int64_t(at::autocast::is_autocast_cache_enabled()) : kOff; },
+          Known::kByKeysWithoutAutocast},
+    Field{"included dispatch keys", [](const Torch &t) { return int64_t(t.keys.included_); }, Known::kByKeys},
+    Field{"excluded dispatch keys", [](const Torch &t) { return int64_t(t.keys.excluded_); }, Known::kByKeys},
     Field{"torch function disabled",
      [](const Torch &t) { return int64_t(t.thread.functions->*reach(OfDisabled())); }},
     Field{"forward-mode grad", [](const Torch &t) { return int64_t(t.autograd.get_fw_grad_mode()); }},
@@ -240,6 +251,7 @@ struct Mode {
 
 struct GlobalState {
     PyObject_HEAD
+    c10::impl::PODLocalDispatchKeySet keys;
     int64_t values[n_fields];
     std::vector<Mode> *modes;
 };
@@ -290,10 +302,30 @@ bool modes_hold(const Torch &torch, const std::vector<Mode> &modes)
     return same && i == modes.size();
 }
 
+template <size_t i>
+inline bool field_holds(const GlobalState *self, const Torch &now, bool same_keys, bool settled)
+{
+    constexpr const auto &field = std::get<i>(fields);
+    if constexpr (field.known != Known::kNever) {
+        if (field.known == Known::kByKeys ? same_keys : settled) {
+            return true;
+        }
+    }
+    return field.read(now) == self->values[i];
+}
+
+template <size_t... i>
+inline bool fields_hold(const GlobalState *self, const Torch &now, bool same_keys, bool settled,
+                        std::index_sequence<i...>)
+{
+    return (field_holds<i>(self, now, same_keys, settled) && ...);
+}
+
 bool holds(const GlobalState *self)
 {
     const Torch now;
-    return visit_fields(now, [self](size_t i, const char *, int64_t value) { return value == self->values[i]; })
+    const bool same_keys = now.keys.included_ == self->keys.included_ && now.keys.excluded_ == self->keys.excluded_;
+    return fields_hold(self, now, same_keys, same_keys && !now.any_autocast(), std::make_index_sequence<n_fields>())
         && modes_hold(now, *self->modes);
 }
 
@@ -309,7 +341,9 @@ PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == nullptr) {
         return nullptr;
     }
-    visit_fields(Torch(), [self](size_t i, const char *, int64_t value) {
+    const Torch now;
+    self->keys = now.keys;
+    visit_fields(now, [self](size_t i, const char *, int64_t value) {
         self->values[i] = value;
         return true;
     });

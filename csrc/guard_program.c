@@ -24,7 +24,33 @@ const char *dj_guard_op_name(Op op)
 
 /* ---- running ---- */
 
-static PyObject *lookup_global(const GuardProgram *self, PyObject *name, Py_hash_t hash)
+#ifdef DJ_DICT_VERSIONS
+
+/* What a GLOBAL found, for as long as neither dictionary changes. */
+enum { GLOBALS_VERSION, BUILTINS_VERSION, FOUND, N_REMEMBERED };
+
+static bool remembers_global(const GuardProgram *self)
+{
+    return self->globals != NULL && self->builtins != NULL;
+}
+
+static PyObject *remembered_global(const GuardProgram *self, const int64_t *words)
+{
+    bool same = (uint64_t)words[GLOBALS_VERSION] == dj_dict_version(self->globals)
+             && (uint64_t)words[BUILTINS_VERSION] == dj_dict_version(self->builtins);
+    return same ? (PyObject *)(intptr_t)words[FOUND] : NULL;
+}
+
+static void remember_global(const GuardProgram *self, int64_t *words, PyObject *value)
+{
+    words[GLOBALS_VERSION] = (int64_t)dj_dict_version(self->globals);
+    words[BUILTINS_VERSION] = (int64_t)dj_dict_version(self->builtins);
+    words[FOUND] = (int64_t)(intptr_t)value;
+}
+
+#endif
+
+static PyObject *search_global(const GuardProgram *self, PyObject *name, Py_hash_t hash)
 {
     PyObject *value = NULL;
     if (self->globals != NULL) {
@@ -33,7 +59,22 @@ static PyObject *lookup_global(const GuardProgram *self, PyObject *name, Py_hash
     if (value == NULL && self->builtins != NULL && !PyErr_Occurred()) {
         value = _PyDict_GetItem_KnownHash(self->builtins, name, hash);
     }
-    return Py_XNewRef(value);
+    return value;
+}
+
+static inline PyObject *lookup_global(const GuardProgram *self, const Instruction *instruction)
+{
+#ifdef DJ_DICT_VERSIONS
+    if (remembers_global(self)) {
+        PyObject *known = remembered_global(self, instruction->words);
+        if (known == NULL) {
+            known = search_global(self, instruction->payload, instruction->number);
+            remember_global(self, instruction->words, known);
+        }
+        return Py_XNewRef(known);
+    }
+#endif
+    return Py_XNewRef(search_global(self, instruction->payload, instruction->number));
 }
 
 static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
@@ -48,13 +89,13 @@ static PyObject *closure_cell(PyObject *function, Py_ssize_t index)
     return Py_NewRef(PyTuple_GET_ITEM(closure, index));
 }
 
-PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+static inline PyObject *access_object(const GuardProgram *self, const Instruction *instruction, PyObject *base)
 {
     switch (instruction->op) {
     case OP_CONST:
         return Py_NewRef(instruction->payload);
     case OP_GLOBAL:
-        return lookup_global(self, instruction->payload, instruction->number);
+        return lookup_global(self, instruction);
     case OP_ATTR:
         return PyObject_GetAttr(base, instruction->payload);
     case OP_INSTANCE_ATTR:
@@ -82,6 +123,11 @@ PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instructi
     default:
         Py_UNREACHABLE();
     }
+}
+
+PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base)
+{
+    return access_object(self, instruction, base);
 }
 
 static bool predicate_holds(PyObject *predicate, PyObject *value)
@@ -119,7 +165,7 @@ static PyObject *referent(PyObject *reference)
     return ((PyWeakReference *)reference)->wr_object;
 }
 
-bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots)
+static inline bool leaf_holds(const Instruction *instruction, PyObject *const *slots)
 {
     PyObject *value = instruction->a >= 0 ? slots[instruction->a] : NULL;
     PyObject *payload = instruction->payload;
@@ -173,6 +219,11 @@ bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots)
     }
 }
 
+bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots)
+{
+    return leaf_holds(instruction, slots);
+}
+
 bool dj_is_plain_constant(PyObject *constant)
 {
     if (PyTuple_CheckExact(constant)) {
@@ -223,13 +274,13 @@ static int check_all(GuardProgram *self, PyObject *const *locals, PyObject **inp
     const Instruction *end = self->instructions + self->n_instructions;
     for (const Instruction *instruction = self->instructions; instruction < end; instruction++) {
         if (instruction->op < OP_LAST_ACCESS) {
-            PyObject *value = dj_guard_access(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
+            PyObject *value = access_object(self, instruction, instruction->b >= 0 ? slots[instruction->b] : NULL);
             if (value != NULL) {
                 slots[filled++] = value;
                 continue;
             }
         }
-        else if (!leaves || dj_guard_leaf(instruction, slots)) {
+        else if (!leaves || leaf_holds(instruction, slots)) {
             continue;
         }
         failed = instruction->guard;
@@ -258,7 +309,7 @@ int dj_guard_check(PyObject *program, PyObject *const *locals, PyObject **inputs
 {
     GuardProgram *self = (GuardProgram *)program;
     PyObject **wanted = self->n_inputs > 0 ? inputs : NULL;
-    int remembered = dj_memo_check(self, locals, wanted);
+    int remembered = self->memo != NULL ? dj_memo_check(self, locals, wanted) : DJ_MEMO_UNKNOWN;
     return remembered != DJ_MEMO_UNKNOWN ? remembered : check_all(self, locals, wanted, true);
 }
 
@@ -308,6 +359,15 @@ static int payload_hashable(Instruction *instruction, PyObject *payload, Py_ssiz
 static int payload_text(Instruction *instruction, PyObject *payload, Py_ssize_t n_slots)
 {
     (void)n_slots;
+#ifdef DJ_DICT_VERSIONS
+    if (instruction->op == OP_GLOBAL) {
+        instruction->words = PyMem_Calloc(N_REMEMBERED, sizeof(int64_t));
+        if (instruction->words == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+#endif
     if (expect(PyUnicode_CheckExact(payload), instruction, payload, "a str") < 0) {
         return -1;
     }

@@ -9,11 +9,31 @@
 
 typedef struct {
     PyObject_VAR_HEAD
+    Py_ssize_t n;
+    bool has_room;      /* for KEPT_ARGS and no more */
     PyObject *function; /* a CompiledFunction */
     PyObject *args[1];
 } Tail;
 
 static PyTypeObject *TailType;
+
+/* A break makes one and its caller takes it apart, so the last ones are kept: a chain through `function`. */
+enum { KEPT_ARGS = 8, MOST_KEPT = 16 };
+
+static Tail *kept;
+static int n_kept;
+
+static Tail *new_tail(Py_ssize_t n)
+{
+    if (n > KEPT_ARGS || kept == NULL) {
+        return PyObject_NewVar(Tail, TailType, Py_MAX(n, KEPT_ARGS)); /* room for any that is kept */
+    }
+    Tail *self = kept;
+    kept = (Tail *)self->function;
+    n_kept--;
+    _Py_NewReference((PyObject *)self);
+    return self;
+}
 
 static PyObject *tail(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
@@ -22,10 +42,12 @@ static PyObject *tail(PyObject *module, PyObject *const *args, Py_ssize_t n)
         PyErr_SetString(PyExc_TypeError, "tail takes a CompiledFunction and its arguments");
         return NULL;
     }
-    Tail *self = PyObject_NewVar(Tail, TailType, n - 1);
+    Tail *self = new_tail(n - 1);
     if (self == NULL) {
         return NULL;
     }
+    self->has_room = n - 1 <= KEPT_ARGS;
+    self->n = n - 1;
     self->function = Py_NewRef(args[0]);
     for (Py_ssize_t i = 1; i < n; i++) {
         self->args[i - 1] = Py_NewRef(args[i]);
@@ -37,7 +59,7 @@ PyObject *dj_finish_tails(PyObject *result)
 {
     while (result != NULL && Py_IS_TYPE(result, TailType)) {
         Tail *self = (Tail *)result;
-        result = dj_call_compiled(self->function, self->args, Py_SIZE(self));
+        result = dj_call_compiled(self->function, self->args, self->n);
         Py_DECREF(self);
     }
     return result;
@@ -46,11 +68,17 @@ PyObject *dj_finish_tails(PyObject *result)
 static void tail_dealloc(PyObject *object)
 {
     Tail *self = (Tail *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
+    for (Py_ssize_t i = 0; i < self->n; i++) {
         Py_XDECREF(self->args[i]);
     }
-    Py_XDECREF(self->function);
+    Py_DECREF(self->function);
+    if (self->has_room && n_kept < MOST_KEPT) {
+        self->function = (PyObject *)kept;
+        kept = self;
+        n_kept++;
+        return; /* it keeps its reference to the type */
+    }
+    PyTypeObject *type = Py_TYPE(object);
     PyObject_Free(object);
     Py_DECREF(type);
 }

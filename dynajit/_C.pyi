@@ -98,6 +98,27 @@ class GraphCall:
     @property
     def name(self) -> str | None: ...
 
+class GraphTape:
+    def __new__(
+        cls,
+        n_inputs: int,
+        steps: tuple[tuple[str, Any, tuple[int, ...], tuple[str, ...], tuple[int, ...], int], ...],
+        constants: tuple[Any, ...],
+        globals: dict[str, Any],
+        code: CodeType,
+    ) -> Self: ...
+    def __call__(self, *inputs: Any) -> Any: ...
+    @property
+    def n_inputs(self) -> int: ...
+    @property
+    def steps(self) -> tuple[tuple[str, Any, tuple[int, ...], tuple[str, ...], tuple[int, ...], int], ...]: ...
+    @property
+    def constants(self) -> tuple[Any, ...]: ...
+    @property
+    def globals(self) -> dict[str, Any]: ...
+    @property
+    def code(self) -> CodeType: ...
+
 # cuda_driver.cpp, plan_builder.cpp
 class GpuKernel:
     def __new__(

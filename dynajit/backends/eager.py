@@ -8,10 +8,14 @@ from typing import Any
 import torch
 
 from dynajit.backends.registry import register_backend
+from dynajit.backends.tape import tape_of
 
 
 @register_backend(name="eager", tags=("debug",))
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """The graph's own generated Python, torch call by torch call."""
+    """The graph's own calls, torch call by torch call."""
+    tape = tape_of(gm)
+    if tape is not None:
+        return tape
     # `forward` rather than the module: nn.Module.__call__ would look for hooks on every call.
     return gm.forward

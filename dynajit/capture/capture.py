@@ -22,6 +22,7 @@ from torch import fx
 
 from dynajit import _C
 from dynajit.backends.registry import list_backends
+from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import collector, rules, stance
 from dynajit.capture.reuse import graph_key
@@ -81,7 +82,9 @@ def _is_flat(compiled: Any) -> bool:
     if isinstance(compiled, _C.RuntimeCall):
         return _is_flat(compiled.compiled)
     owner = getattr(compiled, "__self__", compiled)
-    return not isinstance(compiled, types.FunctionType) and isinstance(owner, (fx.GraphModule, _C.PlanExecutor))
+    return not isinstance(compiled, types.FunctionType) and isinstance(
+        owner, (fx.GraphModule, _C.GraphTape, _C.PlanExecutor)
+    )
 
 
 class BackendError(Exception):
@@ -503,7 +506,9 @@ class FrameCapture:
                 kept = mutated  # a check is asked first, and the backend need not say where an exception comes from
             pure = kept == mutated and (draws or not graph.impure)
             if draws or kept:
+                alone = compiled.gives_only_result
                 compiled = _C.GraphCall(undoing(compiled, kept, draws))
+                compiled.gives_only_result = alone
             globals_ = self.function.__globals__
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
@@ -530,7 +535,7 @@ class FrameCapture:
 
     def _graph_call(
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
-    ) -> tuple[fx.GraphModule, Callable[..., Any]]:
+    ) -> tuple[fx.GraphModule, _C.GraphCall]:
         """The graph, compiled; a part's variants share what is the same."""
         tx.entry_state.restore()
         known = self.session.memory(self.code).graphs
@@ -544,9 +549,7 @@ class FrameCapture:
             known[key] = made
         return made
 
-    def _call_backend(
-        self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]
-    ) -> Callable[..., Any]:
+    def _call_backend(self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> _C.GraphCall:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call")]
         places = [user_place(node.meta.get("stack_trace") or "") for node in nodes]
         graph = GraphRecord(
@@ -590,7 +593,12 @@ class FrameCapture:
         if every:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
             compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
-        return _C.GraphCall(compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", _is_flat(compiled))
+        alone = only_result(compiled) if isinstance(compiled, _C.GraphTape) else None
+        call = _C.GraphCall(
+            alone or compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", _is_flat(compiled)
+        )
+        call.gives_only_result = alone is not None
+        return call
 
     def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
         """The captured graph in the debug folder."""

@@ -111,7 +111,7 @@ class Memory(NamedTuple):
     """One code object's captures: which sizes and numbers they saw, and what the backend made of their graphs."""
 
     seen: Seen
-    graphs: dict[Key, tuple[fx.GraphModule, Callable[..., Any]]]
+    graphs: dict[Key, tuple[fx.GraphModule, _C.GraphCall]]
 
 
 class Session:

@@ -251,7 +251,7 @@ class Emission:
 
     def call_graph(
         self,
-        graph: Callable[..., Any],
+        graph: _C.GraphCall,
         inputs: Sequence[GraphInput],
         outputs: Sequence[Value],
         failing: Callable[..., Any] | None,
@@ -283,7 +283,8 @@ class Emission:
         if len(outputs) == 0:
             self.emit.pop_top()
             return
-        self.emit.unpack_sequence(len(outputs))
+        if not (len(outputs) == 1 and graph.gives_only_result):
+            self.emit.unpack_sequence(len(outputs))
         for value in outputs:
             name = self.out.variable("tensor")
             self.emit.store_fast(name)
