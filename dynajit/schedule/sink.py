@@ -1,12 +1,13 @@
 """What makes more memory than it lets go of runs as late as it can.
 
 In:  units in an order in which they may run, and what each reads. Out: `sunk`, the same units in another such order:
-a unit whose results are larger than what dies with it stands before the first that needs them. In a backward graph
-these are values that are computed again, and gradients of weights that others are added to.
+a unit whose results are larger than what dies with it stands before the first that needs them, or at the end. In a
+backward graph these are values that are computed again, gradients of weights, and what is added to those in place.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dynajit.loopir.nodes import Scatter, Tensor
@@ -25,31 +26,49 @@ def sunk(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]], fix
     for unit in units:
         for other in unit.before:
             following.setdefault(other, set()).add(unit)
+    own = _added_to_products(units, reads)
+    bases = {scatter.base for scatter in own}  # whose memory is that of what they make
     later: list[Unit] = []  # from here on, the next first
     read_later: set[Tensor] = set()
     for unit in reversed(units):
         place, read = 0, _read_by(unit, reads)
-        if _may_move(unit, fixed):
-            dying = sum(map(_bytes, read - read_later))
-            made = sum(map(_bytes, _made_by(unit)))
-            if made > dying + LEAST_BYTES:
-                place = _place(later, following.get(unit, set()))
+        made = sum(map(_bytes, _made_by(unit))) if _may_move(unit, fixed - own) else 0
+        if made > LEAST_BYTES:
+            last = _last_place(later, following.get(unit, set()))
+            # What it reads lives until then. Where others read it in between, that counts for what only the caller
+            # needs: a gradient, which is in nobody's way until the peak is over.
+            held = read - bases if last == len(later) else read - read_later
+            if made > sum(map(_bytes, held)) + LEAST_BYTES:
+                place = last
         later.insert(place, unit)
         read_later |= read
     return later
 
 
-def _place(later: Sequence[Unit], following: set[Unit]) -> int:
+def _last_place(later: Sequence[Unit], following: set[Unit]) -> int:
+    """The last place among the units to come: before the first that has to follow."""
     for place, unit in enumerate(later):
         if unit in following or (isinstance(unit, Call) and (unit.extern.mutates or unit.extern.barrier)):
             return place
-    return 0
+    return len(later)
+
+
+def _added_to_products(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Scatter]:
+    """Scatters into the result of a call that may move, which nobody else reads."""
+    products = {tensor for unit in units if isinstance(unit, Call) and _is_pure(unit) for tensor in _made_by(unit)}
+    readers = Counter(tensor for unit in units for tensor in _read_by(unit, reads))
+    made = (tensor for unit in units for tensor in _made_by(unit) if isinstance(tensor, Scatter))
+    return {scatter for scatter in made if scatter.base in products and readers[scatter.base] <= 1}
 
 
 def _may_move(unit: Unit, fixed: set[Tensor]) -> bool:
     if isinstance(unit, Call):
-        return str(unit.extern.target) in _PURE
-    return not any(tensor in fixed or isinstance(tensor, Scatter) for tensor in (*unit.members, *unit.stored))
+        return _is_pure(unit)
+    return not any(tensor in fixed for tensor in (*unit.members, *unit.stored))
+
+
+def _is_pure(call: Call) -> bool:
+    return str(call.extern.target) in _PURE
 
 
 def _read_by(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Tensor]:
