@@ -39,6 +39,7 @@ from dynajit.values.modules import LibraryVal, ProxyVal
 from dynajit.values.number_calls import call_on_number
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
+from dynajit.values.replayed import ReplayedVal
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
@@ -352,6 +353,8 @@ class Calls(Tracer):
             method = value.special(self, name)
             if method is not None:
                 return method
+        elif isinstance(value, ReplayedVal):
+            return value.getattr(self, name)
         elif hasattr(value.py_type(), name):
             return self.class_attribute(value, value.py_type(), name)
         if name in ("__enter__", "__exit__"):

@@ -155,7 +155,9 @@ def _as_hash(number: int) -> int:
 
 
 def hash_of(tx: Tracer, value: Value) -> Value:
-    """`hash(value)`; a tuple's is made of its items'."""
+    """`hash(value)`; a tuple's is made of its items', an address is its own."""
+    if isinstance(value, IdVal):
+        return value
     return ConstVal(hash(_hashable(tx, value)))
 
 
