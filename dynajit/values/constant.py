@@ -6,7 +6,9 @@ add it to `LITERAL_TYPES`.
 
 from __future__ import annotations
 
+import datetime
 import enum
+import functools
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +44,15 @@ LITERAL_TYPES: frozenset[type] = frozenset(
         torch._C._SDPBackend,
     }
 )
+#: classes of the library written in C whose instances never change
+VALUE_TYPES: frozenset[type] = frozenset(
+    {datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone}
+)
+# methods that ask the clock, the machine's time zone or its locale
+_IMPURE_METHODS = frozenset(
+    {"now", "utcnow", "today", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone"}
+    | {"strftime", "strptime", "__format__"}
+)
 _C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 
 
@@ -50,6 +61,8 @@ def is_literal(obj: object) -> bool:
     kind = type(obj)
     if kind in LITERAL_TYPES or issubclass(kind, enum.Enum):
         return True
+    if kind in VALUE_TYPES:
+        return type(getattr(obj, "tzinfo", None)) in (type(None), datetime.timezone)
     if type(obj) is slice:
         return is_literal(obj.start) and is_literal(obj.stop) and is_literal(obj.step)
     if kind is range:
@@ -109,6 +122,8 @@ class ConstVal(Value):
         if is_literal(found):
             return ConstVal(found)
         if isinstance(found, _C_METHODS):
+            if name in _IMPURE_METHODS and self.py_type() in VALUE_TYPES:
+                raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.py_type().__name__}.{name}")
             return ConstMethod(self, name)
         return tx.from_real(found)
 
@@ -183,6 +198,11 @@ class ConstVal(Value):
         out.const(self.value)
 
 
+def _same_value(expected: object, found: object) -> bool:
+    """Whether they are the same in all that can be asked: dates of two time zones may be equal."""
+    return type(found) is type(expected) and repr(found) == repr(expected)
+
+
 class UnreadConst(ConstVal):
     """A number or string from outside that nothing depends on yet; reading its value records the guard.
 
@@ -211,7 +231,11 @@ class UnreadConst(ConstVal):
         """Record the guard."""
         if self.source in self._tx.seen.restless:
             raise GraphBreak(breaks.VARYING_VALUE, self.source.name())
-        self._tx.guard(self.source, "EQUALS", self._raw)
+        if type(self._raw) in VALUE_TYPES:
+            held = functools.partial(_same_value, self._raw)
+            self._tx.guard(self.source, "PREDICATE", held, f"== {self._raw!r}")
+        else:
+            self._tx.guard(self.source, "EQUALS", self._raw)
 
     @property
     def hint(self) -> Any:

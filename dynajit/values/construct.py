@@ -15,7 +15,7 @@ from dynajit.bytecode.landing import CALLED, INITIALISED, Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.constant import VALUE_TYPES, ConstVal, is_literal
 from dynajit.values.exception_groups import make_group
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.lookup import hides_dict
@@ -158,6 +158,7 @@ def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str
     if kind in (str, bytes, int, float, complex, torch.device, torch.dtype, types.GenericAlias) or kind in (
         torch.finfo,
         torch.iinfo,
+        *VALUE_TYPES,
     ):
         found = tx.fold(kind, args, kwargs)
         if isinstance(found, ConstVal) and not is_literal(found.value):

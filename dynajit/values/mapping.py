@@ -14,7 +14,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
-from dynajit.values.constant import ConstVal, identical, is_literal
+from dynajit.values.constant import VALUE_TYPES, ConstVal, identical, is_literal
 from dynajit.values.dropping import check_dropped
 from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members, store_entries
 from dynajit.values.iterators import IteratorVal, ended_iterator
@@ -134,7 +134,7 @@ class DictVal(Value):
 
     def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
         assert self.source is not None
-        if is_literal(key):
+        if is_literal(key) and type(key) not in VALUE_TYPES:  # which may differ though they are equal
             return ConstVal(key)
         return tx.wrap(key, DictKeySource(self.source, position))
 

@@ -33,7 +33,7 @@ from dynajit.symbols import is_symbolic
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy, wrap_scalar
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.constant import ConstVal, UnreadConst, is_literal
+from dynajit.values.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
 from dynajit.values.dropping import has_finaliser
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal
@@ -98,6 +98,9 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
             return from_symbolic(tx, tx.graph.add_number(source, obj), source)
         return UnreadConst(tx, obj, source)
     if is_literal(obj):
+        if type(obj) in VALUE_TYPES:
+            tx.guard(source, "TYPE", type(obj))
+            return UnreadConst(tx, obj, source)
         guard_literal(tx, obj, source)
         return ConstVal(obj, source)
     kind = type(obj)  # never isinstance(): it would run a user's __getattribute__
