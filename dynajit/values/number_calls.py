@@ -38,7 +38,7 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) ->
         found = function(shapes.symbols[name].hint)
     except (ArithmeticError, ValueError, TypeError):
         return None  # the numbers themselves say what is wrong
-    text = ", ".join(symbols.readable(tree, {name: "{}"}) for tree in trees)
+    text = ", ".join(symbols.readable(tree, {name: "{0}"}) for tree in trees)
     source = CallSource(shapes.source_of(name), function, f"{fn.__name__}({text})")
     if type(found) is bool:
         return tx.wrap(found, source)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,13 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
         # it can't be told from `bernoulli_` later, which draws in the order of memory
         args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
+    with _sizes_given_back(tx, kwargs.get("out")):
+        return _add_node(tx, op, target, args, kwargs)
+
+
+def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """The node, the run on fake tensors, and the model of what it gives."""
+    name = _name_of(target)
     lower = Lowered(tx)
     pairs = [lower.both(arg) for arg in args]
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
@@ -237,6 +245,22 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     if isinstance(result, list) and name.startswith("_foreach_") and name.endswith("_"):
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
+
+
+@contextmanager
+def _sizes_given_back(tx: Tracer, out: Value | None) -> Iterator[None]:
+    """An operation gives `out=` the size of its result. Where it ends the graph, the graph has not run it: what the
+    fakes stand for is as large as before."""
+    given = [] if out is None else _tensors_in(Lowered(tx).both(out)[1])
+    before = [(fake.shape, fake.stride(), fake.storage_offset()) for fake in given]
+    try:
+        yield
+    except GraphBreak:
+        for fake, (shape, stride, offset) in zip(given, before, strict=True):
+            if fake.shape != shape:
+                with tx.graph.mode, torch.no_grad():
+                    fake.as_strided_(shape, stride, offset)
+        raise
 
 
 def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:

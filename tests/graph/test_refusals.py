@@ -331,6 +331,16 @@ def test_strides_of_a_resized_out(backend: str) -> None:
     assert_same(resized_like_transposed, torch.randn(3, 3), backend=backend)
 
 
+def sized_behind_the_break(x: torch.Tensor) -> Any:
+    made = torch.empty(0, dtype=torch.float64)
+    return torch.add(x.t(), 1, out=made), made.shape
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_out_is_as_large_as_before_where_its_operation_ends_the_graph(backend: str) -> None:
+    assert_same(sized_behind_the_break, torch.randn(2, 3), backend=backend, breaks=1)
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 def test_out_gives_a_leaf_another_size(backend: str) -> None:

@@ -22,6 +22,7 @@ FUNCTIONS = [
     lambda s: math.fmod(-s, 3.0),
     lambda s: (s * 3 + 1).bit_length(),
     lambda s: 1 + (s + 2).bit_count(),
+    lambda s: math.exp(-s * s / 100),
 ]
 
 
