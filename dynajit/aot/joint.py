@@ -83,7 +83,8 @@ def compile_joint(
                 return plain
             logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")
             return gm.forward
-        if differentiated and (has_out(gm) or writes_one_of_many(gm)):
+        # AOTAutograd, which transforms need, gives no `out=` another size
+        if (has_out(gm) and (differentiated or has_levels(gm))) or (differentiated and writes_one_of_many(gm)):
             logs.emit("aot_graphs", "runs as it stands: it writes where autograd has rules of its own")
             return gm.forward
         short = not differentiated and not has_levels(gm)

@@ -248,3 +248,12 @@ def test_results_without_a_batch_under_a_function_mode(count: int) -> None:
             return made(*places)  # type: ignore[no-any-return]
 
     assert_same(f, *(torch.arange(1.0 + size) for size in range(1, count + 1)), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_out_that_grows_beside_a_transform(backend: str) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        row = torch.add(x, 1, out=torch.empty(0, dtype=torch.float64))[0]
+        return row, grad(lambda q: q.sin().sum())(row)
+
+    assert_same(fn, torch.rand(3, 2), backend=backend)
