@@ -150,6 +150,8 @@ def _compile(
     elif reach is not None and reach.apart:
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:
+        if not (grad_enabled or context.fw_metadata is None or not turns_gradients_on(gm)):
+            compiled = functools.partial(_with_gradients, context.fw_metadata.grad_enabled_mutation, compiled)
         if not once:
             compiled = differentiable_twice(gm.forward, compiled)
         kept = [] if history is None else watched(gm, history, frozenset())
@@ -339,6 +341,16 @@ def _drops_nothing(node: torch.fx.Node, in_training: bool) -> bool:
 
 def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
     return compiled(*inputs)[:count]
+
+
+def _with_gradients(mode: bool | None, compiled: Callable[..., Any], *inputs: Any) -> Any:
+    """Results that are views are made behind the graph's node: they have a history where the graph itself, not its
+    caller, turned gradients on."""
+    with torch.enable_grad():
+        outputs = compiled(*inputs)
+    if mode is not None:
+        torch._C._set_grad_enabled(mode)
+    return outputs
 
 
 def _left_in_mode(grad_enabled: bool, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

@@ -177,7 +177,9 @@ class GraphArrayVal(Value):
             sample[...] = new
         except (TypeError, ValueError, OverflowError) as error:
             raise GraphBreak(breaks.OP_RAISES, f"writing an array: {error}") from None
-        tx.torch_op("call_method", "copy_", [self.tensor, as_tensor(tx, value, self.dtype)], {})
+        # NumPy tells autograd of no write
+        memory = self.tensor.getattr(tx, "data")
+        tx.torch_op("call_method", "copy_", [memory, as_tensor(tx, value, self.dtype)], {})
 
     def children(self) -> Sequence[Value]:
         return (self.tensor,)

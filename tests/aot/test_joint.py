@@ -240,13 +240,14 @@ def test_overlapping_inputs_at_compile_time(backend: str, grad: bool) -> None:
 
 
 def graph_with_grad_modes(*modes: bool) -> torch.fx.GraphModule:
-    """x * y, and once more under each of the modes, which stay on."""
+    """x * y, and once more under each of the modes, which stay on, with a view of it."""
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     outputs = [graph.call_function(torch.mul, (x, y))]
     for mode in modes:
         graph.call_function(torch._C._set_grad_enabled, (mode,))
         outputs.append(graph.call_function(torch.mul, (x, y)))
+        outputs.append(graph.call_function(torch.unsqueeze, (outputs[-1], 0)))
     graph.output(tuple(outputs))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
@@ -263,7 +264,8 @@ def test_grad_mode_nodes(backend: str, grad: bool, start: bool, modes: tuple[boo
         torch.set_grad_enabled(start)
         got = compiled(*inputs)
         assert torch.is_grad_enabled() == mode_after
-    assert [value.requires_grad for value in got] == [value.requires_grad for value in expected]
+    for wanted, value in zip(expected, got, strict=True):
+        assert (value.requires_grad, value.is_leaf) == (wanted.requires_grad, wanted.is_leaf)
     torch.testing.assert_close(list(got), list(expected))
 
 

@@ -272,3 +272,19 @@ def test_the_array_of_a_subclass_is_no_internal_error() -> None:
     dynajit.counters["internal_errors"].clear()
     assert dynajit.compile(function, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
     assert not dynajit.counters["internal_errors"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_autograd_hears_of_no_write_through_an_array(backend: str) -> None:
+    def gradient(fn: Callable[..., Any]) -> Any:
+        leaf = torch.arange(9.0).view(3, 3).requires_grad_()
+        fn(leaf).backward()
+        return leaf, leaf.grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        middle = x.median()  # whose backward reads x
+        array = x.detach().numpy()
+        array *= 2
+        return middle
+
+    torch.testing.assert_close(gradient(dynajit.compile(fn, backend=backend)), gradient(fn), rtol=0, atol=0)
