@@ -15,14 +15,15 @@ target()  # an unknown Python is refused here, before anything that would stumbl
 from dynajit.bytecode.assemble import Emitter, Handler, Label, SlotKind, pushed_kinds  # noqa: E402
 from dynajit.bytecode.canonical import stack_effect, stack_shape  # noqa: E402
 from dynajit.bytecode.cfg import Block, Loop, Region, blocks, loops, reachable_from, regions, successors  # noqa: E402
-from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, pretty  # noqa: E402
+from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, names_inside, pretty  # noqa: E402
 from dynajit.bytecode.decode import Code, Instr, Positions, RawInstr, decode  # noqa: E402
 from dynajit.bytecode.liveness import cells_live, live_before  # noqa: E402
-from dynajit.bytecode.outline import KEEPS, Leave, Outline, build_body, build_shell, keeper, outline  # noqa: E402
+from dynajit.bytecode.outline import ITEM, KEEPS, Leave, Outline, build_body, build_shell, keeper, outline  # noqa: E402
 from dynajit.bytecode.part import Part, copy_of, part_of  # noqa: E402
 from dynajit.bytecode.segments import Segments, build_iteration, build_segment, segments  # noqa: E402
 
 __all__ = [
+    "ITEM",
     "KEEPS",
     "Block",
     "Code",
@@ -53,6 +54,7 @@ __all__ = [
     "keeper",
     "live_before",
     "loops",
+    "names_inside",
     "outline",
     "part_of",
     "pretty",

@@ -37,11 +37,13 @@ _IN_CELL: Final = {
 
 class InnerCall(NamedTuple):
     """The call of the rest of a callee. It stands for the instruction before the continuation's first, or for the first
-    one's way to what it works on (`landing`: what is made of what it returns)."""
+    one's way to what it works on (`landing`: what is made of what it returns; `names`: what the arguments are to the
+    user, as guards show them)."""
 
     function: Callable[..., Any]
     argc: int
     landing: Landing = CALLED
+    names: tuple[str, ...] = ()
 
     def place(self, index: int) -> int:
         """The instruction that it stands for, in a continuation from `index` on."""
@@ -140,6 +142,23 @@ def new_names(stem: str, count: int, taken: set[str]) -> list[str]:
             name = "_" + name
         names.append(name)
     return names
+
+
+def stack_names(code: Code, index: int, count: int) -> list[str]:
+    """What guards call the values on the stack before an instruction. No variable has such a name."""
+    line = code.instrs[index].lineno
+    where = "on the stack" if line is None else f"on the stack before line {line}"
+    return [f"value {number} {where}" if count > 1 else f"value {where}" for number in range(1, count + 1)]
+
+
+def names_inside(function: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What guards of a caller call the variables and values of a function that it is in the middle of."""
+    found: list[str] = []
+    for name in names:
+        text = name if " of " in name else f"{name.removeprefix('.')} of {function}"
+        same = sum(other == text or other.startswith(f"{text} (") for other in found)
+        found.append(f"{text} ({same + 1})" if same else text)
+    return tuple(found)
 
 
 def _call_inner(emitter: Emitter, calling: Instr, inner: InnerCall, inputs: list[str]) -> None:

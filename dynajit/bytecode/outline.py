@@ -17,7 +17,7 @@ from dynajit.bytecode.assemble import Emitter, Label
 from dynajit.bytecode.canonical import CELL_OPS, LOCAL_OPS, stack_shape
 from dynajit.bytecode.cfg import Loop, depths, successors, super_sites
 from dynajit.bytecode.comprehensions import isolated
-from dynajit.bytecode.continuation import Tail, new_names
+from dynajit.bytecode.continuation import Tail
 from dynajit.bytecode.decode import Code, Instr
 from dynajit.bytecode.liveness import live_before
 from dynajit.bytecode.target import target
@@ -336,12 +336,15 @@ def _surely_bound(
 # -------------------------------------------------------------------------------------------------- the code objects
 
 
+#: what the item is called, also in guards; no variable has such a name
+ITEM: Final = "item of the loop"
+
+
 def build_body(cut: Outline) -> CodeType:
     """Parameters: the item of a for loop, `named`, `shared` (cells), `cells`, those that keep `kept`."""
     code = cut.code
     original = code.code
-    taken = {*original.co_varnames, *code.cellvars, *code.freevars}
-    items = new_names("item", int(cut.loop.kind == "for"), taken)
+    items = [ITEM] * int(cut.loop.kind == "for")
     emitter = Emitter()
     stubs = {found.target: Label() for found in cut.exits}
     keepers = {name: keeper(name) for name in cut.kept}

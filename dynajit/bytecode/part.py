@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dynajit.bytecode.assemble import Emitter, SlotKind
 from dynajit.bytecode.cfg import Loop, loops
-from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, check_cells, new_names
+from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, check_cells, new_names, stack_names
 from dynajit.bytecode.decode import Code, Instr, decode
 
 
@@ -52,8 +52,10 @@ class Part:
         self.inner = inner
         self.throw = throw
         taken = {*code.code.co_varnames, *code.cellvars, *code.freevars}
-        self.slots = tuple(new_names("stack", self.stack.count("value"), taken))
-        self.inputs = tuple(new_names("inner", inner.argc if inner is not None else 0, taken))
+        self.slots = tuple(stack_names(code, index, self.stack.count("value")))
+        self.inputs: tuple[str, ...] = ()
+        if inner is not None:
+            self.inputs = inner.names or tuple(new_names("inner", inner.argc, taken))
         passed = [f".{name}" for name in self.shared]  # the local of that name may be unbound
         self.names = (*self.slots, *self.locals, *passed, *self.cells, *self.inputs)
         self.cell_names = frozenset((*passed, *self.cells))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dynajit.bytecode.assemble import Emitter, Label, SlotKind, pushed_kinds
 from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS, stack_shape
 from dynajit.bytecode.cfg import loops, reachable_from, successors
-from dynajit.bytecode.continuation import Tail, new_names, push_stack
+from dynajit.bytecode.continuation import Tail, push_stack, stack_names
 from dynajit.bytecode.decode import Code, Instr
 
 _STOPS = frozenset({"YIELD_VALUE", "SEND", "RETURN_VALUE", "RETURN_CONST"})
@@ -199,7 +199,7 @@ def build_segment(cut: Segments, index: int, depth: int, throw: bool) -> CodeTyp
         if handler is not None:
             pending.append(handler)
     emitter = Emitter()
-    slots = new_names("stack", depth, {*code.code.co_varnames, *code.cellvars, *code.freevars})
+    slots = stack_names(code, index, depth)
     cells = frozenset([*cut.shared, *cut.cells])
     stubs = {i: Label() for i in sorted(stops)}
     tail = Tail(code, emitter, sorted(chosen), cells, frozenset(cut.shared), stubs)

@@ -13,7 +13,7 @@ from types import CellType, CodeType
 from typing import Any, Protocol
 
 from dynajit import _C
-from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, stack_shape
+from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, names_inside, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
 from dynajit.bytecode.landing import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
@@ -530,7 +530,9 @@ class Emission:
             own, args = ([], args) if inner is not None else (args, [])
             args = [*slots, *own, *self._variables(resume), *args]
             landing = self.plan.frames[depth].direct if self.plan is not None else None
-            inner = InnerCall(function, len(args), CALLED if landing is None else landing.bare)
+            bare = CALLED if landing is None else landing.bare
+            code = function.function.__code__
+            inner = InnerCall(function, len(args), bare, names_inside(code.co_name, code.co_varnames[: len(args)]))
         values = [value for _, value in args]
         self.expect(function.function, varying_of(function.function, values))
         self.hand_over(self.tx.seen, function.function, handed_over(function.function, values))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dynajit.bytecode import Outline
+from dynajit.bytecode import ITEM, Outline
 from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
@@ -53,7 +53,7 @@ def varying_in_loop(frame: SymFrame, cut: Outline, operands: Sequence[Value]) ->
     found: list[Source] = []
     first = int(cut.loop.kind == "for")
     if first and operands:
-        found.extend(_in_items(operands[-1], LocalSource(0, "item0")))
+        found.extend(_in_items(operands[-1], LocalSource(0, ITEM)))
     for place, name in enumerate(cut.shared, first + len(cut.named)):
         if name in frame.locals and _is_number(frame.locals[name]):
             found.append(CellContentsSource(CellSource(place, name)))

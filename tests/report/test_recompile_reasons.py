@@ -101,6 +101,31 @@ def module(t: Tensor, n: nn.Module) -> Tensor:
     return n(t)
 
 
+def behind_break(t: Tensor, n: Any) -> Tensor:
+    kept = n
+    print(end="")
+    return t * kept
+
+
+def inside_behind_break(t: Tensor, n: Any) -> Tensor:
+    return t + behind_break(t, n)
+
+
+def recursive(t: Tensor, n: Any, depth: int = 2) -> Tensor:
+    if depth:
+        return recursive(t, n, depth - 1) + n
+    print(end="")
+    return t * n
+
+
+def stacked(t: Tensor, n: Tensor) -> list[Any]:
+    return [n + 1, print(end=""), t * 2]
+
+
+def stacked_inside(t: Tensor, n: Tensor) -> list[Any]:
+    return [stacked(t, n)]
+
+
 def nothing() -> None:
     """Between two calls."""
 
@@ -160,6 +185,29 @@ def modes_as_they_were() -> Iterator[None]:
     yield
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("fn", "before", "after", "said"),
+    [
+        (behind_break, 2.5, 3.5, "L['kept'] was 2.5, is 3.5"),
+        (inside_behind_break, 2.5, 3.5, "L['kept of behind_break'] was 2.5, is 3.5"),
+        (recursive, 2.5, 3.5, "L['n of recursive (2)'] was 2.5, is 3.5"),
+        (stacked, torch.ones(3), torch.ones(3).double(), "on the stack before line {line}']: dtype was"),
+        (stacked_inside, torch.ones(3), torch.ones(3).double(), "on the stack before line {line} of stacked']: dtype"),
+    ],
+)
+def test_reason_behind_a_break_has_the_users_names(fn: Callable[..., Any], before: Any, after: Any, said: str) -> None:
+    dynajit.reset()
+    compiled = dynajit.compile(fn, backend="eager", dynamic=False)
+    compiled(x, before)
+    found: list[records.CompileRecord] = []
+    with records.listen(found.append):
+        compiled(x, after)
+    line = stacked.__code__.co_firstlineno + 1
+    reasons = [record.recompile_reason or "" for record in found]
+    assert any(said.format(line=line) in reason for reason in reasons), reasons
+    assert not any("inner" in reason or "stack0" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -192,5 +192,7 @@ def test_a_local_that_may_be_unbound(n: int) -> None:
 def test_arguments_by_kind() -> None:
     code = decode(many_breaks.__code__)
     made = part.Part(code, code.entry, ["value", "null", "value"], ["x"], [])
-    assert made.names == ("stack0", "stack1", "x")
+    line = code.instrs[code.entry].lineno
+    on_stack = [f"value {number} on the stack before line {line}" for number in (1, 2)]
+    assert made.names == (*on_stack, "x")
     assert list(made.split([1, 2, 3])) == [[1, 2], [3], [], [], []]
