@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynajit.aot.constants import constant_of
+from dynajit.aot.copies import copied
 from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
 from dynajit.report import logs
@@ -79,11 +79,7 @@ def recognise(gm: torch.fx.GraphModule, worthwhile: Callable[[Attention], bool] 
     """`gm`, or a copy of it with fused attention. `worthwhile` decides for each one found."""
     if not any(node.target is aten._softmax.default for node in gm.graph.nodes):
         return gm
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    graph.output_node().meta.update(gm.graph.output_node().meta)
-    with _use_lazy_graph_module(True):  # its Python is generated when someone calls it
-        made = _make_graph_module(gm, graph)
+    made = copied(gm)
     graph = made.graph
     count = 0
     for node in list(graph.nodes):
@@ -95,7 +91,6 @@ def recognise(gm: torch.fx.GraphModule, worthwhile: Callable[[Attention], bool] 
         return gm
     eliminate_dead_code(graph)
     logs.emit("fusion", f"{count} attention written by hand: torch's fused kernel")
-    made.meta.update(gm.meta)
     return made
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.utils import _pytree as pytree
+
+from dynajit.aot.copies import copied
 
 aten = torch.ops.aten
 _CONVOLUTION = aten.convolution.default
@@ -25,15 +26,8 @@ def with_channels_last(gm: GraphModule) -> GraphModule:
     available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not available or not any(map(_pays, gm.graph.nodes)) or not _is_static(gm):
         return gm
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    graph.output_node().meta.update(gm.graph.output_node().meta)
-    if not _Rewrite(graph).run():
-        return gm
-    with _use_lazy_graph_module(True):  # its Python is generated when someone calls it
-        made = _make_graph_module(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    made = copied(gm)
+    return made if _Rewrite(made.graph).run() else gm
 
 
 def _is_of_planes(node: Node) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from dynajit.aot.copies import copied
 
 aten = torch.ops.aten
 _BACKWARD = aten.convolution_backward.default
@@ -24,12 +25,7 @@ def contiguous_where_small(gm: GraphModule) -> GraphModule:
     """`gm`, or a rewritten copy."""
     if not any(map(_pays, gm.graph.find_nodes(op="call_function", target=_BACKWARD))):
         return gm
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    graph.output_node().meta.update(gm.graph.output_node().meta)
-    with _use_lazy_graph_module(True):  # its Python is generated when someone calls it
-        made = _make_graph_module(gm, graph)
-    made.meta.update(gm.meta)
+    made = copied(gm)
     for node in filter(_pays, made.graph.find_nodes(op="call_function", target=_BACKWARD)):
         _split(made.graph, node)
     return made

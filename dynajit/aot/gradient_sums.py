@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from dynajit.aot.copies import copied
 
 aten = torch.ops.aten
 
@@ -26,12 +27,7 @@ def added_in_place(gm: GraphModule) -> GraphModule:
     """`gm`, or a rewritten copy."""
     if not any(gm.graph.find_nodes(op="call_function", target=target) for target in _ONTO):
         return gm
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    graph.output_node().meta.update(gm.graph.output_node().meta)
-    with _use_lazy_graph_module(True):  # its Python is generated when someone calls it
-        made = _make_graph_module(gm, graph)
-    made.meta.update(gm.meta)
+    made = copied(gm)
     graph = made.graph
     for node in list(graph.find_nodes(op="call_function", target=aten.add.Tensor)):
         if node.kwargs or len(node.args) != 2:
