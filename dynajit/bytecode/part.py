@@ -16,7 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from dynajit.bytecode.assemble import Emitter, SlotKind
-from dynajit.bytecode.cfg import Loop, loops
+from dynajit.bytecode.cfg import Loop, depths, loops, regions
 from dynajit.bytecode.continuation import InnerCall, build_continuation, build_copy, check_cells, new_names, stack_names
 from dynajit.bytecode.decode import Code, Instr, decode
 
@@ -59,6 +59,16 @@ class Part:
         passed = [f".{name}" for name in self.shared]  # the local of that name may be unbound
         self.names = (*self.slots, *self.locals, *passed, *self.cells, *self.inputs)
         self.cell_names = frozenset((*passed, *self.cells))
+
+    @cached_property
+    def handled(self) -> int | None:
+        """Which parameter is the exception (or None) that was being handled before the outermost of the handlers that
+        the part starts in: what the frame restores when it is left."""
+        for region in regions(self.code)[self.index]:
+            if region.kind == "except" and region.start != self.index:
+                depth = depths(self.code)[region.start] - 1  # there PUSH_EXC_INFO puts it below the exception
+                return self.stack[:depth].count("value")
+        return None
 
     @cached_property
     def whole(self) -> CodeType:

@@ -10,6 +10,7 @@ the graph's call keeps it (`undoing`).
 
 from __future__ import annotations
 
+import ctypes
 import re
 import traceback
 import types
@@ -70,16 +71,21 @@ class Rerun:
         ]
         self.inference = torch.autograd.grad_mode._enter_inference_mode in targets
         self.nests = any("nesting" in getattr(target, "__name__", "") for target in targets)
+        self.handled = None if part is None else part.handled
         self.depth = _LAYERS.get_dynamic_layer_stack_depth()
         self._function: Callable[..., Any] | None = None
 
     def needed(self) -> bool:
         """Whether there is anything to do when the graph raises."""
-        return self.pure or bool(self.spared) or bool(self.settings) or self.nests or self.inference
+        changes_state = bool(self.settings) or self.nests or self.inference or self.handled is not None
+        return self.pure or bool(self.spared) or changes_state
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back(error)
         if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
+            if self.handled is not None:
+                # generated code ends handlers behind the graph; the frame is left now
+                ctypes.pythonapi.PyErr_SetHandledException(ctypes.py_object(args[self.handled]))
             raise error
         if self._function is None:
             code = copy_of(self.code, self.part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -230,3 +231,30 @@ def test_too_much_to_put_back_breaks() -> None:
     large = torch.zeros(1 << 23)
     report = assert_same(caught_behind_a_write, large, torch.ones(1), [], then=[(large, -torch.ones(1), [])])
     assert report.graph_break_count
+
+
+def _raises_behind_a_handler(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = x + 1
+    with torch.no_grad():
+        try:
+            y &= True
+        except RuntimeError as error:
+            print(type(error).__name__)
+        z.mul_(0.5)
+        return z * torch.as_strided(z, (20, 20), (1, 1)).sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_a_caught_error_is_over_when_the_graph_behind_its_handler_raises(backend: str) -> None:
+    x = torch.ones(7, 1)
+    compiled = dynajit.compile(_raises_behind_a_handler, backend=backend)
+    for fn in (_raises_behind_a_handler, compiled, compiled):
+        with pytest.raises(RuntimeError, match="setStorage"):
+            fn(x, x)
+        assert sys.exc_info() == (None, None, None)
+        try:
+            raise KeyError("outside")
+        except KeyError as outside:
+            with pytest.raises(RuntimeError, match="setStorage"):
+                fn(x, x)
+            assert sys.exc_info()[1] is outside
