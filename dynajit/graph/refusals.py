@@ -52,6 +52,7 @@ _LOOKING = re.compile(
 )
 _DIVIDING = re.compile(r"aten\.(floor_divide|remainder|fmod|div|gcd)_?\.")
 _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default})
+_STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default})
 
 
 def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -65,6 +66,8 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
             return f"{func}: {refused}"
     if not isinstance(args[0], torch.Tensor):
         return None
+    if func in _STRIDED and not _lies_inside(*args):
+        return f"{func}: it reaches beyond the memory"
     # a size that is a symbol is not decided here
     is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
     empty = _refused_empty(func, args, kwargs) if is_empty else None
@@ -357,3 +360,13 @@ def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]
         return None
     first = tensor.storage_offset()
     return first * tensor.element_size(), (first + extent) * tensor.element_size()
+
+
+def _lies_inside(x: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: Any = None) -> bool:
+    """Whether a view's last element is in the memory of what it is taken of, as far as numbers tell."""
+    offset = x.storage_offset() if offset is None else offset
+    nbytes: Any = x.untyped_storage().nbytes()
+    if any(type(number) is not int for number in (*shape, *strides, offset, nbytes)) or 0 in shape:
+        return True
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return (last + 1) * x.element_size() <= nbytes

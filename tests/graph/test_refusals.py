@@ -492,3 +492,29 @@ def test_tensors_without_elements_raise_though_nobody_uses_the_result(name: str,
         dynajit.reset()
         x = torch.zeros(shape)
         assert dynajit.compile(fn, backend="eager")(x, *args) == fn(x, *args)
+
+
+def views_beyond_the_memory(x: torch.Tensor) -> Any:
+    y = x + 1
+    torch.as_strided(y, (20, 20), (1, 1))
+    return y
+
+
+def catches_a_view_beyond_the_memory(x: torch.Tensor) -> Any:
+    try:
+        return x.as_strided((20, 20), (1, 1)) * 2
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [views_beyond_the_memory, catches_a_view_beyond_the_memory])
+def test_views_beyond_the_memory_raise_though_nobody_uses_them(fn: Any, backend: str) -> None:
+    for x in (torch.ones(7, 1), torch.ones(10, 2)[:, :1], torch.ones(50)[3:13]):
+        assert_same(fn, x, backend=backend)
+
+
+def test_views_inside_of_the_memory_are_captured() -> None:
+    x = torch.arange(50.0)[3:13]
+    for args in (((2, 2), (1, 1), 1), ((2, 2), (10, 1), 20), ((0, 9), (1, 1), 60), ((50,), (1,), 0)):
+        assert_same(lambda x, args=args: x.as_strided(*args) + 1, x, fullgraph=True)
