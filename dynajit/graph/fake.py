@@ -15,7 +15,7 @@ from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.graph import lazy_dynamo
-from dynajit.graph.refusals import looks_at_values, refusal
+from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
 _BY_FUNCTION: Any = registered_hop_fake_fns
@@ -42,6 +42,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
     # whether an operation ran that raises for some values, since somebody who asks set it to False
     looked_at_values: bool | None = None
+    _inside = False  # of one of torch's fake kernels
 
     def __init__(self, **options: Any) -> None:
         lazy_dynamo.postpone()
@@ -58,7 +59,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             rule = func.python_key_table.get(FakeTensorMode)
             if rule is not None:
                 return rule(self, *args, **(kwargs or {}))
-        refused = refusal(func, args, kwargs or {})
+        refused = refusal(func, args, kwargs or {}) or (None if self._inside else reaches_beyond(func, args))
         if refused is not None:
             raise RuntimeError(refused)
         if self.looked_at_values is False:
@@ -66,7 +67,11 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.ldexp.Tensor:  # what it is made of, and torch's rule in Python for it is not
             with self:
                 return torch.ops.aten.mul.Tensor(args[0], torch.ops.aten.pow.Scalar(2.0, args[1]))
-        result = self.dispatch(func, types, args, kwargs or {})
+        inside, self._inside = self._inside, True
+        try:
+            result = self.dispatch(func, types, args, kwargs or {})
+        finally:
+            self._inside = inside
         if func in _ITERATED:
             return self._iterated(args, result)
         if func in _ROW_MAJOR or func in _ROW_MAJOR_ON_CPU:

@@ -55,6 +55,13 @@ _INDEXED = frozenset({torch.ops.aten.index_put.default, torch.ops.aten.index_put
 _STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default})
 
 
+def reaches_beyond(func: Any, args: Sequence[Any]) -> str | None:
+    """Why a view that the program takes raises: inside of torch's fake kernels some are taken of no memory at all."""
+    if func in _STRIDED and not _lies_inside(*args):
+        return f"{func}: it reaches beyond the memory"
+    return None
+
+
 def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Why the real kernel raises for these arguments; None as far as can be told."""
     if not isinstance(func, torch._ops.OpOverload) or not args:
@@ -66,8 +73,6 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
             return f"{func}: {refused}"
     if not isinstance(args[0], torch.Tensor):
         return None
-    if func in _STRIDED and not _lies_inside(*args):
-        return f"{func}: it reaches beyond the memory"
     # a size that is a symbol is not decided here
     is_empty = any(type(size) is int and size == 0 for size in args[0].shape)
     empty = _refused_empty(func, args, kwargs) if is_empty else None
