@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.graph import refusals
 from dynajit.testing import assert_same
 
 
@@ -518,3 +519,14 @@ def test_views_inside_of_the_memory_are_captured() -> None:
     x = torch.arange(50.0)[3:13]
     for args in (((2, 2), (1, 1), 1), ((2, 2), (10, 1), 20), ((0, 9), (1, 1), 60), ((50,), (1,), 0)):
         assert_same(lambda x, args=args: x.as_strided(*args) + 1, x, fullgraph=True)
+
+
+def test_pivots_are_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAPACK writes where pivots say: a trial with others than it found harms the heap."""
+    tried = []
+    monkeypatch.setattr(refusals, "_tried", lambda func, *_: tried.append(func))
+    a = torch.randn(3, 3, dtype=torch.float64)
+    factors, pivots = torch.linalg.ldl_factor(a + a.T)
+    assert_same(torch.linalg.ldl_solve, factors, pivots, torch.randn(3, 2, dtype=torch.float64))
+    assert_same(torch.linalg.lu_solve, *torch.linalg.lu_factor(a), torch.randn(3, 2, dtype=torch.float64))
+    assert not tried
