@@ -411,7 +411,8 @@ def _stays_as_it_is(entry: GraphInput) -> bool:
     """Whether all that may become of an input tensor is another content, on the CPU."""
     if entry.real.device.type != "cpu" or entry.fake.is_inference() or entry.changes_metadata:
         return False
-    return entry.fake.grad_fn is entry.node.meta["grad_fn"]
+    with torch.inference_mode(False):  # a view written in inference mode has another one made, which fails there
+        return entry.fake.grad_fn is entry.node.meta["grad_fn"]
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -80,6 +80,14 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return made if isinstance(result, tuple) else made[0]
         return self._expanded(args, result) if func is torch.ops.aten.expand.default else result
 
+    def from_tensor(self, *args: Any, **options: Any) -> Any:
+        """torch's own; the memory of what it makes views of may be smaller by now than when they were taken."""
+        inside, self._inside = self._inside, True
+        try:
+            return super().from_tensor(*args, **options)
+        finally:
+            self._inside = inside
+
     def _expanded(self, args: Sequence[Any], result: Any) -> Any:
         """A tensor without dimensions has no steps: with symbols about, torch's rule in Python has others for sizes of
         one, and whether a tensor may be written over another is decided by them."""
