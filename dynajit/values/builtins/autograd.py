@@ -16,6 +16,7 @@ import torch
 import torch.utils.checkpoint
 
 from dynajit.report import breaks
+from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
@@ -37,6 +38,9 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     functions = {place: _real_function(cls, arg) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)}
     if any(isinstance(value, _FUNCTIONS) for value in kwargs.values()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
+    if overrides.user_modes(tx) or overrides.asked(tx, [*args, *kwargs.values()]):
+        # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
     _learn(tx, cls, args, kwargs)
     others = [arg for place, arg in enumerate(args) if place not in functions]
     return tx.torch_op("call_function", _applied(cls.obj, functions), others, kwargs)

@@ -753,4 +753,4 @@ def build_class(tx: Tracer, function: Value, name: Value, *bases: Value, **kwarg
     made = make_class(tx, function, name, bases) if not kwargs else None
     if made is not None:
         return made
-    raise GraphBreak(breaks.UNKNOWN_OPCODE, "a class definition")
+    raise GraphBreak(breaks.UNKNOWN_OPCODE, "a class whose metaclass, bases or body may do more than define it")
