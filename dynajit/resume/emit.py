@@ -264,6 +264,8 @@ class Emission:
             self.handed = [entry.source for entry in inputs]
         for entry in inputs if not self.handed else ():
             self.out.ensure_source(entry.source)
+        if any(entry.changes_metadata for entry in self.tx.graph.inputs):
+            self._read_numbers()
         if failing is not None:
             self._failing = failing, self.emit.label()
             self.emit.set_handler(Handler(self._failing[1]))
@@ -289,6 +291,13 @@ class Emission:
             name = self.out.variable("tensor")
             self.emit.store_fast(name)
             self.out.bind(value, name)
+
+    def _read_numbers(self) -> None:
+        """Read the sizes and strides that the code needs: behind the graph a tensor may have others."""
+        for value in reachable(self.roots()):
+            if isinstance(value, SymVal) and not value.from_graph and not value.unknown:
+                for source in value.sources():
+                    self.out.ensure_source(source)
 
     def finish(self) -> CodeType:
         """Objects, effects, and the end of the code."""

@@ -137,13 +137,17 @@ class SymVal(Value):
     def _tree(self) -> symbols.Tree:
         return symbols.tree_of(self.number.node.expr)
 
+    def sources(self) -> list[Source]:
+        """What the number is computed from."""
+        return [self.graph.shapes.source_of(name) for name in symbols.names_in(self._tree())]
+
     def rebuild(self, out: Any) -> None:
         tree = self._tree()
         names = symbols.names_in(tree)
         if not names:
             out.const(tree)
             return
-        sources = [self.graph.shapes.source_of(name) for name in names]
+        sources = self.sources()
         if isinstance(tree, str):
             out.load(sources[0])
             return

@@ -488,3 +488,30 @@ def test_same_tensor_twice_read_only(first: bool) -> None:
     for same in (first, not first, first):
         result, got = compiled(x, x if same else y)
         assert got == same and torch.equal(result, x + (x if same else y))
+
+
+def _makes_larger(x: torch.Tensor, z: torch.Tensor) -> Any:
+    try:
+        torch.add(z, 1, out=x)
+    except RuntimeError as error:
+        print(type(error).__name__)
+    return x * 2
+
+
+def _writes_a_view_in_inference_mode(x: torch.Tensor, z: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        z.index_put_((torch.tensor([0]),), z.sum(-1, keepdim=True))
+        return z + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [_makes_larger, _writes_a_view_in_inference_mode])
+@pytest.mark.parametrize("view", [lambda x: x[0], lambda x: x.t(), lambda x: x[1:, 1]], ids=["row", "transposed", "column"])
+def test_writes_of_views_are_no_fault_of_ours(view: Any, fn: Any, backend: str) -> None:
+    dynajit.counters["internal_errors"].clear()
+
+    def both(owner: torch.Tensor) -> Any:
+        return fn(owner, view(owner)), owner
+
+    assert_same(both, torch.arange(9.0).reshape(3, 3), backend=backend)
+    assert not dynajit.counters["internal_errors"]

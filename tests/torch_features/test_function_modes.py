@@ -126,3 +126,30 @@ def test_a_mode_sees_the_question_itself(ask: Any) -> None:
             results.append((run(torch.arange(3)), seen))
     compare(results[0], results[1])
     compare(results[2], results[1])
+
+
+class Straight(torch.autograd.Function):
+    """Has a backward that its forward does not have."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_of_autograds_keeps_its_backward(backend: str) -> None:
+    def program(a: torch.Tensor, seen: list[str]) -> Any:
+        with Noting(seen):
+            return Straight.apply(a)
+
+    sides = []
+    for fn in (dynajit.compile(program, backend=backend), program):
+        a, seen = torch.arange(3.0, requires_grad=True), []
+        result = fn(a, seen)
+        result.sum().backward()
+        sides.append((result.detach(), a.grad, seen))
+    compare(*sides)

@@ -358,3 +358,32 @@ def test_an_instance_made_in_the_program_becomes_a_leaf(backend: str) -> None:
         return leaf.grad
 
     compare(dynajit.compile(program, backend=backend)(torch.ones(3)), program(torch.ones(3)))
+
+
+class Straight(torch.autograd.Function):
+    """Has a backward that its forward does not have."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, factor: float) -> torch.Tensor:
+        return a * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad.clone(), None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [Plain, Tagged])
+def test_a_function_of_autograds_keeps_its_backward(kind: type, backend: str) -> None:
+    def program(a: torch.Tensor) -> Any:
+        return Straight.apply(a.as_subclass(kind) + 1, -3.0) * a
+
+    compiled = dynajit.compile(program, backend=backend)
+    for run in range(2):
+        sides = []
+        for fn in (compiled, program):
+            a = torch.arange(3.0).add(run).requires_grad_()
+            result = fn(a)
+            result.sum().backward()
+            sides.append((type(result), result.detach().as_subclass(torch.Tensor), a.grad))
+        compare(*sides)
