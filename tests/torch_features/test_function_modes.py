@@ -144,7 +144,7 @@ class Straight(torch.autograd.Function):
 def test_a_function_of_autograds_keeps_its_backward(backend: str) -> None:
     def program(a: torch.Tensor, seen: list[str]) -> Any:
         with Noting(seen):
-            return Straight.apply(a)
+            return Straight.apply(a * 2)
 
     sides = []
     for fn in (dynajit.compile(program, backend=backend), program):
