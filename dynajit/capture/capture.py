@@ -520,6 +520,7 @@ class FrameCapture:
             guards = tx.guards
             tx.guard_shapes()
             tx.guard_aliases()
+            tx.guard_writes()
             if self.session.guard_filter is not None:
                 guards = guards.filtered(self.session.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)

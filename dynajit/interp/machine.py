@@ -13,6 +13,7 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from dynajit import torch_compat
 from dynajit.bytecode import KEEPS
 from dynajit.bytecode.landing import Landing
 from dynajit.bytecode.unbound import unbound_text
@@ -322,6 +323,12 @@ class Interpreter(Calls):
         """Guard that objects which the program changed are none of the others; called once, at the end."""
         for guard in distinct_objects(self._objects.values(), self.journal.dirty.values(), self.graph.inputs):
             self.guards.add(guard)
+
+    def guard_writes(self) -> None:
+        """Guard that autograd takes the writes into what has a history as it took them while tracing; called once."""
+        for entry in self.graph.inputs:
+            if entry.symbol is None and entry.real.requires_grad and not entry.real.is_leaf and entry.mutated:
+                self.guards.add(Guard(entry.source, "PREDICATE", torch_compat.takes_writes, "takes writes with a history"))
 
     def guard_distinct(self, left: Value, right: Value) -> None:
         if left.source is not None and right.source is not None and left.source != right.source:

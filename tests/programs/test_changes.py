@@ -515,3 +515,44 @@ def test_writes_of_views_are_no_fault_of_ours(view: Any, fn: Any, backend: str) 
 
     assert_same(both, torch.arange(9.0).reshape(3, 3), backend=backend)
     assert not dynajit.counters["internal_errors"]
+
+
+def _writes_what_has_a_history(x: torch.Tensor) -> Any:
+    x.t().mul_(2)
+    return x + 1
+
+
+def _catches_a_refused_write(x: torch.Tensor) -> Any:
+    for _ in range(2):
+        try:
+            x.mul_(2)
+        except RuntimeError as error:
+            return str(error)
+        dynajit.graph_break()
+    return x + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", [_writes_what_has_a_history, _catches_a_refused_write])
+def test_writes_that_autograd_refuses_at_a_later_call(fn: Any, backend: str) -> None:
+    makers: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda leaf: leaf * 1,
+        lambda leaf: leaf,
+        lambda leaf: leaf.view(2, 2),
+        lambda leaf: (leaf * 1).t(),
+        lambda leaf: torch.stack([leaf, leaf * 2]).unbind()[1],
+        lambda leaf: leaf * 3,
+    ]
+    compiled = dynajit.compile(fn, backend=backend)
+    for make in makers:
+        sides = []
+        for side in (compiled, fn):
+            leaf = torch.ones(2, 2, requires_grad=True)
+            given = make(leaf)
+            try:
+                result = side(given)
+                torch.autograd.backward(result.sum() if isinstance(result, torch.Tensor) else (leaf * 0).sum())
+            except RuntimeError as error:
+                result = str(error)
+            sides.append((result, given.detach(), leaf.grad))
+        compare(*sides, exact=False)
