@@ -90,7 +90,8 @@ public:
 
     void set_history(const at::Tensor &result, size_t number)
     {
-        torch::autograd::set_history(result, nodes_[of_[number]]);
+        const NodePointer &node = nodes_[of_[number]];
+        torch::autograd::set_history(result, of_.size() > 1 ? passing_on_to(node, result) : node);
         shapes_.push_back({result.sizes().vec(), result.options()});
     }
 
@@ -113,13 +114,13 @@ public:
 
     void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args)
     {
-        std::vector<torch::autograd::Node *> siblings;
+        std::vector<torch::autograd::Node *> others(passing_);
         if (backwards_.size() > 1) {
-            siblings.assign(backwards_.begin(), backwards_.end());
+            others.insert(others.end(), backwards_.begin(), backwards_.end());
         }
         for (Backward *backward : backwards_) {
-            backward->save(items, first, siblings);
-            if (!siblings.empty()) {
+            backward->save(items, first, others);
+            if (backwards_.size() > 1) {
                 backward->keep_shapes(shapes_);
             }
             if (self_->again != nullptr) {
@@ -129,7 +130,18 @@ public:
     }
 
 private:
+    /* A node of one result alone, before that of several: the result's hooks run where a backward pass comes by it, not
+     * wherever one comes by another. */
+    NodePointer passing_on_to(const NodePointer &node, const at::Tensor &result)
+    {
+        torch::autograd::Node *passing = new Named(BACKWARD_NAME);
+        passing_.push_back(passing);
+        passing->add_next_edge({node, node->add_input_metadata(result)});
+        return owned(passing);
+    }
+
     TrainingCall *self_;
+    std::vector<torch::autograd::Node *> passing_;
     std::vector<size_t> of_; /* of each result with a history: its node */
     std::vector<Backward *> backwards_;
     std::vector<NodePointer> nodes_;

@@ -120,7 +120,9 @@ Values call_off(PyObject *graph, Values &&given, bool releases)
 /* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
 using UsedUp = std::shared_ptr<std::vector<int>>;
 
-/* A node with the name of one of eager's, for the words of an error. */
+constexpr char BACKWARD_NAME[] = "DynajitBackward";
+
+/* A node that hands on what it is given: with the name of one of eager's, for the words of an error, or with ours. */
 struct Named : torch::autograd::Node {
     std::string named;
     explicit Named(const std::string &name) : named(name)
@@ -217,7 +219,7 @@ public:
 
     std::string name() const override
     {
-        return "DynajitBackward";
+        return BACKWARD_NAME;
     }
 
     void release_variables() override
@@ -249,13 +251,13 @@ public:
     }
 
     /* What backward needs, from the forward's results behind those returned. */
-    void save(Values &items, size_t first, const std::vector<Node *> &siblings)
+    void save(Values &items, size_t first, const std::vector<Node *> &others)
     {
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
         const size_t n_saved = static_cast<size_t>(call_->n_saved), n_checked = static_cast<size_t>(call_->n_checked);
         for (size_t i = 0; i < n_saved; i++) {
             /* an operator may leave out a result that its backward does not need here */
-            at::Tensor tensor = siblings.empty() ? std::move(items[first + i].tensor) : items[first + i].tensor;
+            at::Tensor tensor = others.empty() ? std::move(items[first + i].tensor) : items[first + i].tensor;
             if (!tensor.defined()) {
                 order_.push_back(false);
                 kept_.emplace_back();
@@ -263,8 +265,8 @@ public:
             }
             const bool is_output = tensor.requires_grad() && tensor.grad_fn().get() == this;
             if (!is_output && tensor.requires_grad()
-                && std::find(siblings.begin(), siblings.end(), tensor.grad_fn().get()) != siblings.end()) {
-                tensor = tensor.detach(); /* two nodes that keep each other's results would keep each other alive */
+                && std::find(others.begin(), others.end(), tensor.grad_fn().get()) != others.end()) {
+                tensor = tensor.detach(); /* a node that keeps a result whose node leads to it would keep itself alive */
             }
             if (i < n_checked || packed || tensor.requires_grad()) {
                 order_.push_back(true);

@@ -190,7 +190,9 @@ def test_recognised(name: str, dynamic: bool, found: list[Attention]) -> None:
     assert actual.stride() == expected.stride()
     assert torch.equal(actual.isnan(), expected.isnan())
     if expected.dtype is not torch.float64 and function is not wide_softmax:
-        assert error(actual, double) <= error(expected, double) * 1.1 + 1e-6
+        # the library's products round otherwise on other processors: by a few units in the last place of the largest
+        noise = 4 * torch.finfo(torch.float32).eps * float(double.abs().nan_to_num().max())
+        assert error(actual, double) <= error(expected, double) * 1.1 + max(noise, 1e-6)
 
 
 def test_symbols_are_recognised(found: list[Attention]) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynajit
-from dynajit.testing import CompileCounterWithBackend
+from dynajit.testing import CompileCounterWithBackend, compare
 
 BACKENDS = ["aot_eager", "codegen"]
 HEADS = nn.ModuleDict({"body": nn.Linear(3, 3), "left": nn.Linear(3, 2), "right": nn.Linear(3, 1)})
@@ -209,3 +209,48 @@ def test_a_step_of_the_optimizer_in_the_graph_leaves_results_apart(backend: str)
         y.sum().backward()
         gradients.append([x.grad, weight.grad])
     assert_equal(gradients[1], gradients[0])
+
+
+def three(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin(), x.exp(), x.cos()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_hooks_of_results_run_where_backward_comes_by_them(used: tuple[int, ...], backend: str) -> None:
+    def program(fn: Callable[..., Any]) -> list[Any]:
+        x, seen = torch.ones(3, requires_grad=True), []
+        results = fn(x)
+        for number, result in enumerate(results):
+            result.register_hook(lambda grad, number=number: seen.append((number, grad)) or grad * 2)
+        results[1].retain_grad()
+        torch.autograd.backward([results[number].sum() for number in used])
+        return [x.grad, results[1].grad, sorted(seen, key=lambda pair: pair[0])]
+
+    compiled = dynajit.compile(three, backend=backend)
+    for _ in range(2):
+        compare(program(compiled), program(three), exact=False)
+
+
+def test_results_that_backward_keeps_die_with_the_program() -> None:
+    def grown(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp()
+        return y, y.tanh(), y.sin()
+
+    compiled = dynajit.compile(grown)
+    gc.collect()
+    gc.disable()
+    try:
+        results = compiled(torch.ones(3, requires_grad=True))
+        dying: list[Any] = [weakref.ref(result) for result in results]
+        node: Any = results[0].grad_fn
+        while node.next_functions:  # a hook lives as long as the node that has it
+            hook = lambda *_: None  # noqa: E731
+            node.register_prehook(hook)
+            dying.append(weakref.ref(hook))
+            node = node.next_functions[0][0]
+        del results, node, hook
+        assert len(dying) > 4
+        assert not any(ref() for ref in dying)
+    finally:
+        gc.enable()
