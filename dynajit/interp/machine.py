@@ -328,7 +328,8 @@ class Interpreter(Calls):
         """Guard that autograd takes the writes into what has a history as it took them while tracing; called once."""
         for entry in self.graph.inputs:
             if entry.symbol is None and entry.real.requires_grad and not entry.real.is_leaf and entry.mutated:
-                self.guards.add(Guard(entry.source, "PREDICATE", torch_compat.takes_writes, "takes writes with a history"))
+                text = "takes writes with a history"
+                self.guards.add(Guard(entry.source, "PREDICATE", torch_compat.takes_writes, text))
 
     def guard_distinct(self, left: Value, right: Value) -> None:
         if left.source is not None and right.source is not None and left.source != right.source:
