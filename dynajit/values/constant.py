@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
+import pathlib
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -44,9 +45,20 @@ LITERAL_TYPES: frozenset[type] = frozenset(
         torch._C._SDPBackend,
     }
 )
-#: classes of the library written in C whose instances never change
-VALUE_TYPES: frozenset[type] = frozenset(
-    {datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone}
+#: paths, whose attributes and operators look at their text alone
+PATH_TYPES: frozenset[type] = frozenset({pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())})
+#: classes of the library whose instances never change
+VALUE_TYPES: frozenset[type] = PATH_TYPES | {
+    datetime.date,
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    datetime.timezone,
+}
+# methods of paths that only look at their text
+_PATH_METHODS = frozenset(
+    {"as_posix", "is_absolute", "is_relative_to", "joinpath", "match", "relative_to", "with_name", "with_stem"}
+    | {"with_suffix", "__fspath__", "__str__", "__repr__", "__hash__", "__truediv__", "__rtruediv__"}
 )
 # methods that ask the clock, the machine's time zone or its locale
 _IMPURE_METHODS = frozenset(
@@ -124,6 +136,8 @@ class ConstVal(Value):
         if isinstance(found, _C_METHODS):
             if name in _IMPURE_METHODS and self.py_type() in VALUE_TYPES:
                 raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.py_type().__name__}.{name}")
+            return ConstMethod(self, name)
+        if name in _PATH_METHODS and self.py_type() in PATH_TYPES:
             return ConstMethod(self, name)
         return tx.from_real(found)
 

@@ -7,7 +7,9 @@ Modules whose functions are computed are listed in `interp/policy.py`.
 
 from __future__ import annotations
 
+import functools
 import os
+import pathlib
 import posixpath
 import re
 import string
@@ -18,8 +20,8 @@ from typing import Any
 from dynajit import _C
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
-from dynajit.values.builtins.registry import builtin, pure, tail_call
-from dynajit.values.constant import TEXT_METHODS, ConstVal
+from dynajit.values.builtins.registry import builtin, constructor, pure, tail_call
+from dynajit.values.constant import PATH_TYPES, TEXT_METHODS, ConstVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.unread import is_unread, join_texts, unread_text
 
@@ -33,7 +35,21 @@ for _name in ("_path_normpath", "normpath"):
 def file_system_path(tx: Tracer, path: Value) -> Value:
     if path.is_const() and type(path.const()) in (str, bytes):
         return path
+    if path.py_type() in PATH_TYPES:
+        return tx.fold(os.fspath, [path])
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"os.fspath of {path.describe()}")
+
+
+def _make_path(kind: type, tx: Tracer, *parts: Value) -> Value:
+    """Paths are made of texts and paths; what else has a `__fspath__` is the program's code."""
+    for part in parts:
+        if part.py_type() is not str and part.py_type() not in PATH_TYPES:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a path made of {part.describe()}")
+    return tx.fold(kind, parts)
+
+
+for _class in (pathlib.PurePath, pathlib.Path, *PATH_TYPES):
+    constructor(_class)(functools.partial(_make_path, _class))
 
 
 @builtin(str.format)
