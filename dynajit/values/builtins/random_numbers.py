@@ -21,6 +21,7 @@ from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.objects import ObjVal
 from dynajit.values.run_time import RunTimeObject, State, call, follow, number, refuse
+from dynajit.values.seeded import ORIGINAL, SeededVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal
 
@@ -185,4 +186,6 @@ def generator(tx: Tracer, x: Value | None = None) -> Value:
     found, _ = _known([x] if x is not None else [], {}, "Random")
     if not found or not isinstance(found[0], (int, float, str, bytes)):
         refuse("random.Random seeded by the clock")
+    if all(getattr(_METHODS, name) is original for name, original in ORIGINAL.items()):
+        return SeededVal(found[0])
     return RunTimeObject(random.Random, call(tx, "random.Random", random.Random, [ConstVal(found[0])]))
