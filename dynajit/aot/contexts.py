@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.autograd.grad_mode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
 from dynajit.locks import process_lock
-from dynajit.torch_compat import memory_of
+from dynajit.torch_compat import draws_random, memory_of
 
 # torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
 one_at_a_time = process_lock()
@@ -359,6 +360,33 @@ def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(part.meta.get("example_value")) in written for part in strided)
 
 
+def _draws_in_an_order_that_writes_change(gm: torch.fx.GraphModule) -> bool:
+    """Whether random numbers are drawn for a tensor that is not contiguous, in the order of its memory, behind a write
+    whose functional twin gives another order."""
+    written: set[int | None] = set()
+    for node in _calls(gm):
+        drawn = node.all_input_nodes if written and draws_random(name_of(node)) else ()
+        if any(memory_of(part.meta.get("example_value")) in written for part in drawn):
+            return True
+        if writes(node) and _lays_out_anew(node):
+            written.update(memory_of(part.meta.get("example_value")) for part in first_of(node))
+    return False
+
+
+def _lays_out_anew(write: torch.fx.Node) -> bool:
+    """Whether the operation that gives what a write leaves gives it other strides."""
+    value = write.args[0].meta.get("example_value") if isinstance(write.args[0], torch.fx.Node) else None
+    function = getattr(torch.Tensor, name_of(write).removesuffix("_"), None)
+    if not isinstance(value, FakeTensor) or function is None:
+        return False
+    if not all(type(number) is int for number in (*value.shape, *value.stride())) or value.is_contiguous():
+        return False
+    args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), lambda node: node.meta.get("example_value"))
+    with value.fake_mode, torch.no_grad():
+        twin = function(*args, **kwargs)
+    return isinstance(twin, torch.Tensor) and twin.shape == value.shape and twin.stride() != value.stride()
+
+
 def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
     """Whether an inference tensor is written from outside of inference mode, as is allowed through `detach`."""
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
@@ -391,6 +419,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "the program reads how often tensors were written, and functional graphs write other tensors"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
+    if _draws_in_an_order_that_writes_change(gm):
+        return "it draws random numbers in the order of memory that it wrote, and functional graphs lay that out anew"
     if _writes_detached_views_of_leaves(gm):
         return "it writes, by detach, a view of a leaf"
     if _writes_inference_tensors(gm):

@@ -31,7 +31,7 @@ from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic, names_in, tree_of
-from dynajit.torch_compat import memory_of
+from dynajit.torch_compat import draws_random, memory_of
 from dynajit.values import graph_arrays, overrides
 from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
@@ -239,7 +239,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    if _draws_random(name) or target in OPAQUE:
+    if draws_random(name) or target in OPAQUE:
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = node.meta["changes"] = True
     if isinstance(result, list) and name.startswith("_foreach_") and name.endswith("_"):
@@ -466,16 +466,6 @@ def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwa
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
-
-
-@functools.lru_cache(maxsize=4096)
-def _draws_random(name: str) -> bool:
-    """Does torch's operation of this name draw from a generator?"""
-    packet: Any = getattr(torch.ops.aten, name, None)
-    overloads = getattr(packet, "overloads", None)  # `__eq__` is a method of the namespace itself
-    return overloads is not None and any(
-        torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in overloads()
-    )
 
 
 def _name_of(target: Any) -> str:

@@ -72,3 +72,18 @@ def test_a_draw_that_is_written_over() -> None:
         return x * 2
 
     assert_same(f, torch.ones(3, requires_grad=True), torch.ones(3), backend="codegen")
+
+
+def _draws_over_what_it_filled(x: torch.Tensor, mask: torch.Tensor) -> Any:
+    y = (x * 2).t()
+    y.masked_fill_(mask, 0.5)
+    z = (x + 1).t()
+    z.index_fill_(0, torch.tensor([1]), 3.0)
+    return F.dropout(y, 0.5), F.dropout(z, 0.5), torch.rand_like(y)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_draws_over_memory_that_functional_graphs_lay_out_anew(gradients: bool, backend: str) -> None:
+    x = torch.arange(12.0).reshape(3, 4).requires_grad_(gradients)
+    assert_same(_draws_over_what_it_filled, x, x.detach().t() > 5, backend=backend)
