@@ -151,7 +151,6 @@ def _capture(
         collect() as phases,
         records.recording(record),
         progress.watch(code.co_name),
-        rules.no_saved_tensor_hooks(),
         collector.relaxed(),
         filters_kept(),
         modes_left(),
@@ -274,7 +273,7 @@ class FrameCapture:
     def run(self) -> _C.Variant | None:
         memory = self.session.memory(self.code)
         tx = Interpreter(self.record.compile_id, memory.seen, self.session.idle.budget(self.code))
-        with overrides.stack_put_away():
+        with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
             return self._run(tx)
 
     def _run(self, tx: Interpreter) -> _C.Variant | None:

@@ -136,6 +136,8 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.Signature._bind",
         "inspect.Signature.bind",
         "inspect.Signature.bind_partial",
+        "torch.autograd.graph.save_on_cpu.__init__",
+        "torch.autograd.graph.saved_tensors_hooks.__init__",
         "torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex.__torch_function__",
         "typing.assert_type",
         "weakref.WeakValueDictionary.__contains__",

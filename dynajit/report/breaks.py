@@ -116,6 +116,16 @@ MODULE_BACKWARD_HOOK = _kind(
     "a module's full backward hooks are put on nodes of the autograd graph",
     "use Tensor.register_hook on what the module takes or gives, which can be part of the graph",
 )
+SAVED_TENSOR_HOOKS = _kind(
+    "saved-tensor-hooks",
+    "hooks on saved tensors see each tensor that eager's operations keep, so the block runs as it is",
+    "nothing to change if the hooks are wanted; torch.utils.checkpoint, which graphs hold, saves memory too",
+)
+HELD_LOCK = _kind(
+    "held-lock",
+    "what a lock protects has to run while the lock is held",
+    "take the lock outside of the compiled function, around its call",
+)
 USER_BREAK = _kind("user-break", "dynajit.graph_break() was called", "remove the call")
 DISABLED = _kind("disabled", "the function is marked with disable", "remove the mark")
 DISALLOWED = _kind(

@@ -8,6 +8,7 @@ import asyncio
 import importlib
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -216,6 +217,21 @@ def resized_gradient(x: Tensor, out: Tensor) -> Any:
     return out * 1
 
 
+def saved_tensor_hooks(x: Tensor) -> Any:
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+        y = x * 2
+    return y + 1
+
+
+LOCK = threading.Lock()
+
+
+def held_lock(x: Tensor) -> Any:
+    with LOCK:
+        y = x * 2
+    return y + 1
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "tensor-branch": tensor_branch,
     "data-dependent": data_dependent,
@@ -235,6 +251,8 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "unsupported-tensor": unsupported_tensor,
     "backward": backward,
     "module-backward-hook": module_backward_hook,
+    "saved-tensor-hooks": saved_tensor_hooks,
+    "held-lock": held_lock,
     "user-break": user_break,
     "disabled": disabled,
     "disallowed": disallowed,

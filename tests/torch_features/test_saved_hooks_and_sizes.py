@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +33,57 @@ def test_hooks_that_change_saved_tensors_see_what_eager_saves() -> None:
     saved: list[tuple[int, ...]] = []
     torch.testing.assert_close(gradient(compiled, saved), gradient(f, eagerly))
     assert len(saved) == len(eagerly) > 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_hooks_that_the_function_enters_see_what_eager_saves(backend: str) -> None:
+    w = torch.linspace(-1, 1, 4).requires_grad_()
+
+    def f(x: Tensor, told: list[Any]) -> Tensor:
+        def pack(saved: Tensor) -> Tensor:
+            told.append(("pack", saved.tolist()))
+            return saved * 2
+
+        def unpack(saved: Tensor) -> Tensor:
+            told.append(("unpack", saved.tolist()))
+            return saved
+
+        y = x.cos() * 2
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            z = (w * y).sin().exp() * y
+        with torch.autograd.graph.save_on_cpu():
+            z = z.square() * w
+        return (z * 3).sum()
+
+    run = dynajit.compile(f, backend=backend)
+    before = dynajit.counters()["recompiles"]
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        x, results = torch.arange(4.0) * scale, []
+        for fn in (f, run):
+            told: list[Any] = []
+            value = fn(x, told)
+            results.append((value, torch.autograd.grad(value, w)[0], told))
+        (value, gradient, told), (its_value, its_gradient, its_told) = results
+        torch.testing.assert_close((its_value, its_gradient), (value, gradient))
+        assert [kind for kind, _ in its_told] == [kind for kind, _ in told] and told
+        for (_, found), (_, wanted) in zip(its_told, told, strict=True):
+            torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
+    assert dynajit.counters()["recompiles"] == before  # what runs under hooks is compiled once
+
+
+def test_an_exception_under_hooks_takes_them_off() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+            if x.sum() > 2:
+                raise ValueError("too much")
+            return x * 2
+
+    run = dynajit.compile(f, backend="eager")
+    assert torch.equal(run(torch.ones(2)), torch.ones(2) * 2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="too much"):
+            run(torch.ones(3))
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
 def test_new_with_a_size_is_a_tensor_of_that_size() -> None:

@@ -207,3 +207,26 @@ def test_addresses_hash_to_themselves(backend):
 
     assert dynajit.compile(program, backend=backend)(X, X)[1] is True
     assert_same(program, X, X.clone())
+
+
+SHARED = threading.Lock()
+SHARED_AGAIN = threading.RLock()
+
+
+def test_a_lock_from_outside_is_held_while_its_block_runs():
+    held = []
+
+    def program(x):
+        y = x + 1
+        with SHARED:
+            held.append(SHARED.locked())
+            y = y * 2
+        with SHARED_AGAIN:
+            y = y * 3
+        if SHARED.acquire(blocking=False):
+            SHARED.release()
+        return y, SHARED.locked()
+
+    assert_same(program, torch.arange(3.0))
+    assert held and all(held)
+    assert {found.kind for found in dynajit.explain(program)(torch.ones(2)).break_reasons} == {"held-lock"}

@@ -141,3 +141,9 @@ def _add_node(tx: Tracer, tensor: TensorVal, hook: Value) -> None:
 
 def _is_gradient_of(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
     return (gradient.shape, gradient.dtype, gradient.device) == (tensor.shape, tensor.dtype, tensor.device)
+
+
+@builtin(torch.autograd.graph.saved_tensors_hooks.__enter__, torch.autograd.graph.saved_tensors_hooks.__exit__)
+def hooks_on_saved_tensors(tx: Tracer, *args: Value) -> Value:
+    """The graph's own backward keeps other tensors than eager's operations do."""
+    raise GraphBreak(breaks.SAVED_TENSOR_HOOKS)

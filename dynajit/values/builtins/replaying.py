@@ -25,6 +25,15 @@ def _make(make: Any, kind: Kind, tx: Tracer, *args: Value, **kwargs: Value) -> V
         raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {make.__qualname__}") from None
 
 
+def _outside_lock(method: str, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """A lock from outside: what it protects, other threads may read and write."""
+    raise GraphBreak(breaks.HELD_LOCK, method)
+
+
+for _class in (_thread.LockType, _thread.RLock):
+    for _name in ("__enter__", "__exit__", "acquire", "release", "locked"):
+        if hasattr(_class, _name):
+            builtin(getattr(_class, _name))(functools.partial(_outside_lock, f"{_class.__name__}.{_name}"))
 for _class in (io.StringIO, io.BytesIO, array.array):
     constructor(_class)(functools.partial(_make, _class, KINDS[_class]))
 _lock: Any = threading.Lock  # a function, or the class itself
