@@ -30,10 +30,11 @@ def _outside_lock(method: str, tx: Tracer, *args: Value, **kwargs: Value) -> Val
     raise GraphBreak(breaks.HELD_LOCK, method)
 
 
-for _class in (_thread.LockType, _thread.RLock):
+_LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)
+for _kind in _LOCKS:
     for _name in ("__enter__", "__exit__", "acquire", "release", "locked"):
-        if hasattr(_class, _name):
-            builtin(getattr(_class, _name))(functools.partial(_outside_lock, f"{_class.__name__}.{_name}"))
+        if hasattr(_kind, _name):
+            builtin(getattr(_kind, _name))(functools.partial(_outside_lock, f"{_kind.__name__}.{_name}"))
 for _class in (io.StringIO, io.BytesIO, array.array):
     constructor(_class)(functools.partial(_make, _class, KINDS[_class]))
 _lock: Any = threading.Lock  # a function, or the class itself
