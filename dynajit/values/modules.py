@@ -22,13 +22,19 @@ from dynajit.values.lookup import bind, is_data_descriptor, lookup_type
 from dynajit.values.mapping import DictVal
 from dynajit.values.objects import RealVal, is_trusted
 
+# attributes that hold objects of the program's; if these are containers, they may change
+_HELD = frozenset({"default", "annotation", "return_annotation", "default_factory", "type"})
+
 
 class LibraryVal(RealVal):
     """An immutable object of the standard library's, such as a signature: attributes are read, methods run."""
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         try:
-            return tx.from_real(getattr(self.obj, name))
+            found = getattr(self.obj, name)
+            if name in _HELD and type(found) in (list, dict, set, tuple):
+                return tx.wrap(found, ConstSource(found, f"{name} of {self.describe()}"))
+            return tx.from_real(found)
         except AttributeError as error:
             raise tx.raised(AttributeError, *error.args) from None
         except Exception as error:  # code of the program's that stands behind the attribute

@@ -440,11 +440,35 @@ def _has_signature(parts: list[object], function: Any) -> bool:
     return len(now) == len(parts) and all(map(operator.is_, now, parts))
 
 
+def _twin(tx: Tracer, made: FunctionVal) -> types.FunctionType:
+    """A function with the signature of one that was made while tracing, of defaults that never change."""
+    if made.attributes().length(tx).const():  # it may say to be another one: `__wrapped__`
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {made.describe()}, which has attributes")
+    parts = [made.getattr(tx, name) for name in ("__defaults__", "__kwdefaults__", "__annotations__")]
+    given, named, annotations = parts
+    defaults = [] if given.py_type() is type(None) else tx.unpack(given)
+    by_name = named.items(tx) if isinstance(named, DictVal) else []
+    assert isinstance(annotations, DictVal)
+    if not all(isinstance(each, ConstVal) for each in (*defaults, *(value for _, value in by_name))):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {made.describe()}, with such defaults")
+    twin = types.FunctionType(
+        made.code,
+        {},
+        made.name,
+        tuple(each.const() for each in defaults),
+        tuple(types.CellType() for _ in made.code.co_freevars),
+    )
+    twin.__kwdefaults__ = {name.const(): value.const() for name, value in by_name}
+    twin.__annotations__ = {name.const(): value.real() for name, value in annotations.items(tx)}
+    return twin
+
+
 @builtin(inspect.signature)
 def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
     target = fn.function if isinstance(fn, MethodVal) else fn
     try:
-        real = target.real()
+        is_made = isinstance(target, FunctionVal) and target.real_function is None
+        real = _twin(tx, target) if is_made else target.real()  # type: ignore[arg-type]
     except NotReal:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {fn.describe()}") from None
     if isinstance(fn, MethodVal):
