@@ -11,10 +11,13 @@
 
 #include <optional>
 
+#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace dynajit {
 namespace {
@@ -152,16 +155,29 @@ Values call_graph(PyObject *callable, Values &&given, bool releases)
     return values_of(call_python(callable, std::move(given), releases), "a compiled graph returns a sequence");
 }
 
+at::Tensor without_view(const at::Tensor &tensor)
+{
+    if (!tensor.is_view()) {
+        return tensor;
+    }
+    at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor plain = at::alias(tensor);
+    /* backward may have saved the memory under another name: writes through this one count there */
+    torch::autograd::impl::set_version_counter(plain, torch::autograd::impl::version_counter(tensor));
+    return plain;
+}
+
 } // namespace dynajit
 
 namespace {
 
-/* call_giving(callable, list): the list is empty from then on. */
+/* call_giving(callable, list, returned): the list is empty from then on. */
 PyObject *call_giving(PyObject *, PyObject *args)
 {
     using namespace dynajit;
     PyObject *callable, *list;
-    if (!PyArg_ParseTuple(args, "OO!:call_giving", &callable, &PyList_Type, &list)) {
+    Py_ssize_t returned = 0;
+    if (!PyArg_ParseTuple(args, "OO!|n:call_giving", &callable, &PyList_Type, &list, &returned)) {
         return nullptr;
     }
     try {
@@ -172,7 +188,12 @@ PyObject *call_giving(PyObject *, PyObject *args)
         if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) {
             return nullptr;
         }
-        const Values results = call_graph(callable, std::move(given), true);
+        Values results = call_graph(callable, std::move(given), true);
+        for (size_t i = 0; i < results.size() && i < static_cast<size_t>(returned); i++) {
+            if (results[i].tensor.defined()) {
+                results[i].tensor = without_view(results[i].tensor);
+            }
+        }
         PyObject *found = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
         for (size_t i = 0; found != nullptr && i < results.size(); i++) {
             PyTuple_SET_ITEM(found, static_cast<Py_ssize_t>(i), results[i].wrap());
@@ -187,8 +208,9 @@ PyObject *call_giving(PyObject *, PyObject *args)
 
 PyMethodDef methods[] = {
     {"call_giving", call_giving, METH_VARARGS,
-     "call_giving(graph, arguments)\n--\n\n"
-     "Call a compiled graph with the items of a list, which is emptied: what nobody else holds dies after its last use."},
+     "call_giving(graph, arguments, returned=0)\n--\n\n"
+     "Call a compiled graph with the items of a list, which is emptied: what nobody else holds dies after its last use. "
+     "The first `returned` results are views of nothing to autograd."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -10,19 +10,6 @@
 
 namespace {
 
-/* An output that is no view to autograd: what it is a view of is nobody's but the graph's. */
-at::Tensor without_view(const at::Tensor &tensor)
-{
-    if (!tensor.is_view()) {
-        return tensor;
-    }
-    at::AutoDispatchBelowADInplaceOrView below;
-    at::Tensor plain = at::alias(tensor);
-    /* backward may have saved the memory under another name: writes through this one count there */
-    torch::autograd::impl::set_version_counter(plain, torch::autograd::impl::version_counter(tensor));
-    return plain;
-}
-
 /* Whether results have a history: also where it ends in the graph itself, which detached what it was given. */
 bool any_requires_grad(PyObject *const *args, Py_ssize_t n_args)
 {
@@ -166,7 +153,7 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
         const bool differentiable = (*self->differentiable)[i];
         if (nodes && items[i].tensor.defined()) {
             /* of one with a history, too: it would be found to require gradients */
-            items[i].tensor = without_view(items[i].tensor);
+            items[i].tensor = dynajit::without_view(items[i].tensor);
             if (differentiable) {
                 nodes->set_history(items[i].tensor, number);
             }

@@ -92,7 +92,8 @@ def _compile(
                 # backward may be compiled at its first run, inside of whatever the program captures then
                 compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
             parts[phase] = Part(graph, compiled)
-            return _boxed(compiled)
+            # autograd refuses writes of a view that a node of torch's wrapper returns
+            return _boxed(compiled, graph.meta["returns"] if phase == "forward" else 0)
 
         return compile_phase
 
@@ -376,11 +377,12 @@ def _plain_outputs(context: TracingContext) -> bool:
     return metadata is not None and all(info.output_type is OutputType.non_alias for info in metadata.output_info)
 
 
-def _boxed(fn: Callable[..., Any]) -> Callable[[list[Any]], Any]:
-    """AOTAutograd's calling convention: one list, emptied by the callee so that inputs can die early."""
+def _boxed(fn: Callable[..., Any], returned: int) -> Callable[[list[Any]], Any]:
+    """AOTAutograd's calling convention: one list, emptied by the callee so that inputs can die early. The first
+    `returned` results are views of nothing."""
 
     def call(args: list[Any]) -> Any:
-        return _C.call_giving(fn, args)
+        return _C.call_giving(fn, args, returned)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynajit
+from dynajit.testing import compare
 
 
 def detached(z: torch.Tensor) -> Any:
@@ -136,3 +138,25 @@ def test_a_view_of_a_leaf_is_written_through_detach(backend: str, make: Any) -> 
         (gradient,) = torch.autograd.grad((view + result).sum(), weight)
         outcomes.append((result.detach(), view.detach(), weight.detach(), gradient))
     torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def beside_a_view_of_an_input(x: torch.Tensor, w: torch.Tensor) -> Any:
+    a = x * 2 + 1
+    picked = F.silu(a + w).take(torch.tensor([0]))
+    b = (a * 2 + a + picked) * 3 + a
+    return b + F.silu(a + w).take(torch.tensor([0])), (b**2).sum() > 0.1, x.detach().flatten()[:1]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_beside_views_of_inputs_may_be_written(dynamic: bool) -> None:
+    compiled = dynajit.compile(beside_a_view_of_an_input, dynamic=dynamic)
+    for n in (4, 5, 6):
+        sides = []
+        for fn in (compiled, beside_a_view_of_an_input):
+            torch.manual_seed(n)
+            x, w = torch.randn(n, n, requires_grad=True), torch.randn(1, requires_grad=True)
+            result, flag, view = fn(x, w)
+            result.mul_(2)
+            result.sum().backward()
+            sides.append((result.detach(), flag, view, x.grad, w.grad))
+        compare(*sides, exact=False)
