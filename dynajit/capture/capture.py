@@ -32,7 +32,7 @@ from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLim
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import Source
+from dynajit.guards.source import LocalSource, Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.fuel import current as current_fuel
@@ -509,7 +509,9 @@ class FrameCapture:
                 compiled = _C.GraphCall(undoing(compiled, kept, draws))
                 compiled.gives_only_result = alone
             globals_ = self.function.__globals__
-            rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend())
+            before = tx.handled_by_graph
+            restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
+            rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend(), restored)
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
         emission.make_calls(late=True)
         with timer("bytecode"):

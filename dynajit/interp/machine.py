@@ -70,6 +70,8 @@ class Interpreter(Calls):
         # generator that is being run: by the generator, and those that its callers handle
         self.handled: Value | None = None
         self.handled_by_callers: tuple[Value | None, ...] = ()
+        #: which was restored by the end of a handler that the code starts in, before the graph's first operation
+        self.handled_by_graph: Value | None = None
         self.handled_outside, self.context_outside = HandledVal(), HandledVal(inherited=True)
         self.direct_call: Landing | None = None
         self.open_generators: list[Any] = []

@@ -237,6 +237,8 @@ def push_exc_info(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("POP_EXCEPT")
 def pop_except(tx: Any, frame: SymFrame, instr: Instr) -> None:
     previous = frame.pop()
+    if tx.graph.op_count == 0 and len(tx.frames) == 1:
+        tx.journal.set_attr(tx, "handled_by_graph", previous)
     tx.journal.set_attr(tx, "handled", None if previous is tx.handled_outside else previous)
 
 

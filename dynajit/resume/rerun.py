@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 import traceback
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -43,6 +44,9 @@ class Rerun:
         items: those of them at which some items have been, if what the line raises is about an index.
         trusted: the backend is one of dynajit's: if the original raises nothing, its result stands. Else what the
             backend raises by itself is for the user to see.
+        handled: which argument is the exception (or None) that was being handled before the handlers that the frame
+            starts in; generated code ends these behind the graph.
+        restored: the same before those of them that the program ends before the graph's operations.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Rerun:
         module: torch.fx.GraphModule,
         pure: bool,
         trusted: bool,
+        restored: int | None = None,
     ) -> None:
         graph = module.graph
         self.code = code
@@ -72,6 +77,7 @@ class Rerun:
         self.inference = torch.autograd.grad_mode._enter_inference_mode in targets
         self.nests = any("nesting" in getattr(target, "__name__", "") for target in targets)
         self.handled = None if part is None else part.handled
+        self.restored = restored
         self.depth = _LAYERS.get_dynamic_layer_stack_depth()
         self._function: Callable[..., Any] | None = None
 
@@ -83,10 +89,7 @@ class Rerun:
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back(error)
         if not isinstance(error, Exception) or isinstance(error, _NOT_THE_PROGRAMS) or not self._unchanged(error):
-            if self.handled is not None:
-                # generated code ends handlers behind the graph; the frame is left now
-                ctypes.pythonapi.PyErr_SetHandledException(ctypes.py_object(args[self.handled]))
-            raise error
+            self._leave(error, args)
         if self._function is None:
             code = copy_of(self.code, self.part)
             _C.mark_ours(code)
@@ -101,6 +104,20 @@ class Rerun:
         # the program caught the exception itself, or the backend raised where eager does not
         counters["reruns"][type(error).__name__] += 1
         return result
+
+    def _leave(self, error: BaseException, args: Sequence[Any]) -> NoReturn:
+        """Raise what the graph raised out of the frame, and out of the handlers that the frame starts in."""
+        if self.handled is None:
+            raise error
+        context = error.__context__
+        if self.restored is not None and context is sys.exception():
+            context = args[self.restored]
+        ctypes.pythonapi.PyErr_SetHandledException(ctypes.py_object(args[self.handled]))
+        try:
+            raise error
+        except BaseException:
+            error.__context__ = context  # which `raise` made what is handled outside
+            raise
 
     def _unchanged(self, error: BaseException) -> bool:
         """Whether the graph has changed nothing of the program's before it raised."""

@@ -258,3 +258,57 @@ def test_a_caught_error_is_over_when_the_graph_behind_its_handler_raises(backend
             with pytest.raises(RuntimeError, match="setStorage"):
                 fn(x, x)
             assert sys.exc_info()[1] is outside
+
+
+def _raises_behind_a_change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    try:
+        raise ValueError(4)
+    except ValueError as error:
+        print(type(error).__name__)
+    x.t_()
+    return torch.linalg.cholesky(y)
+
+
+def _raises_in_a_handler(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    try:
+        raise ValueError(4)
+    except ValueError as error:
+        print(type(error).__name__)
+        x.t_()
+        return torch.linalg.cholesky(y)
+
+
+def _raises_between_handlers(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    try:
+        raise ValueError(4)
+    except ValueError:
+        try:
+            raise KeyError(5)
+        except KeyError as error:
+            print(type(error).__name__)
+        x.t_()
+        return torch.linalg.cholesky(y)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("program", [_raises_behind_a_change, _raises_in_a_handler, _raises_between_handlers])
+def test_context_of_what_a_graph_raises_behind_a_handler(program: Any, backend: str) -> None:
+    def contexts(fn: Any) -> Any:
+        found: list[Any] = []
+        with pytest.raises(RuntimeError) as alone:
+            fn(torch.ones(7, 1), -torch.ones(1, 1))
+        found.append((repr(alone.value.__context__), sys.exception()))
+        try:
+            raise LookupError("outside")
+        except LookupError as outside:
+            with pytest.raises(RuntimeError) as inside:
+                fn(torch.ones(7, 1), -torch.ones(1, 1))
+            context = inside.value.__context__
+            assert context is not None
+            found.append((repr(context), repr(context.__context__), sys.exception() is outside))
+        return found
+
+    compiled = dynajit.compile(program, backend=backend)
+    expected = contexts(program)
+    assert contexts(compiled) == expected
+    assert contexts(compiled) == expected
