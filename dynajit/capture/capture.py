@@ -122,7 +122,9 @@ def _capture(
             _C.mark_skip(code)
             touched.add(code)
         return None
-    if not session.is_root(code) and rules.runs_for_another() is not None:
+    if not session.is_root(code) and (
+        rules.runs_for_another() is not None or rules.takes_packed_sequence(code, values)
+    ):
         return None
     if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from dynajit.interp import policy
 
@@ -24,6 +25,7 @@ _LIBRARY_TESTS = os.path.join(_STDLIB, "test", "")  # programs as others are, th
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_CAPTURED = tuple(_TORCH + os.path.join(*parts) for parts in (("nn", "modules"), ("optim",)))
 _MODULE_FILE = _TORCH + os.path.join("nn", "modules", "module.py")
+_RECURRENT_FILE = _TORCH + os.path.join("nn", "modules", "rnn.py")
 # of torch's own modules: what lazy ones call at their first call, most of which no graph can do
 _INITIALISERS = ("initialize_parameters", "reset_parameters", "reset_running_stats")
 _INTERNAL_FILES = ("<frozen", "<string>", "<attrs generated", "<dynajit", "<eval_with_key>")
@@ -83,6 +85,8 @@ def skip_frame(code: types.CodeType, globals_: dict[str, Any]) -> str | None:
         return f"{code.co_filename} is torch's own"
     if code.co_filename.startswith(_TORCH) and code.co_name in _INITIALISERS:
         return "it gives a module its first parameters"
+    if code.co_filename == _RECURRENT_FILE and code.co_name != "forward":
+        return "it checks what a recurrent network is given"
     if code.co_filename.startswith(_INTERNAL_FILES):
         return "code without a file"
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>"):
@@ -134,6 +138,11 @@ def in_dispatch() -> bool:
     by one as the program calls them, or one that is running, whose operations begin below autograd and
     functionalisation. Neither can be captured: kernels hand nothing to modes."""
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._dispatch_tls_is_dispatch_key_excluded(_BELOW)
+
+
+def takes_packed_sequence(code: types.CodeType, values: tuple[Any, ...]) -> bool:
+    """Whether this is the call of a recurrent network that ends a graph, in which there is nothing to compile."""
+    return code.co_filename == _RECURRENT_FILE and any(type(value) is PackedSequence for value in values)
 
 
 def runs_for_another() -> str | None:

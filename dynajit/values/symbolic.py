@@ -181,7 +181,10 @@ def undecided(graph: GraphBuilder, detail: str, error: BaseException) -> GraphBr
 
 
 def is_data_dependent(error: BaseException) -> bool:
-    """Whether torch says that it can't decide without the data. (Its class's module is imported only with symbols.)"""
+    """Whether torch says that it can't decide without the data, or its kernel read that of a fake tensor. (The first
+    one's class's module is imported only with symbols.)"""
+    if isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error):
+        return True
     return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)
 
 
