@@ -39,11 +39,6 @@ class OrderedDictVal(DictVal):
             super().delattr(tx, name)
         self.attributes.take(tx, ConstVal(name))
 
-    def copy_as(self, tx: Tracer, kind: type) -> DictVal:
-        if self.attributes.entries:
-            self.unsupported("copying attributes")
-        return super().copy_as(tx, kind)
-
     # -- generated code
 
     def fill_children(self) -> Sequence[Value]:

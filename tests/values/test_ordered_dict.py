@@ -41,9 +41,46 @@ def test_copies_say_what_python_says() -> None:
     def f(x: Tensor) -> Any:
         made: Any = collections.OrderedDict(x=x)
         made.tag = [1]
-        return x + 1, [getattr(other, "tag", None) for other in (made.copy(), copy.copy(made), copy.deepcopy(made))]
+        copies: Any = (made.copy(), copy.copy(made), copy.deepcopy(made), made | {}, dict(made))
+        copies[1].other = 3
+        same = [getattr(other, "tag", None) is made.tag for other in copies]
+        return x + 1, copies, [getattr(other, "tag", None) for other in copies], same, list(vars(made))
 
-    assert_same(f, torch.ones(2))
+    assert_same(f, torch.ones(2), graphs=1, breaks=0)
+
+
+def test_deep_copies_keep_what_is_shared() -> None:
+    def f(x: Tensor) -> Any:
+        made: Any = collections.OrderedDict(x=x, items=[1])
+        made.me, made.items_again, made["me"] = made, made["items"], made
+        found = copy.deepcopy(made)
+        return x + 1, found.me is found, found["me"] is found, found.items_again is found["items"], found.me is made
+
+    assert_same(f, torch.ones(2), graphs=1, breaks=0)
+
+
+def test_the_best_state_is_kept() -> None:
+    def f(model: torch.nn.Module, x: Tensor) -> Any:
+        best = copy.deepcopy(model.state_dict())
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(2)
+        worse = model(x)
+        model.load_state_dict(best)
+        return worse, model(x), list(best), best._metadata, [value.clone() for value in model.state_dict().values()]
+
+    for backend in ("eager", "codegen"):
+        make = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
+        assert_same(f, make, torch.randn(4, 3), graphs=1, breaks=0, backend=backend)
+
+
+def test_attributes_given_from_outside_are_seen() -> None:
+    given: Any = collections.OrderedDict(a=1)
+    run = dynajit.compile(lambda x, held: (x + 1, copy.deepcopy(held), copy.copy(held)), backend="eager")
+    for number in range(3):
+        _, deep, shallow = run(torch.ones(2), given)
+        assert vars(deep) == vars(shallow) == vars(given)
+        given.tag = [number]
 
 
 def test_state_dicts() -> None:

@@ -6,13 +6,16 @@ Objects are copied as `object.__reduce_ex__` describes them; a class that descri
 
 from __future__ import annotations
 
+import collections
 import copy
 import copyreg
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from dynajit.guards.source import InstanceAttrSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
 from dynajit.values.builtins.registry import builtin
@@ -48,6 +51,9 @@ def shallow_copy(tx: Tracer, x: Value) -> Value:
         return x
     if isinstance(x, TupleVal):
         return TupleVal(x.values(tx), x.kind)
+    if isinstance(x, OrderedDictVal):
+        return _copy_ordered(tx, x, OrderedDictVal(), lambda part: part)
+    _rely_on_no_attributes(tx, x)
     if isinstance(x, (ListVal, DictVal, SetVal, DequeVal)):
         if isinstance(x, SetVal) and x.kind is frozenset:
             return x
@@ -76,6 +82,24 @@ def _deep(tx: Tracer, value: Value, memo: Memo) -> Value:
     return made
 
 
+def _rely_on_no_attributes(tx: Tracer, value: Value) -> None:
+    """An OrderedDict from outside that has no attributes now may have some another time, and they are copied."""
+    if isinstance(value, DictVal) and value.kind is collections.OrderedDict and value.source is not None:
+        tx.guard(InstanceAttrSource(value.source, "__dict__"), "LEN", 0)
+
+
+def _copy_ordered(
+    tx: Tracer, value: OrderedDictVal, made: OrderedDictVal, part: Callable[[Value], Value]
+) -> OrderedDictVal:
+    """Fill a copy, its attributes first, as `copy` does it."""
+    attributes = [(name, part(item)) for name, item in value.attributes.items(tx)]
+    for name, item in attributes:
+        made.attributes.setitem(tx, name, item)
+    for key, item in value.items(tx):
+        made.setitem(tx, part(key), part(item))
+    return made
+
+
 def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     if isinstance(value, TensorVal):
         return _copy_tensor(tx, value, memo)
@@ -87,8 +111,11 @@ def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     if isinstance(value, TupleVal):
         return _copy_tuple(tx, value, memo)
     if isinstance(value, DictVal):
-        if isinstance(value, OrderedDictVal) and value.attributes.entries:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "copying an OrderedDict that has attributes")
+        if isinstance(value, OrderedDictVal):
+            ordered = OrderedDictVal()
+            memo.copies[id(value)] = value, ordered
+            return _copy_ordered(tx, value, ordered, lambda part: _deep(tx, part, memo))
+        _rely_on_no_attributes(tx, value)
         mapping = DictVal(value.kind)
         memo.copies[id(value)] = value, mapping
         for key, item in value.items(tx):
