@@ -38,7 +38,8 @@ def graph_key(module: fx.GraphModule, inputs: Sequence[GraphInput]) -> Key | Non
         return None
     state = _C.GlobalState()
     settings = repr(dataclasses.astuple(config))
-    return (*nodes, *tensors, tuple(state.values.values()), tuple(state.modes), settings)
+    refused = module.meta["refused_next"]
+    return (*nodes, *tensors, tuple(state.values.values()), tuple(state.modes), settings, refused)
 
 
 def _node(module: fx.GraphModule, node: fx.Node, places: dict[fx.Node, int]) -> Key:

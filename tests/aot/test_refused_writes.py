@@ -36,6 +36,20 @@ def _resized(x: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def _one_of_several(x: torch.Tensor) -> torch.Tensor:
+    first, _ = torch.stack([x * 1, x * 2])
+    turned = first.transpose(0, -1)
+    turned.add_(1)
+    return turned
+
+
+def _one_of_several_caught(x: torch.Tensor) -> torch.Tensor:
+    first, second = (x * 2).chunk(2)
+    with contextlib.suppress(RuntimeError):
+        first += 1
+    return first + second
+
+
 def _seen(f: Callable[[torch.Tensor], torch.Tensor], requires_grad: bool) -> tuple[object, ...]:
     x = torch.arange(8.0).view(4, 2).requires_grad_(requires_grad)
     try:
@@ -47,7 +61,7 @@ def _seen(f: Callable[[torch.Tensor], torch.Tensor], requires_grad: bool) -> tup
 
 @pytest.mark.parametrize("requires_grad", [True, False])
 @pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
-@pytest.mark.parametrize("f", [_rows, _half, _over, _resized])
+@pytest.mark.parametrize("f", [_rows, _half, _over, _resized, _one_of_several, _one_of_several_caught])
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_write(f: Callable[[torch.Tensor], torch.Tensor], backend: str, requires_grad: bool) -> None:
     dynajit.reset()
