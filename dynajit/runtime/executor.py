@@ -154,8 +154,10 @@ class _Writer:
             if dtype != buffer.dtype:
                 base = f"{self._bind('_reinterpret', _reinterpret)}({base}, {self._bind('dtype', buffer.dtype)})"
                 dtype = buffer.dtype
-            as_strided = self._bind("as_strided", torch.as_strided)
-            self.lines.append(f"{name} = {as_strided}({base}, {buffer.shape!r}, {buffer.stride!r}, 0)")
+            # a result is nobody's view: autograd would refuse writes to it
+            own = step.buffer in self._outputs
+            seen = self._bind("own", _own) if own else self._bind("as_strided", torch.as_strided)
+            self.lines.append(f"{name} = {seen}({base}, {buffer.shape!r}, {buffer.stride!r}, 0)")
         self._dtypes[step.buffer] = dtype
         self._fresh.add(step.buffer)
 
@@ -370,7 +372,8 @@ def _reinterpret(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _own(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
     """The tensor's memory as another tensor, which is no view of it."""
-    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), offset, shape, stride)
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return made.set_(tensor.untyped_storage(), offset, shape, stride)
 
 
 def refused(eager: Callable[..., Any] | None, *inputs: Any) -> None:

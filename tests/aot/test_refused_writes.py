@@ -152,3 +152,27 @@ def test_an_input_whose_elements_share_memory(make: Callable[[], torch.Tensor]) 
     x, other = make(), make()
     assert torch.equal(dynajit.compile(_first_row, backend="codegen")(x), _first_row(other))
     assert torch.equal(x, other)
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_result_in_memory_that_was_used_before_may_be_written(requires_grad: bool) -> None:
+    """Of a graph of varying sizes."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        doubled = x * 2
+        summed = (doubled.cumsum(0) * 3).cumsum(1)
+        first = (summed + 1) * summed.take(torch.tensor([0]))
+        return first + doubled.take(torch.tensor([1])), x.detach().view(-1)[:1], summed
+
+    compiled = dynajit.compile(function, dynamic=True)
+    for size in (3, 5, 9):
+        outcomes = []
+        for call in (function, compiled):
+            x = torch.arange(1.0, size * size + 1).view(size, size).requires_grad_(requires_grad)
+            results = call(x)
+            views = [results[place]._is_view() for place in (0, 2)]
+            results[0].mul_(2)
+            if requires_grad:
+                results[0].sum().backward()
+            outcomes.append((views, results[0].tolist(), x.grad if x.grad is None else x.grad.tolist()))
+        assert outcomes[0] == outcomes[1]
