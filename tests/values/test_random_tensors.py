@@ -94,3 +94,31 @@ def test_default_generator_after_another() -> None:
         wanted = draw(X, generator)
         generator.set_state(state)
         assert torch.equal(compiled(X, generator), wanted)
+
+
+def test_sizes_that_vary() -> None:
+    def draw(x: Tensor, generator: torch.Generator) -> Any:
+        noise = torch.randn(x.shape, generator=generator)
+        more = torch.rand((x.shape[0] + 1, 2), generator=generator, dtype=torch.float64)
+        places = torch.randint(0, x.shape[0], [x.shape[0], 3], generator=generator)
+        return x + noise, more, places, torch.randn(*x.shape, generator=generator)
+
+    for backend in ("eager", "codegen"):
+        run = dynajit.compile(draw, backend=backend, fullgraph=True, dynamic=True)
+        for rows in (4, 3, 7):
+            x = torch.arange(rows * 2.0).reshape(rows, 2)
+            ours, eagers = torch.Generator().manual_seed(rows), torch.Generator().manual_seed(rows)
+            torch.testing.assert_close(run(x, ours), draw(x, eagers))
+            assert torch.equal(ours.get_state(), eagers.get_state())
+
+
+def test_a_size_that_varies_breaks_no_graph() -> None:
+    def sample(x: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(2):
+            x = x * 0.5 + torch.randn(x.shape, generator=generator)
+        return x
+
+    run = dynajit.compile(sample, backend="eager", fullgraph=True)
+    for rows in (2, 3, 5):
+        assert torch.equal(run(torch.ones(rows, 4)), sample(torch.ones(rows, 4)))

@@ -20,6 +20,7 @@ from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.objects import ObjVal
 from dynajit.values.run_time import RunTimeObject, State, call, refuse, tensor
+from dynajit.values.sequence import SequenceVal
 from dynajit.values.tensor import TensorVal
 
 _MAKERS = frozenset({torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal})
@@ -95,8 +96,24 @@ def draw(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[s
     if not isinstance(like, TensorVal) or like.fake.device != device:
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a generator of another device")
     tx.graph.rollback(mark)
-    source = call(tx, f"torch.{name}", target, args, {**rest, "generator": generator}, state=_state(generator))
+    function, args = _flat_sizes(tx, target, args)
+    source = call(tx, f"torch.{name}", function, args, {**rest, "generator": generator}, state=_state(generator))
     return tensor(tx, source, like.fake)
+
+
+def _flat_sizes(tx: Tracer, target: Any, args: Sequence[Value]) -> tuple[Any, Sequence[Value]]:
+    """The function and its arguments, where a size of which numbers vary is handed over number by number."""
+    for at, value in enumerate(args):
+        if isinstance(value, SequenceVal) and not value.is_const():
+            sizes = value.values(tx)
+            return functools.partial(_sized, target, at, len(sizes)), [*args[:at], *sizes, *args[at + 1 :]]
+    return target, args
+
+
+def _sized(target: Any, at: int, count: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+    end = at + count
+    made: torch.Tensor = target(*args[:at], args[at:end], *args[end:], **kwargs)
+    return made
 
 
 def _has_no_gaps(fake: torch.Tensor) -> bool:
