@@ -42,6 +42,11 @@ _LEVELS = {
 }
 
 
+# a conversion with its flags, width and precision: its letter
+_CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?([srdeEfFgG])")
+_MOST = 1 << 62  # an int that is a float as well
+
+
 class Place(NamedTuple):
     """Where an inlined frame stood."""
 
@@ -257,9 +262,21 @@ def _formats(args: Sequence[Value]) -> bool:
         except (TypeError, ValueError, KeyError):
             return False
         return True
-    specs = re.findall(r"%(?!%)(.)", template.const().replace("%%", ""))
-    plain = specs == [*"s"] * len(given) or (len(specs) == len(given) and set(specs) <= {"s", "r"})
-    return plain or isinstance(given[0], DictVal)
+    text = template.const().replace("%%", "")
+    specs = _CONVERSION.findall(text)
+    if text.count("%") == len(specs) == len(given) and all(map(_converts, specs, given)):
+        return True
+    return isinstance(given[0], DictVal)
+
+
+def _converts(spec: str, value: Value) -> bool:
+    """Whether a conversion of `%` takes the value, whatever it is when the call is made."""
+    kind = value.py_type()
+    if spec in "srd":
+        return spec != "d" or kind in (int, bool)
+    if isinstance(value, SymVal):
+        return kind in (int, float)
+    return value.is_const() and (kind is float or (kind is int and abs(value.const()) < _MOST))
 
 
 def _is_logger(value: Value) -> bool:

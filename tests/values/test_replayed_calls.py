@@ -475,6 +475,50 @@ def test_a_message_that_does_not_fit_its_arguments(handler: Lines) -> None:
     assert_same(wrong, X)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_in_a_message(handler: Lines, dynamic: bool) -> None:
+    def f(x: Tensor, step: int, rate: float) -> Tensor:
+        LOGGER.info(
+            "step %05d of %s: %.3f, %5.2e %+g %-6r|%d%%", step, "ten", rate * 2, rate, step, x.dim(), x.shape[0]
+        )
+        return x * rate + step
+
+    run = dynajit.compile(f, backend="eager", dynamic=dynamic, fullgraph=True)
+    for step, rate in ((1, 0.5), (2, 0.25), (3, -1.5), (4, float("inf"))):
+        x = torch.ones(step + 2, 3)
+        handler.lines.clear()
+        assert torch.equal(run(x, step, rate), f(x, step, rate))
+        assert len(handler.lines) == 2 and handler.lines[0] == handler.lines[1]
+
+
+def test_numbers_behind_a_break(handler: Lines) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        mean = y.mean().item()
+        LOGGER.info("mean %.2f", mean)
+        return y + mean
+
+    assert [text for text, *_ in logged(handler, f, X, breaks=1)] == ["mean 5.00"]
+
+
+@pytest.mark.parametrize("message", ["%d", "%x", "%.1f %d", "%q", "%*d", "%(a)s", "%", "%c"])
+def test_numbers_that_a_message_does_not_take(handler: Lines, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: Tensor, value: float) -> Tensor:
+        LOGGER.info(message, value)
+        return x * value
+
+    run = dynajit.compile(f, backend="eager", dynamic=True)
+    told = []
+    for value in (0.5, float("nan"), float("inf")):
+        for fn in (run, f):
+            handler.lines.clear()
+            try:
+                told.append((fn(X[:1, :1] * 0 + 1, value).isnan().item(), [line[0] for line in handler.lines]))
+            except (TypeError, ValueError, OverflowError) as error:
+                told.append((type(error), str(error)))
+    assert told[::2] == told[1::2]
+
+
 def test_warnings_break_the_graph_if_configured() -> None:
     def warning(x: Tensor) -> Tensor:
         y = x + 1
