@@ -285,8 +285,8 @@ class ConstMethod(Value):
             raise tx.raised(AttributeError, *error.args) from None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        if self.name == "format" and self.owner.py_type() is str:
-            return tx.call_builtin(str.format, [self.owner, *args], kwargs)
+        if self.name in ("format", "translate") and self.owner.py_type() is str:
+            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         if self.name in TEXT_METHODS and self.owner.py_type() is str:
             if self.name == "join" and len(args) == 1 and not args[0].is_const():
                 args = [tx.new_list(tx.unpack(args[0]))]

@@ -115,3 +115,24 @@ def test_a_weak_reference_whose_object_the_program_drops() -> None:
     compiled = dynajit.compile(dropping, backend="eager")
     assert compiled(X)[1:] == (False, True)
     assert compiled(X)[1:] == (True, True)
+
+
+def test_translate_by_a_table() -> None:
+    table = str.maketrans("", "", ".,!")
+    held: dict[int, Any] = {ord("a"): "b"}
+
+    def f(x: torch.Tensor, text: str) -> Any:
+        made = str.maketrans({"x": "yy", "z": None})
+        words = text.lower().translate(table).split()
+        try:
+            text.translate({ord("A"): 1.5})
+            error = ""
+        except TypeError as caught:
+            error = str(caught)
+        return x * len(words), words, text.translate(made), text.translate(held), str.translate(text, held), error
+
+    assert_same(f, torch.ones(2), "Ab, xz a!", graphs=1, breaks=0)
+    run = dynajit.compile(f, backend="eager")
+    for number in range(4):
+        held[ord("a")] = [None, "c", 0x64, "e"][number]
+        assert run(torch.ones(2), "a, xz a!")[1:] == f(torch.ones(2), "a, xz a!")[1:]

@@ -22,6 +22,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, pure, tail_call
 from dynajit.values.constant import PATH_TYPES, TEXT_METHODS, ConstVal
+from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.unread import is_unread, join_texts, unread_text
 
@@ -50,6 +51,15 @@ def _make_path(kind: type, tx: Tracer, *parts: Value) -> Value:
 
 for _class in (pathlib.PurePath, pathlib.Path, *PATH_TYPES):
     constructor(_class)(functools.partial(_make_path, _class))
+
+
+@builtin(str.translate)
+def translate(tx: Tracer, text: Value, table: Value) -> Value:
+    """What the table says of each character is read while tracing."""
+    if not isinstance(table, DictVal) or table.py_type() is not dict:
+        return tx.fold(str.translate, [text, table])
+    known = {key.real(): value.real() for key, value in table.items(tx)}
+    return tx.fold(lambda given: given.translate(known), [text])
 
 
 @builtin(str.format)
