@@ -491,7 +491,12 @@ class Emission:
             self.gone.add(name)
 
     def _empty(self) -> None:
-        """Let go of all variables."""
+        """Let go of all variables, and of what a loop that raised has in cells: the traceback keeps its frames."""
+        taken = {name for resume in self.caught for name in resume.shared}
+        for name, cell in self.shared.items():
+            if name not in taken:
+                self.emit.load_fast(cell)
+                self.emit.op("DELETE_ATTR", "cell_contents")
         for name in [*self.root.given.locals, *self.out.stored, *self.shared.values()]:
             if name not in self.gone:
                 self.emit.delete_fast(name)

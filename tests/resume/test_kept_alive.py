@@ -122,6 +122,24 @@ def read_by_the_loop_alone(x: torch.Tensor, log: list[str]) -> torch.Tensor:
     return x + count
 
 
+def bound_again_where_a_loops_error_is_handled(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+    try:
+        for number in range(3):
+            held = Finalised(log)
+            print("in the loop", len(log))
+            x = x + 1
+            if number == 1:
+                raise ValueError(number)
+    except ValueError as error:
+        print("caught", len(log))
+        for number in range(2):
+            held = Finalised(log)  # noqa: F841
+            print(error, number, len(log))
+            x = x * 2
+    print("behind", len(log))
+    return x
+
+
 PROGRAMS = [
     behind_the_loop,
     bound_behind_a_break,
@@ -131,6 +149,7 @@ PROGRAMS = [
     nested,
     bound_again_by_a_second_loop,
     read_by_the_loop_alone,
+    bound_again_where_a_loops_error_is_handled,
 ]
 
 
