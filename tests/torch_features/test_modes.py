@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from feature_cases import BACKENDS, Case, Cases, leaf, rand
+
+import dynajit
 
 cases = Cases()
 
@@ -189,3 +193,27 @@ def break_inside_of_a_grad_transform(x):
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_program(case: Case, backend: str) -> None:
     case.check(backend)
+
+
+def test_a_break_in_inference_mode_costs_one_more_where_it_is_left() -> None:
+    @torch.inference_mode()
+    def decode(x: torch.Tensor, steps: int) -> Any:
+        for _ in range(steps):
+            x = x * 2
+            if x.sum() > 100:
+                break
+        return x + 1
+
+    def outer(x: torch.Tensor, steps: int) -> Any:
+        y = decode(x.sin(), steps)
+        return y, y.is_inference(), torch.is_inference_mode_enabled(), (x * 3).is_inference()
+
+    run, alone = (dynajit.compile(fn, backend="eager") for fn in (outer, decode))
+    for steps in (2, 3, 9):
+        found, wanted = run(torch.ones(4), steps), outer(torch.ones(4), steps)
+        assert torch.equal(found[0], wanted[0]) and found[1:] == wanted[1:] == (True, False, False)
+        assert torch.equal(alone(torch.ones(4), steps), decode(torch.ones(4), steps))
+        assert not torch.is_inference_mode_enabled()
+    reasons = [found.reason for found in dynajit.explain(decode, backend="eager")(torch.ones(4), 2).break_reasons]
+    assert sum("inference mode" in reason for reason in reasons) == 1
+    assert not any("__exit__" in reason for reason in reasons)

@@ -23,7 +23,7 @@ from torch import fx
 from dynajit.bytecode.landing import Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin, constructor
+from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.ops import torch_op
 from dynajit.values.polyfills import func_transforms as polyfills
@@ -170,6 +170,16 @@ class InferenceMethod(Value):
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.guard.call_method(tx, self.name, args, kwargs)
+
+
+@builtin(torch.inference_mode.__exit__)
+@tail_call
+def leave_inference_mode(tx: Tracer, self: Value, *args: Value) -> Value:
+    """The mode that code before a break entered is left for real."""
+    direct = tx.take_direct()
+    if self.source is not None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")
+    return tx.inline_body(torch.inference_mode.__exit__, [self, *args], {}, direct)
 
 
 @constructor(torch._C._InferenceMode)
