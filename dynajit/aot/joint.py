@@ -26,6 +26,7 @@ from dynajit.aot.contexts import (
     writes_past_autograd,
 )
 from dynajit.aot.decompositions import ALWAYS, Decompositions
+from dynajit.aot.late_views import with_late_views
 from dynajit.aot.pieces import in_pieces
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
@@ -96,9 +97,10 @@ def compile_joint(
             return gm.forward
         if graph is None:
             if differentiated:
-                whole = in_pieces(gm, example_inputs, piece) or behind_updates(gm, example_inputs, piece)
-                if whole is not None:
-                    return whole
+                for cut in (in_pieces, behind_updates, with_late_views):
+                    whole = cut(gm, example_inputs, piece)
+                    if whole is not None:
+                        return whole
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 

@@ -1,0 +1,70 @@
+"""Results that are views which autograd lets nobody write: they are taken behind the graph, by torch itself.
+
+In:  a torch-level graph that trains. Out: a callable that runs what is compiled of it, and takes these views of what
+that returns. A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the
+several views that `unbind`, `split` or `chunk` make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.aot.contexts import has_levels, writes
+from dynajit.aot.pieces import CompilePiece, Node, Run, Step, module_of
+from dynajit.torch_compat import memory_of
+
+_ONE_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
+def with_late_views(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+) -> Callable[..., Any] | None:
+    """`gm` with such views taken late, or None where it returns none, or they can't be told apart from the rest."""
+    returned = gm.graph.output_node().all_input_nodes
+    views = [node for node in returned if _is_one_of_several(node.meta.get("example_value"))]
+    if not views or has_levels(gm) or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
+        return None
+    ways = [list(_way_to(view)) for view in views]
+    if any(map(writes, (node for way in ways for node in way))):
+        return None
+    late = {node for way in ways for node in way}
+    calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
+    taken = [node for node in calls if node in late]
+    read = dict.fromkeys(part for node in taken for part in node.all_input_nodes if part not in late)
+    needed = [node for node in dict.fromkeys((*returned, *read)) if node.op.startswith("call") and node not in views]
+    tail = Step(taken, list(read), views)
+    tail.compiled = module_of(gm, tail).forward
+    if not needed and late.issuperset(calls):
+        return Run(gm, [tail])
+    main = Step(calls, gm.graph.find_nodes(op="placeholder"), needed)
+    main.compiled = compile_piece(module_of(gm, main), list(example_inputs))
+    return Run(gm, [main, tail])
+
+
+def _is_one_of_several(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.requires_grad
+        and value._is_view()
+        and torch._C._autograd._get_creation_meta(value) == _ONE_OF_SEVERAL
+    )
+
+
+def _way_to(view: Node) -> Iterator[Node]:
+    """The calls from a tensor that is no view, or from an input, to the view: each takes the memory of the former."""
+    memory = memory_of(view.meta["example_value"])
+    waiting = [view]
+    while waiting:
+        node = waiting.pop()
+        if node.op.startswith("call") and _is_of(node.meta.get("example_value"), memory):
+            yield node
+            waiting.extend(node.all_input_nodes)
+
+
+def _is_of(value: Any, memory: int | None) -> bool:
+    """Whether it is a view of this memory, or several of them."""
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return bool(parts) and all(memory_of(part) == memory and part._is_view() for part in parts)

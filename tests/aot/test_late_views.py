@@ -1,0 +1,94 @@
+"""Results that are one of several views: autograd lets nobody write them, in a compiled graph's results either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import assert_same, compare
+
+WEIGHT = torch.nn.Parameter(torch.eye(4))
+
+
+def first_of_a_tensor(x: torch.Tensor) -> Any:
+    first, *_ = x * 2
+    return first
+
+
+def unbound(x: torch.Tensor) -> Any:
+    a, b = (x @ WEIGHT).unbind()
+    return a, b.sin(), b
+
+
+def split_and_turned(x: torch.Tensor) -> Any:
+    q, k, v = torch.cat([x, x * 2, x * 3]).split(x.shape[0])
+    return q.t(), (q * k).sum(), k.reshape(-1), v[0]
+
+
+def of_an_input(x: torch.Tensor) -> Any:
+    a, b = x.chunk(2)
+    return a, a + b, x * 2
+
+
+def views_alone(x: torch.Tensor) -> Any:
+    return x.unbind()
+
+
+PROGRAMS: list[Callable[..., Any]] = [first_of_a_tensor, unbound, split_and_turned, of_an_input, views_alone]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_views_and_what_autograd_says_of_writes(program: Callable[..., Any], dynamic: bool, backend: str) -> None:
+    compiled = dynajit.compile(program, backend=backend, dynamic=dynamic)
+    for width in (4, 4):
+        sides = []
+        for fn in (compiled, program):
+            x = torch.arange(2.0 * width).reshape(2, width).requires_grad_()
+            made = fn(x * 1)
+            results = made if isinstance(made, (tuple, list)) else [made]
+            said = []
+            for result in results:
+                try:
+                    result.mul_(1)
+                    said.append(None)
+                except RuntimeError as error:
+                    said.append(str(error))
+            WEIGHT.grad = None
+            sum(result.sum() for result in results).backward()
+            values = [(result.detach(), result.stride(), result._is_view()) for result in results]
+            sides.append((values, said, x.grad, WEIGHT.grad))
+        compare(*sides, exact=False)
+
+
+def refused(x: torch.Tensor) -> Any:
+    a, b = (x * 2).unbind()
+    try:
+        a.t().add_(1)
+    except RuntimeError as error:
+        return str(error), a, a * b
+
+
+def refused_behind_a_break(x: torch.Tensor) -> Any:
+    a, *_ = x * 2
+    dynajit.graph_break()
+    a.add_(1)
+    return a
+
+
+def written_without_gradients(x: torch.Tensor) -> Any:
+    a, b = (x * 2).unbind()
+    with torch.no_grad():
+        a.zero_()
+    return a + 1, b
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("program", [refused, refused_behind_a_break, written_without_gradients])
+def test_writes_inside(program: Callable[..., Any], backend: str) -> None:
+    assert_same(program, torch.ones(2, 4, requires_grad=True), backend=backend)
