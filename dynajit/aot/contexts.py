@@ -291,20 +291,6 @@ def _returns_views(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(node.meta.get("example_value")) in memories for node in views)
 
 
-def _returns_views_that_take_no_writes(gm: torch.fx.GraphModule) -> bool:
-    """Whether a result is a view such as one of several made by one operation: autograd refuses writes to it, and
-    knows it by the operation, which a compiled graph has not."""
-    returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
-    values = [node.meta.get("example_value") for node in returned]
-    return any(
-        isinstance(value, torch.Tensor)
-        and value.requires_grad
-        and value._is_view()
-        and not torch_compat.takes_writes(value)
-        for value in values
-    )
-
-
 def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
     """Whether a result is a view, made after gradients were turned off, of a tensor that has gradients."""
     memories: set[int | None] = set()
@@ -451,8 +437,6 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "a result has a hook on its gradient, whose outcome the program may see"
     if torch.is_grad_enabled() and _returns_views_without_gradients(gm):
         return "it returns views that were made without gradients, which know the mode that they were made in"
-    if gm.meta.get("refused_next") and _returns_views_that_take_no_writes(gm):
-        return "an operation behind it raises, and it returns views that autograd does not let the program write"
     inside = _inside_levels(gm)
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:

@@ -498,8 +498,6 @@ class FrameCapture:
             codes = (self.code, *(frame.code_object for frame in frames))
             module.meta["differentiated_inside"] = any(map(_differentiates, codes))
             module.meta["versions_read"] = any("_version" in code.co_names for code in codes)
-            last = self.record.breaks[-1].kind if frames and self.record.breaks else None
-            module.meta["refused_next"] = last == breaks.OP_RAISES.id
             module, compiled = self._graph_call(tx, module, inputs)
             draws = graph.impure and graph.may_raise() and graph.only_draws()
             kept = kept_for_undo(module)

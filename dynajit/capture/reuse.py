@@ -38,8 +38,7 @@ def graph_key(module: fx.GraphModule, inputs: Sequence[GraphInput]) -> Key | Non
         return None
     state = _C.GlobalState()
     settings = repr(dataclasses.astuple(config))
-    refused = module.meta["refused_next"]
-    return (*nodes, *tensors, tuple(state.values.values()), tuple(state.modes), settings, refused)
+    return (*nodes, *tensors, tuple(state.values.values()), tuple(state.modes), settings)
 
 
 def _node(module: fx.GraphModule, node: fx.Node, places: dict[fx.Node, int]) -> Key:
