@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 import dynajit
@@ -296,6 +298,35 @@ def test_a_resized_leaf() -> None:
     assert kinds(returned, X, torch.ones(3, requires_grad=True)) == []
 
 
+def test_a_lock_taken_outside() -> None:
+    lock = threading.Lock()
+
+    def inside(x: Tensor) -> Tensor:
+        with lock:
+            return (x + 1) * 2
+
+    def mended(x: Tensor) -> Tensor:
+        return (x + 1) * 2
+
+    assert "held-lock" in kinds(inside)
+    with lock:
+        assert kinds(mended) == []
+
+
+def test_a_checkpoint_in_place_of_hooks_on_saved_tensors() -> None:
+    def hooked(x: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return (x + 1).sin()
+
+    def mended(x: Tensor) -> Tensor:
+        found: Tensor = torch.utils.checkpoint.checkpoint(lambda y: (y + 1).sin(), x, use_reentrant=False)
+        return found
+
+    x = torch.ones(3, requires_grad=True)
+    assert "saved-tensor-hooks" in kinds(hooked, x)
+    assert kinds(mended, x) == []
+
+
 def test_every_kind_is_either_here_or_on_the_page() -> None:
     """`docs/why_breaks.md`, whose blocks are tests too, has a pair of programs for each kind that is not here."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "why_breaks.md").read_text()
@@ -308,6 +339,8 @@ def test_every_kind_is_either_here_or_on_the_page() -> None:
         "compiled-by-another",
         "recursion",
         "resized-gradient",
+        "held-lock",
+        "saved-tensor-hooks",
     }
     elsewhere = {"operation-may-raise", "trace-too-long", "break-in-region", "internal-error", "stopped"}
     assert set(breaks.KINDS) - titles - here - elsewhere == set()
