@@ -205,13 +205,14 @@ def has_user_saved_tensor_hooks() -> bool:
 def takes_writes(tensor: torch.Tensor) -> bool:
     """Whether autograd lets an operation with a history write a tensor that requires gradients: no leaf, no view of
     one, and no view of those that may not be written, such as one of several made by one operation."""
-    if tensor.is_leaf:
-        return False
-    if not tensor._is_view():
-        return True
-    base = tensor._base
-    refused = base is not None and base.is_leaf and base.requires_grad
-    return not refused and torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may have something to say of each of these
+        if tensor.is_leaf:
+            return False
+        if not tensor._is_view():
+            return True
+        base = tensor._base
+        refused = base is not None and base.is_leaf and base.requires_grad
+        return not refused and torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT
 
 
 def graph_module(root: Any, graph: torch.fx.Graph, name: str = "GraphModule") -> torch.fx.GraphModule:

@@ -329,7 +329,7 @@ class Interpreter(Calls):
     def guard_writes(self) -> None:
         """Guard that autograd takes the writes into what has a history as it took them while tracing; called once."""
         for entry in self.graph.inputs:
-            if entry.symbol is None and entry.real.requires_grad and not entry.real.is_leaf and entry.mutated:
+            if entry.requires_grad and entry.node.meta["grad_fn"] is not None and entry.mutated:
                 text = "takes writes with a history"
                 self.guards.add(Guard(entry.source, "PREDICATE", torch_compat.takes_writes, text))
 

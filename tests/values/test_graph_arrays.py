@@ -68,7 +68,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "scans": lambda a: [np.cumsum(a), a.cumsum(0), np.diff(a), np.roll(a, 1), np.tile(a, 2), np.repeat(a, 2, axis=1)],
     "attributes": lambda a: [a.shape, a.ndim, a.size, a.dtype, len(a), isinstance(a, np.ndarray), a.strides, -a],
     "norms": lambda a: [np.linalg.norm(a), np.linalg.norm(a, axis=1), np.linalg.norm(a, 1, 0), np.linalg.norm(a, 2)],
-    "matrices": lambda a: [f(a @ a.T + np.eye(4, dtype=a.dtype)) for f in (np.linalg.inv, np.linalg.det)],
+    "matrices": lambda a: [f(a @ a.T + 9 * np.eye(4, dtype=a.dtype)) for f in (np.linalg.inv, np.linalg.det)],
     "solved": lambda a: [np.linalg.solve(a[:, :4] + 9 * np.eye(4, dtype=a.dtype), a), np.linalg.multi_dot([a, a.T, a])],
     "spectra": lambda a: [
         np.fft.fft(a / 8),
