@@ -377,7 +377,7 @@ def _lays_out_anew(write: torch.fx.Node) -> bool:
     """Whether the operation that gives what a write leaves gives it other strides."""
     value = write.args[0].meta.get("example_value") if isinstance(write.args[0], torch.fx.Node) else None
     function = getattr(torch.Tensor, name_of(write).removesuffix("_"), None)
-    if not isinstance(value, FakeTensor) or function is None:
+    if not isinstance(value, FakeTensor) or not callable(function):  # `requires_grad` of `requires_grad_`: a property
         return False
     if not all(type(number) is int for number in (*value.shape, *value.stride())) or value.is_contiguous():
         return False

@@ -87,3 +87,14 @@ def _draws_over_what_it_filled(x: torch.Tensor, mask: torch.Tensor) -> Any:
 def test_draws_over_memory_that_functional_graphs_lay_out_anew(gradients: bool, backend: str) -> None:
     x = torch.arange(12.0).reshape(3, 4).requires_grad_(gradients)
     assert_same(_draws_over_what_it_filled, x, x.detach().t() > 5, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_draws_beside_a_transposed_leaf(backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = F.dropout(x, 0.5)
+        leaf = x.t().detach().requires_grad_()
+        (leaf * leaf).sum().backward()
+        return y, leaf.grad
+
+    assert_same(f, torch.ones(3, 4), backend=backend)
