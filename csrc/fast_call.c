@@ -4,6 +4,7 @@
  * function called with the callback on, so that the hook sees its frame and captures it. Binds to instances like a
  * function, can be weakly referenced, has a __dict__. */
 #include "dynajit.h"
+#include "recursion.h"
 
 #include <structmember.h>
 
@@ -120,6 +121,9 @@ static PyObject *one_call(CompiledFunction *self, const Call *call)
 
 static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
+    if (dj_stack_is_full()) {
+        return NULL;
+    }
     Call call = {.args = args, .nargsf = nargsf, .kwnames = kwnames};
     return dj_finish_tails(one_call((CompiledFunction *)object, &call));
 }

@@ -288,9 +288,9 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
     return result;
 }
 
-/* Nothing is captured while somebody traces. And we go away: where there is a hook CPython runs generators and calls by
- * other ways, of which tracers see other events. */
-static PyObject *hand_on_traced(PyThreadState *tstate, Frame *frame, int throwflag)
+/* Nothing is captured while somebody traces, or where C's stack is deep. And we go away: where there is a hook CPython
+ * runs generators and calls by other ways, of which tracers see other events, and each call is one in C. */
+static PyObject *hand_on_and_go(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     if (!alone()) {
         return hand_on(tstate, frame, throwflag);
@@ -499,8 +499,8 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
         self->variant = NULL;
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    if (dj_thread_is_traced(tstate)) {
-        return hand_on_traced(tstate, frame, throwflag);
+    if (dj_thread_is_traced(tstate) || dj_stack_is_deep(tstate)) {
+        return hand_on_and_go(tstate, frame, throwflag);
     }
     if (throwflag || self->handed_on == frame || !dj_frame_is_fresh_call(frame)) {
         return hand_on(tstate, frame, throwflag);

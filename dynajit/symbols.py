@@ -112,6 +112,21 @@ _SYMPY: dict[str, str] = {
 _FOLDED = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min", "And": "and", "Or": "or"}
 
 
+#: operands in an expression behind which a number is rather guarded than computed: programs that iterate on a number
+#: (a root by Newton's method) make expressions that double with each step, and sympy takes minutes for the fifth
+MAX_OPERANDS = 64
+
+
+def is_large(number: Any) -> bool:
+    """Whether the symbolic number's expression has more than MAX_OPERANDS operands."""
+    return is_symbolic(number) and _operands(number.node.expr) > MAX_OPERANDS
+
+
+@functools.lru_cache(maxsize=4096)
+def _operands(expr: Any) -> int:
+    return len(expr.args) + sum(_operands(part) for part in expr.args)
+
+
 def tree_of(expr: Any) -> Tree:
     """The tree of a sympy expression (or of a Python number). Raises Untranslatable."""
     if isinstance(expr, (int, float, bool)):

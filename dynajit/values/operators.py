@@ -20,7 +20,7 @@ from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS, tail_call
-from dynajit.values.constant import PATH_TYPES, ConstVal, identical
+from dynajit.values.constant import VALUE_TYPES, ConstVal, identical
 from dynajit.values.deque import DequeVal
 from dynajit.values.formatting import format_percent
 from dynajit.values.functions import FunctionVal
@@ -184,8 +184,9 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
                 continue
             following = [(entry is left, how) for entry, how, _ in attempts[number:]]
             result = _attempt(tx, shown, bound, (left, right), other, following, again, number, tried)
-        elif owner.py_type() in PATH_TYPES and hasattr(owner.py_type(), method):
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of a path and {other.describe()}")
+        elif owner.py_type() in VALUE_TYPES and hasattr(owner.py_type(), method):
+            # what it asks an object that is no plain number or text (`as_integer_ratio`, `__fspath__`), only it knows
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {owner.describe()} and {other.describe()}")
         elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
             continue
         else:

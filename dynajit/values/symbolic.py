@@ -295,6 +295,8 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
             for arg, truth in zip(args, bools, strict=True)
         ]
     numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    if any(map(symbols.is_large, numbers)):
+        return None
     if any(isinstance(number, bool) for number in numbers) and not any(
         isinstance(number, torch.SymBool) for number in numbers
     ):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynajit
 from dynajit import _C, symbols
 from dynajit.guards import Guard, GuardSet, LocalSource, SizeSource, StrideSource
 from dynajit.loopir.size import Size, SizeSymbol, Undecided, divides, hint_of, quotient
@@ -124,3 +125,16 @@ def test_comparisons_of_sizes_are_proofs() -> None:
     assert a >= 2 and a > 1 and a > 0 and not a > 2 and not a < 100
     assert a * b > b and a * b >= b * 2 and not a > b and not b > a and a != 5
     assert a - 1 > 0 and not a - 2 > 0 and a - 2 >= 0
+
+
+def test_a_root_by_iteration_is_no_expression_of_the_number() -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        root = n
+        while root * root > n:
+            root = (root + n // root) // 2
+        return x * root
+
+    compiled = dynajit.compile(program, backend="eager")
+    x = torch.ones(2)
+    for n in (10**4, 10**6 + 3, 10**8, 7, 10**6 + 3):
+        assert torch.equal(compiled(x, n), program(x, n))

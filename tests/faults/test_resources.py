@@ -197,3 +197,31 @@ def test_a_low_recursion_limit() -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert torch.equal(dynajit.compile(deep, backend="eager")(x, 5), x + 1)
+
+
+@pytest.mark.parametrize("decorated", [False, True])
+def test_recursion_deeper_than_the_stack_of_c(decorated: bool) -> None:
+    """Eager needs none of C's stack for a Python function that calls another; nor may dynajit end the process."""
+    program = f"""
+        import sys, torch, dynajit
+
+        sys.setrecursionlimit(150_000)
+
+        def deep(x, n):
+            return x if n == 0 else deep(x, n - 1) + 0
+
+        def fn(x, n):
+            return deep(x * 2, n)
+
+        compiled = dynajit.compile(fn, backend="eager")
+        if {decorated}:
+            deep = dynajit.compile(deep, backend="eager")
+        for n in (1_400, 100_000):
+            try:
+                assert compiled(torch.ones(2), n).tolist() == [2.0, 2.0]
+            except RecursionError:
+                assert {decorated}
+        print("ended")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "ended", done.stderr[-2000:]

@@ -111,3 +111,18 @@ def test_errors(make):
 
     assert_same(program, X, graphs=1, breaks=0)
     assert_same(lambda x: (x + 1, make()), X)
+
+
+@pytest.mark.parametrize("ratio", [1, (), (1, 2, 3)])
+def test_a_float_that_answers_for_itself(ratio):
+    class Odd(float):
+        def as_integer_ratio(self):
+            return ratio
+
+    def program(x):
+        try:
+            return x, datetime.timedelta(days=1) / Odd(2.0)
+        except (TypeError, ValueError) as error:
+            return x, type(error), str(error)
+
+    assert_same(program, X)
