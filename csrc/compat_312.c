@@ -1,6 +1,7 @@
 /* CPython 3.12. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 
@@ -129,6 +130,11 @@ PyObject **dj_instance_dict_place(PyObject *object)
     }
     PyObject **place = _PyObject_GetDictPtr(object);
     return place != NULL && *place != NULL ? place : NULL;
+}
+
+bool dj_few_c_calls_left(const PyThreadState *tstate)
+{
+    return tstate->c_recursion_remaining < C_RECURSION_LIMIT / 2;
 }
 
 #endif

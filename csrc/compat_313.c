@@ -4,6 +4,7 @@
  * before it, and attributes without a dict lie inside the object. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 
@@ -106,6 +107,11 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
         PyErr_SetRaisedException(error);
     }
     return result;
+}
+
+bool dj_few_c_calls_left(const PyThreadState *tstate)
+{
+    return tstate->c_recursion_remaining < Py_C_RECURSION_LIMIT / 2;
 }
 
 #endif

@@ -4,6 +4,7 @@
  * not counted; an empty slot is PyStackRef_NULL, which is not 0. */
 #define Py_BUILD_CORE 1
 #include "compat.h"
+#include "recursion.h"
 
 #if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
 
@@ -115,6 +116,12 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
         PyErr_SetRaisedException(error);
     }
     return result;
+}
+
+bool dj_few_c_calls_left(const PyThreadState *tstate)
+{
+    (void)tstate; /* it measures the stack */
+    return false;
 }
 
 #endif

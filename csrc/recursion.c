@@ -30,26 +30,11 @@ static void find_marks(void)
 #endif
 }
 
-static bool few_c_calls_left(const PyThreadState *tstate)
-{
-#if PY_VERSION_HEX < 0x030C0000
-    (void)tstate; /* it does not count them */
-    return false;
-#elif PY_VERSION_HEX < 0x030D0000
-    return tstate->c_recursion_remaining < C_RECURSION_LIMIT / 2;
-#elif PY_VERSION_HEX < 0x030E0000
-    return tstate->c_recursion_remaining < Py_C_RECURSION_LIMIT / 2;
-#else
-    (void)tstate; /* it measures the stack */
-    return false;
-#endif
-}
-
 bool dj_stack_is_deep(const PyThreadState *tstate)
 {
     char here;
     if ((uintptr_t)&here >= marks.deep) {
-        return few_c_calls_left(tstate);
+        return dj_few_c_calls_left(tstate);
     }
     if (marks.deep == UINTPTR_MAX) {
         find_marks();

@@ -24,7 +24,9 @@ RecursionRoom dj_recursion_room_enter(PyThreadState *tstate);
 /* A limit that was set meanwhile stays. */
 void dj_recursion_room_leave(PyThreadState *tstate, RecursionRoom room);
 
-/* Three quarters of C's stack, or half of the calls in C that CPython 3.12 and 3.13 count, are in use. */
+/* More than half of the calls in C that CPython counts are in use. compat_3NN.c implements it. */
+bool dj_few_c_calls_left(const PyThreadState *tstate);
+/* Three quarters of C's stack, or half of the calls in C, are in use. */
 bool dj_stack_is_deep(const PyThreadState *tstate);
 /* Nearly all of C's stack is in use; RecursionError is set. */
 bool dj_stack_is_full(void);

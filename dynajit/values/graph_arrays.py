@@ -82,13 +82,29 @@ UFUNCS: dict[Any, Any] = {
 }
 
 
-class GraphArrayVal(Value):
-    """An array in a tensor's memory, or a scalar: what an item or a sum of an array is."""
+class Memory:
+    """Whose memory an array is in that NumPy would have made: its own, until another one looks at it."""
 
-    def __init__(self, tensor: TensorVal, is_scalar: bool = False, source: Source | None = None) -> None:
+    def __init__(self, owned: bool) -> None:
+        self.owned = owned
+
+
+class GraphArrayVal(Value):
+    """An array in a tensor's memory, or a scalar: what an item or a sum of an array is. `memory` is None for the array
+    that a tensor gives, whose `base` is the tensor."""
+
+    def __init__(
+        self, tensor: TensorVal, is_scalar: bool = False, source: Source | None = None, memory: Memory | None = None
+    ) -> None:
         self.tensor = tensor
         self.is_scalar = is_scalar
         self.source = source
+        self.memory = memory
+
+    def is_looked_at(self) -> None:
+        """Another array or a tensor is in its memory."""
+        if self.memory is not None:
+            self.memory.owned = False
 
     @property
     def dtype(self) -> Any:
@@ -185,12 +201,30 @@ class GraphArrayVal(Value):
         return (self.tensor,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(_scalar_of if self.is_scalar else torch.Tensor.numpy, lambda: out.push(self.tensor), 1)
+        out.call_const(self._maker(), lambda: out.push(self.tensor), 1)
+
+    def _maker(self) -> Callable[[torch.Tensor], Any]:
+        if self.is_scalar:
+            return _scalar_of
+        if self.memory is None:
+            return torch.Tensor.numpy
+        return _owner_of_a_copy if self.memory.owned else _view_of
 
 
 def _scalar_of(tensor: torch.Tensor) -> Any:
     """In generated code: a NumPy scalar."""
     return tensor.numpy()[()]
+
+
+def _owner_of_a_copy(tensor: torch.Tensor) -> Any:
+    """In generated code: an array that owns its memory, as one that NumPy computed does: it has no `base` and can be
+    resized. That takes a copy, for NumPy frees what is its own in a way of its own."""
+    return tensor.numpy().copy(order="K")
+
+
+def _view_of(tensor: torch.Tensor) -> Any:
+    """In generated code: an array whose `base` is an array."""
+    return tensor.numpy().view()
 
 
 # ---------------------------------------------------------------------------------------------- where arrays come from
@@ -290,6 +324,8 @@ def make_tensor(
     if rest or kwargs or (array.is_scalar and function is torch.from_numpy):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a tensor of {array.describe()} with options")
     name = "clone" if function is torch.tensor or array.is_scalar else "detach"
+    if name == "detach":
+        array.is_looked_at()
     return tx.torch_op("call_method", name, [array.tensor], {})
 
 
@@ -399,7 +435,7 @@ def compute(
         {key: _lowered(tx, arg) for key, arg in kwargs.items()},
     )
     owners = [
-        (arg.tensor, sample)
+        (arg, sample)
         for arg, sample in zip(args, samples, strict=True)
         if isinstance(arg, GraphArrayVal) and not arg.is_scalar
     ]
@@ -427,7 +463,7 @@ def _lowered(tx: Tracer, value: Value) -> Value:
     return value
 
 
-def _matched(tx: Tracer, name: str, found: Value, expected: Any, owners: Sequence[tuple[TensorVal, Any]]) -> Value:
+def _matched(tx: Tracer, name: str, found: Value, expected: Any, owners: Sequence[tuple[GraphArrayVal, Any]]) -> Value:
     """The model of a result, if it is what NumPy gave for the samples."""
     if isinstance(expected, (list, tuple)):
         if not isinstance(found, SequenceVal) or len(found.items) != len(expected):
@@ -447,11 +483,13 @@ def _matched(tx: Tracer, name: str, found: Value, expected: Any, owners: Sequenc
     looks_at = [owner for owner, sample in owners if numpy.shares_memory(expected, sample)]
     strides = tuple(step // expected.itemsize for step in expected.strides)
     if looks_at:
-        if not all(_shares(found, owner) for owner in looks_at) or not _same_steps(found, strides):
+        for owner in looks_at:
+            owner.is_looked_at()
+        if not all(_shares(found, owner.tensor) for owner in looks_at) or not _same_steps(found, strides):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"numpy.{name}, which gives a view")
-    elif any(_shares(found, owner) for owner, _ in owners) or not _same_steps(found, strides):
+    elif any(_shares(found, owner.tensor) for owner, _ in owners) or not _same_steps(found, strides):
         found = _copied(tx, name, found, strides)
-    return GraphArrayVal(found)
+    return GraphArrayVal(found, memory=Memory(not looks_at and expected.flags.owndata))
 
 
 def _copied(tx: Tracer, name: str, found: TensorVal, strides: Sequence[int]) -> TensorVal:

@@ -127,10 +127,10 @@ ARRAYS = [SPECIAL, SPECIAL.double(), x[:3, :4], x[:3, :4].T.contiguous().T, x[:3
 def test_whatever_is_in_the_graph_is_what_numpy_gives() -> None:
     names = sorted(graph_arrays._FUNCTIONS | graph_arrays._OF_FLOATS)
     functions = [operator.attrgetter(name)(np) for name in names]
-    functions += [lambda a, *r, name=name, **k: getattr(a, name)(*r, **k) for name in graph_arrays._METHODS]
+    functions += [lambda a, *r, name=name, **k: getattr(a, name)(*r, **k) for name in sorted(graph_arrays._METHODS)]
     rng = random.Random(0)
     compared = 0
-    for _ in range(500):
+    for _ in range(1000):
         function, call, array = rng.choice(functions), rng.choice(CALLS), rng.choice(ARRAYS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -288,3 +288,30 @@ def test_autograd_hears_of_no_write_through_an_array(backend: str) -> None:
         return middle
 
     torch.testing.assert_close(gradient(dynajit.compile(fn, backend=backend)), gradient(fn), rtol=0, atol=0)
+
+
+def test_an_array_that_the_graph_computed_owns_its_memory():
+    def program(x):
+        made = x * 2
+        seen = x + 1
+        part = seen[1:3]
+        return made, part, np.concatenate([x, x])
+
+    x = np.arange(6.0)
+    for found in (program(x), dynajit.compile(program)(x)):
+        made, part, joined = found
+        assert made.base is None and made.flags.owndata and joined.base is None
+        assert type(part.base) is np.ndarray
+        made.resize(3, refcheck=False)
+        assert made.tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_tensor_over_an_array_that_the_graph_computed():
+    def program(x):
+        made = x * 2
+        return made, torch.from_numpy(made)
+
+    for found in (program, dynajit.compile(program)):
+        made, tensor = found(np.arange(6.0))
+        made[0] = 7
+        assert tensor[0] == 7
