@@ -6,6 +6,7 @@ process each runs it in inference (two sets of sizes) and a training step, compi
 
     python benchmarks/survey.py --rows rows.jsonl            # all of them; goes on where an earlier run ended
     python benchmarks/survey.py --rows rows.jsonl llama t5   # these
+    python benchmarks/survey.py --rows rows.jsonl --backend eager --processes 8   # what is captured, quickly
     python benchmarks/survey.py --rows rows.jsonl --save     # the table of what was measured: results/survey.md
 
 One more number to make small: a line in `_SMALL`. One more kind of input: a case in `_inputs`.
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +146,7 @@ def _inputs(model: Any, kind: str, rows: int, length: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-def measure(family: str, class_name: str, kind: str) -> Row:
+def measure(family: str, class_name: str, kind: str, backend: str) -> Row:
     row = Row(family)
     try:
         model = make(family, class_name)
@@ -156,7 +158,7 @@ def measure(family: str, class_name: str, kind: str) -> Row:
         return row
     for train in (False, True):
         ours = copy.deepcopy(model)
-        compiled = dynajit.compile(ours)
+        compiled = dynajit.compile(ours, backend=backend)
         for number, one in enumerate(sets):
             found: list[records.CompileRecord] = []
             try:
@@ -223,10 +225,10 @@ def _call(fn: Any, one: dict[str, Tensor]) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the run
 
 
-def run(family: str, limit: float) -> Row:
+def run(family: str, limit: float, backend: str) -> Row:
     """The family's row, measured in a process of its own."""
     begun = time.monotonic()
-    command = [sys.executable, __file__, "--one", family]
+    command = [sys.executable, __file__, "--one", family, "--backend", backend]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -264,27 +266,28 @@ def main() -> None:
     parser.add_argument("families", nargs="*")
     parser.add_argument("--rows", type=Path, help="a file of JSON lines that is gone on with")
     parser.add_argument("--limit", type=float, default=240, help="seconds for one family")
+    parser.add_argument("--backend", default="codegen")
+    parser.add_argument("--processes", type=int, default=1, help="how many families at a time")
     parser.add_argument("--save", action="store_true", help="write the table")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if given.one:
-        print(json.dumps(dataclasses.asdict(measure(given.one, *families()[given.one]))))
+        print(json.dumps(dataclasses.asdict(measure(given.one, *families()[given.one], given.backend))))
         return
     if given.rows is None:
         parser.error("--rows FILE is needed")
     rows = _read(given.rows)
     if not given.save:
         known = {row.family for row in rows}
-        for family in given.families or families():
-            if family in known:
-                continue
-            row = run(family, given.limit)
-            rows.append(row)
-            with given.rows.open("a") as file:
-                print(json.dumps(dataclasses.asdict(row)), file=file)
-            print(f"{family}: {row.left_out or row.wrong or 'right'}", *row.breaks, flush=True)
+        left = [family for family in given.families or families() if family not in known]
+        with ThreadPoolExecutor(given.processes) as pool:
+            for done in as_completed(pool.submit(run, family, given.limit, given.backend) for family in left):
+                row = done.result()
+                with given.rows.open("a") as file:
+                    print(json.dumps(dataclasses.asdict(row)), file=file)
+                print(f"{row.family}: {row.left_out or row.wrong or 'right'}", *row.breaks, flush=True)
     else:
         TABLE.write_text("\n".join(_lines(rows)) + "\n")
 

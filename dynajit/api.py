@@ -417,7 +417,8 @@ def _graph_break(tx: Tracer) -> Value:
 
 
 def is_compiling() -> bool:
-    """True in code that dynajit is tracing, False in eager code."""
+    """True in code that dynajit is tracing, False in eager code. (`torch.compiler.is_compiling` is True only where what
+    the program does otherwise can't be captured whole: `capture/answers.py`.)"""
     return False
 
 

@@ -25,6 +25,7 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import collector, rules, stance
+from dynajit.capture.answers import Answers, AskAgain
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.config import config
@@ -271,14 +272,21 @@ class FrameCapture:
         self.record = record
         self.is_root = session.is_root(code)
         self.part = part_of(function)
+        self.answers = Answers()
 
     def run(self) -> _C.Variant | None:
-        memory = self.session.memory(self.code)
-        tx = Interpreter(self.record.compile_id, memory.seen, self.session.idle.budget(self.code))
-        with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
-            return self._run(tx)
+        try:
+            with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
+                while True:
+                    with contextlib.suppress(AskAgain):
+                        return self._run()
+        finally:
+            self.values = ()
 
-    def _run(self, tx: Interpreter) -> _C.Variant | None:
+    def _run(self) -> _C.Variant | None:
+        budget = self.session.idle.budget(self.code)
+        tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
+        tx.told_compiling = self.answers.compiling
         frame = self._frame(tx)
         if frame is None:
             return None
@@ -291,7 +299,7 @@ class FrameCapture:
                 return self._left_eager(tx)
             stack = "\n".join(location.render() for location in error.stack)
             raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
-        except (Unsupported, RecompileLimitExceeded, ConstraintViolation):
+        except (AskAgain, Unsupported, RecompileLimitExceeded, ConstraintViolation):
             raise
         except RecursionError:
             # the program is about to get its own; what it called less deeply may still be compiled another time
@@ -309,7 +317,6 @@ class FrameCapture:
             self.session.idle.note(self.code, bool(tx.tensors or tx.graph.op_count))
             tx.finish()
             tx.forget()
-            self.values = ()
 
     def _frame(self, tx: Interpreter) -> SymFrame | None:
         """The frame as it begins; None if no code can be made of it."""
@@ -344,6 +351,8 @@ class FrameCapture:
                 if stop.at is not None:
                     stop.at.restore(tx)
                     tx.broken_frames = stop.at.frames
+                if tx.asked_compiling:
+                    self.answers.broken(stop, tx.broken_frames or [frame])
                 return self._plan(tx, frame, stop)
         assert isinstance(result, Value)
         if not tx.can_stop_here():

@@ -77,6 +77,8 @@ class Interpreter(Calls):
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
+        #: what the program is told that asks whether it is being compiled, and whether it asked
+        self.told_compiling = self.asked_compiling = False
         self.static_numbers = False
         #: calls that generated code makes around the graph's
         self.calls: list[Any] = []
@@ -493,6 +495,14 @@ class Interpreter(Calls):
     def caller_module(self) -> str:
         """The module of the innermost traced frame."""
         return str(self.frames[-1].globals.get("__name__") or "")
+
+    def is_compiling(self) -> bool:
+        """What the innermost traced frame hears that asks whether it is being compiled. Torch's own modules are known:
+        as compiled, they compute the same, with less that can't be captured."""
+        if self.caller_module().split(".", 1)[0] == "torch":
+            return True
+        self.asked_compiling = True
+        return self.told_compiling
 
     def catches(self) -> bool:
         """Whether a block of the program's sees what the operation at hand raises when it runs."""

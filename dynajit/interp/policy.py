@@ -279,7 +279,7 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
     if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
         return _graph_break
     if (function.__module__ or "").startswith("torch._dynamo") and function.__name__ == "is_compiling":
-        return _true
+        return _is_compiling
     if function.__module__ == "torch._dynamo.decorators" and function.__name__ == "mark_static":
         return _mark_static
     if function.__module__ == "torch.fx.traceback" and function.__name__ == "annotate":
@@ -287,8 +287,8 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
     return collectives.model_of(function)
 
 
-def _true(tx: Tracer) -> Value:
-    return ConstVal(True)
+def _is_compiling(tx: Tracer) -> Value:
+    return ConstVal(tx.is_compiling())
 
 
 def _annotate(tx: Tracer, *args: Value, **kwargs: Value) -> Value:

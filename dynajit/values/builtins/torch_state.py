@@ -277,7 +277,7 @@ def _is_compiling(tx: Tracer) -> Value:
     """Where torch's modules compute something else for a compiler, they are told that there is none."""
     if tx.caller_module() == _MODULE.__name__:
         return ConstVal(not _calls_hooks_always(tx))
-    return ConstVal(tx.caller_module() not in _SAME_AS_EAGER)
+    return ConstVal(tx.caller_module() not in _SAME_AS_EAGER and tx.is_compiling())
 
 
 def _calls_hooks_always(tx: Any) -> bool:

@@ -1,0 +1,52 @@
+"""What a program hears that asks whether it is being compiled (`torch.compiler.is_compiling()`).
+
+Libraries ask in order to leave out what a compiler can't capture: checks of values, calls of `item`. Some compute
+something else then, or fail, for such code is less tried. So a frame is traced as eager code first, whose
+results are those to be had. Only if that trace ends in a graph break is the frame traced anew, as compiled. If that
+trace raises, or breaks at the same place, the question didn't help, and eager code's answer stays.
+
+In: how a trace ended. Out: `AskAgain` is raised if there is a better answer, and the next trace gives it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+from dynajit.interp.frame import SymFrame
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak
+
+_RAISING = (breaks.RAISES, breaks.OP_RAISES)
+
+
+class AskAgain(Exception):
+    """This trace is dropped for one with another answer."""
+
+
+class Answers:
+    """The answer in the traces of one frame, one after the other."""
+
+    def __init__(self) -> None:
+        self.compiling = False
+        self._broken_at: list[tuple[types.CodeType, int]] | None = None
+        self._final = False
+
+    def broken(self, stop: GraphBreak, frames: Sequence[SymFrame]) -> None:
+        """A trace in which the program asked ended in this break.
+
+        Raises:
+            AskAgain: another trace is to be made.
+        """
+        if self._final:
+            return
+        place = [(frame.code_object, frame.current.index) for frame in frames]
+        if not self.compiling:
+            if stop.kind in _RAISING:
+                return
+            self.compiling, self._broken_at = True, place
+        elif stop.kind in _RAISING or place == self._broken_at:
+            self.compiling, self._final = False, True
+        else:
+            return
+        raise AskAgain
