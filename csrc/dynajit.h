@@ -65,6 +65,10 @@ PyAPI_FUNC(int) _PyDict_SetItem_KnownHash(PyObject *dict, PyObject *key, PyObjec
 PyObject *dj_dict_key(PyObject *dict, Py_ssize_t index);                         /* new or NULL, no error set */
 int dj_object_access_init(PyObject *module);
 
+/* ---- context_token.c: tokens of context variables ---- */
+
+int dj_context_token_init(PyObject *module);
+
 /* ---- tensor_view.cpp: a tensor's metadata read from its TensorImpl ---- */
 
 int dj_tensor_view_init(PyObject *module);

@@ -10,7 +10,7 @@ static int add_everything(PyObject *module)
         dj_code_cache_init,    dj_frame_hook_init,  dj_fast_call_init,   dj_graph_call_init,
         dj_tail_call_init,     dj_cuda_driver_init, dj_plan_executor_init, dj_graph_replay_init,
         dj_memory_pool_init,   dj_training_call_init, dj_runtime_call_init, dj_attribute_filler_init,
-        dj_graph_values_init,  dj_graph_tape_init,
+        dj_graph_values_init,  dj_graph_tape_init,  dj_context_token_init,
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(initialisers); i++) {
         if (initialisers[i](module) < 0) {

@@ -42,7 +42,7 @@ class Answers:
             return
         place = [(frame.code_object, frame.current.index) for frame in frames]
         if not self.compiling:
-            if stop.kind in _RAISING:
+            if stop.kind is breaks.RAISES:
                 return
             self.compiling, self._broken_at = True, place
         elif stop.kind in _RAISING or place == self._broken_at:

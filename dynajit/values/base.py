@@ -74,6 +74,8 @@ class Tracer(Protocol):
     class_writes: dict[tuple[type, str], Value | None]
     made_classes: dict[int, tuple[object, Any]]
     needed: list[Value]
+    # what the context variables hold that the program set, by id; None: what they held before
+    context_values: dict[int, Any]
     # calls that generated code makes around the graph's, in order
     calls: list[Any]
     # the filters of `warnings` as the program has made them (None: as they were), and those that are restored by

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dynajit.values.builtins import (
     autograd,
+    context_variables,
     copying,
     dispatching,
     distributions,
@@ -44,6 +45,7 @@ __all__ = [
     "autograd",
     "builtin",
     "constructor",
+    "context_variables",
     "copying",
     "dispatching",
     "distributions",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import contextvars
 import dataclasses
 import functools
 import importlib.metadata
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import CallSource, ConstSource, ItemSource
+from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
@@ -552,41 +551,6 @@ def _handled(tx: Tracer, asked: str) -> Value:
 def exception(tx: Tracer) -> Value:
     """Likewise; contextlib asks with this one since 3.13."""
     return _handled(tx, "sys.exception")
-
-
-_UNSET: Any = object()
-
-
-def _value_or_default(variable: contextvars.ContextVar[Any]) -> Any:
-    try:
-        return variable.get()
-    except LookupError:
-        return _UNSET
-
-
-def _value_alone(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get(_UNSET)
-
-
-@builtin(contextvars.ContextVar.get)
-def context_variable_get(tx: Tracer, self: Value, default: Value | None = None) -> Value:
-    """Nothing that is traced sets one: its value is the one from before."""
-    variable: Any = getattr(self, "real_object", None)
-    if type(variable) is not contextvars.ContextVar or self.source is None:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a context variable")
-    read, text = (_value_or_default, "{}.get()") if default is None else (_value_alone, "{}.get(default)")
-    found, source = read(variable), CallSource(self.source, read, text)
-    if found is not _UNSET:
-        return tx.wrap(found, source)
-    if default is None:
-        raise GraphBreak(breaks.RAISES, f"LookupError: {variable.name} has no value")
-    tx.guard(source, "ID", _UNSET)
-    return default
-
-
-@builtin(contextvars.ContextVar.set, contextvars.ContextVar.reset)
-def context_variable(tx: Tracer, *args: Value) -> Value:
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting a context variable")
 
 
 @constructor(torch.autograd.profiler.record_function)

@@ -183,7 +183,10 @@ def _asks(*functions: Callable[[], Any]) -> None:
     for function in functions:
 
         def model(tx: Tracer, function: Any = function) -> Value:
-            found = function()
+            try:
+                found = function()
+            except RuntimeError as error:  # of a device that this torch was not built for
+                raise tx.raised(RuntimeError, *error.args) from None
             known = functools.partial(_same_answer, function, found)
             tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, f"{function.__name__}() is {found}")
             return tx.from_real(found)
@@ -214,6 +217,9 @@ _reads_unguarded(
     "_get_float32_matmul_precision",
     "_is_fwd_grad_enabled",
 )
+
+
+_asks(torch.cuda.is_current_stream_capturing)
 
 
 def _reads(*functions: Any) -> None:
