@@ -44,6 +44,7 @@ from dynajit.values.lookup import (
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.polyfills import by_position
 from dynajit.values.polyfills.attributes import from_fallback, from_property
+from dynajit.values.scripted import call_scripted, is_scripted
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.subclasses import behaves_as_plain, is_immutable
 from dynajit.values.wording import names_what_is_written, no_place_for_attribute
@@ -372,6 +373,8 @@ class ObjVal(Value):
         return tx.call(method, args, {}, direct)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        if is_scripted(self.real_object):
+            return call_scripted(tx, self, args, kwargs)
         if (method := self.special(tx, "__call__")) is None:
             raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
         return tx.call(method, args, kwargs, direct)

@@ -26,6 +26,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_literal
+from dynajit.values.known_truth import known_truth
 from dynajit.values.sequence import TupleVal
 
 CONSTANT_ATTRIBUTES = frozenset(
@@ -176,6 +177,9 @@ class TensorVal(Value):
     def truth(self, tx: Tracer) -> bool:
         if self.fake.numel() != 1:
             raise GraphBreak(breaks.OP_RAISES, "the truth value of a tensor with more than one value")
+        known = known_truth(self.node)
+        if known is not None:
+            return known
         raise GraphBreak(breaks.TENSOR_BRANCH, self.describe())
 
     def length(self, tx: Tracer) -> Value:
