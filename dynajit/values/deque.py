@@ -205,13 +205,18 @@ def replace_items(real: collections.deque[Any], items: list[Any]) -> None:
 
 
 class DequeIterator(LiveIterator):
-    """Over a deque; one that changes meanwhile raises."""
+    """Over a deque, forwards or backwards; one that changes meanwhile raises."""
 
-    def __init__(self, sequence: DequeVal) -> None:
+    def __init__(self, sequence: DequeVal, backwards: bool = False) -> None:
         super().__init__(sequence)
-        self.kind = type(iter(collections.deque()))
+        self.make: Callable[[Any], Any] = reversed if backwards else iter
+        self.kind = type(self.make(collections.deque()))
         self.deque = sequence
         self.changes = sequence.changes
+        self.made_over = len(sequence.items)
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return super().item(tx, index if self.make is iter else self.count(tx) - 1 - index)
 
     def next(self, tx: Tracer) -> Value:
         if self.changes != self.deque.changes:
@@ -220,27 +225,30 @@ class DequeIterator(LiveIterator):
 
     def rebuild(self, out: Any) -> None:
         out.bring_up_to_date(self.deque)  # an iterator made before the change would notice it
+        stale = self.changes != self.deque.changes
 
         def push() -> None:
+            out.const(self.make)
             out.push(self.sequence)
-            out.const(self.index)
+            out.consts(self.index, *([self.made_over] if stale else []))
 
-        out.call_const(_iterator_at if self.changes == self.deque.changes else _stale_iterator, push, 2)
+        out.call_const(_stale_iterator if stale else _iterator_at, push, 4 if stale else 3)
 
 
-def _stale_iterator(deque: collections.deque[Any], index: int) -> Any:
-    """An iterator over what the deque was before it changed; in generated code."""
-    iterator = iter(deque)
-    if deque:
-        deque.append(deque.pop())
-    else:
-        deque.append(None)
-        deque.clear()
+def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], index: int, length: int) -> Any:
+    """An iterator over what the deque was, so many items, before it changed; in generated code."""
+    now = list(deque)
+    deque.clear()
+    deque.extend((None,) * length)
+    iterator = _iterator_at(make, deque, index)
+    deque.append(None)
+    deque.clear()
+    deque.extend(now)
     return iterator
 
 
-def _iterator_at(deque: collections.deque[Any], index: int) -> Any:
-    iterator = iter(deque)
+def _iterator_at(make: Callable[[Any], Any], deque: collections.deque[Any], index: int) -> Any:
+    iterator = make(deque)
     for _ in range(index):
         next(iterator)
     return iterator

@@ -226,6 +226,13 @@ def _trunc(number: Any) -> Any:
         return torch.sym_int(number)  # type: ignore[no-untyped-call]
 
 
+def _round(number: Any, digits: Any = None) -> Any:
+    """To an integer. With digits, torch gives integers as they are, for negative ones too, and loses signs of zero."""
+    if digits is not None and (not isinstance(number, torch.SymInt) or type(digits) is not int or digits < 0):
+        raise NotImplementedError
+    return number if isinstance(number, torch.SymInt) else round(number)
+
+
 def _root(number: Any) -> Any:
     return torch._sym_sqrt(number)  # type: ignore[attr-defined]
 
@@ -254,7 +261,7 @@ SYMBOLIC: dict[Any, Callable[..., Any]] = {
     operator.index: _index,
     torch.sym_int: _int,
     **{fn: fn for fn in (torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
-    round: round,
+    round: _round,
     int: _int,
     float: torch.sym_float,
     builtins.max: _extreme(torch.sym_max),

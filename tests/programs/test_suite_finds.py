@@ -619,3 +619,38 @@ def test_the_hits_of_a_cache() -> None:
         return found, tuple(cached.cache_info())
 
     assert same(program) == (7, (1, 2, 128, 2))
+
+
+@pytest.mark.parametrize("digits", [-3, -1, 0, 2])
+def test_whole_numbers_that_vary_are_rounded(digits: int) -> None:
+    def f(x: torch.Tensor, number: int) -> Any:
+        return x + 1, round(number, digits), round(number + 1, digits), round(number), round(number * 0.5, digits)
+
+    x = torch.ones(2)
+    assert_same(f, x, 17, then=[(x, value) for value in (25, 1234, -15, 0)])
+
+
+@pytest.mark.parametrize("advanced", [0, 2, 4])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_reversed_deque_leaves_its_function(advanced: int, changed: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        items = collections.deque([1, x, 3, 4])
+        iterator = reversed(items)
+        seen = [next(iterator) for _ in range(advanced)]
+        if changed:
+            items.append(5)
+        return iterator, items, seen
+
+    def used(fn: Any) -> Any:
+        iterator, items, seen = fn(torch.ones(()))
+        found: list[Any] = [type(iterator), iterator.__length_hint__(), *seen]
+        try:
+            found.append(next(iterator, None))
+            items.pop()
+            found.append(next(iterator, None))
+        except RuntimeError as error:
+            found.append(str(error))
+        return found
+
+    ours, eager = used(dynajit.compile(f, backend="eager")), used(f)
+    assert ours == eager

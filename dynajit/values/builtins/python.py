@@ -37,6 +37,7 @@ from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, 
 from dynajit.values.builtins.asking import asks, format_asked, text_asked
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.deque import DequeIterator, DequeVal
 from dynajit.values.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorVal, SequenceIterator, ZipIterator
@@ -483,6 +484,8 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
         return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
     if isinstance(payload_of(sequence), ListVal):
         return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
+    if isinstance(sequence, DequeVal):
+        return DequeIterator(sequence, backwards=True)
     if isinstance(sequence, ConstVal) and type(sequence.value) is range:
         return ConstIterator(sequence.value[::-1])
     if isinstance(sequence, TensorVal):
