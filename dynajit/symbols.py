@@ -118,13 +118,20 @@ MAX_OPERANDS = 64
 
 
 def is_large(number: Any) -> bool:
-    """Whether the symbolic number's expression has more than MAX_OPERANDS operands."""
+    """Whether the number's expression has more than MAX_OPERANDS operands, a long integer counting as several."""
+    if type(number) is int:
+        return _words(number) > MAX_OPERANDS
     return is_symbolic(number) and _operands(number.node.expr) > MAX_OPERANDS
 
 
 @functools.lru_cache(maxsize=4096)
 def _operands(expr: Any) -> int:
-    return len(expr.args) + sum(_operands(part) for part in expr.args)
+    own = _words(int(expr)) if expr.is_Integer else len(expr.args)
+    return own + sum(_operands(part) for part in expr.args)
+
+
+def _words(number: int) -> int:
+    return number.bit_length() // 64
 
 
 def tree_of(expr: Any) -> Tree:

@@ -276,17 +276,20 @@ class FrameCapture:
 
     def run(self) -> _C.Variant | None:
         try:
-            with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
-                while True:
-                    with contextlib.suppress(AskAgain):
-                        return self._run()
+            while True:
+                with contextlib.suppress(AskAgain):
+                    return self._trace()
         finally:
             self.values = ()
 
-    def _run(self) -> _C.Variant | None:
+    def _trace(self) -> _C.Variant | None:
         budget = self.session.idle.budget(self.code)
         tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
         tx.told_compiling = self.answers.compiling
+        with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
+            return self._run(tx)
+
+    def _run(self, tx: Interpreter) -> _C.Variant | None:
         frame = self._frame(tx)
         if frame is None:
             return None

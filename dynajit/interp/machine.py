@@ -88,6 +88,7 @@ class Interpreter(Calls):
         self.runs_elsewhere = ""
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None
+        self.addresses_are_keys = self.ids_are_keys = False
         self.context_values: dict[int, Any] = {}
         self.class_writes: dict[tuple[type, str], Value | None] = {}
         self.broken_frames: list[SymFrame] | None = None

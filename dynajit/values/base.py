@@ -74,6 +74,9 @@ class Tracer(Protocol):
     class_writes: dict[tuple[type, str], Value | None]
     made_classes: dict[int, tuple[object, Any]]
     needed: list[Value]
+    # whether numbers that may be addresses were keys, or objects' ids: which are equal is not known
+    addresses_are_keys: bool
+    ids_are_keys: bool
     # what the context variables hold that the program set, by id; None: what they held before
     context_values: dict[int, Any]
     # calls that generated code makes around the graph's, in order

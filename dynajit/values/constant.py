@@ -91,6 +91,18 @@ TEXT_METHODS = frozenset(
 )
 
 
+# no object's address is below
+_LEAST_ADDRESS = 1 << 16
+
+
+def _keep_from_ids(tx: Tracer) -> None:
+    """A number is a key that may be the `id()` of an object, which only the running program knows."""
+    if tx.ids_are_keys:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a number as a key, where an id() is one")
+    if not tx.addresses_are_keys:
+        tx.journal.set_attr(tx, "addresses_are_keys", True)
+
+
 class ConstVal(Value):
     """An immutable object known while tracing."""
 
@@ -206,6 +218,8 @@ class ConstVal(Value):
     def hash_key(self, tx: Tracer) -> object:
         if isinstance(self.value, slice):
             return super().hash_key(tx)
+        if type(self.value) is int and self.value >= _LEAST_ADDRESS:
+            _keep_from_ids(tx)
         return self.value
 
     def rebuild(self, out: Any) -> None:

@@ -75,6 +75,10 @@ class IdVal(Value):
         return f"the id of {self.target.describe()}"
 
     def hash_key(self, tx: Tracer) -> object:
+        if tx.addresses_are_keys:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an id() as a key, where a number is one")
+        if not tx.ids_are_keys:
+            tx.journal.set_attr(tx, "ids_are_keys", True)
         return _IdKey(tx, self.target)
 
     def children(self) -> Sequence[Value]:
@@ -99,8 +103,6 @@ class _IdKey:
             return self.target is other.target or (
                 not self.tx.journal.rolling_back and self.tx.same_object(self.target, other.target)
             )
-        if isinstance(other, int):
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
         return False
 
 

@@ -99,7 +99,7 @@ class SymVal(Value):
 
     def hash_key(self, tx: Tracer) -> object:
         key = self._serial_number()
-        return key if key is not None else self.const()
+        return key if key is not None else ConstVal(self.const()).hash_key(tx)
 
     def _serial_number(self) -> SerialNumber | None:
         """The number as a key that no dictionary can have yet: it was just taken from a counter, or is taken next."""

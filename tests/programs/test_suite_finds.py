@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections
+import copy
 import enum
 import functools
 import itertools
+import pprint
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -654,3 +657,65 @@ def test_a_reversed_deque_leaves_its_function(advanced: int, changed: bool) -> N
 
     ours, eager = used(dynajit.compile(f, backend="eager")), used(f)
     assert ours == eager
+
+
+def test_ids_are_keys_beside_those_of_real_tables() -> None:
+    def visit(x: torch.Tensor, node: Any, seen: Any, order: Any) -> Any:
+        if id(node) in seen:
+            return "again"
+        seen[id(node)] = len(seen)
+        order.add(id(node))
+        found = []
+        for part in node:
+            dynajit.graph_break()
+            found.append(visit(x, part, seen, order))
+        return found, id(node) in seen, id(node) in order, seen[id(node)]
+
+    def f(x: torch.Tensor, node: Any, seen: Any) -> Any:
+        return x + 1, visit(x, node, seen, set()), len(seen)
+
+    node: list[Any] = [[], ()]
+    node[0].append(node)
+    compiled = dynajit.compile(f, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(2), node, {})[1:] == f(torch.ones(2), node, {})[1:]
+        seen = {id(node): 7}
+        assert compiled(torch.ones(2), node, seen)[1:] == f(torch.ones(2), node, seen)[1:]
+
+
+def test_structures_print_that_contain_themselves() -> None:
+    def f(x: torch.Tensor, node: Any) -> Any:
+        return x + 1, pprint.pformat(node), pprint.isrecursive(node)
+
+    node: list[Any] = [1, [2]]
+    node[1].append(node)
+    assert_same(f, torch.ones(2), (3, 4))
+    assert dynajit.compile(f, backend="eager")(torch.ones(2), node)[1:] == f(torch.ones(2), node)[1:]
+
+
+def test_the_text_of_a_module_tells_of_its_loader() -> None:
+    class Loader:
+        pass
+
+    def f(x: torch.Tensor) -> Any:
+        module = types.ModuleType("made")
+        before = repr(module)
+        module.__loader__ = Loader  # type: ignore[assignment]
+        return x + 1, before, repr(module), f"{module}"
+
+    assert_same(f, torch.ones(2))
+
+
+def test_copies_of_structured_results_have_all_fields() -> None:
+    def f(x: torch.Tensor, moment: Any) -> Any:
+        shallow, deep = copy.copy(moment), copy.deepcopy(moment)
+        return x + 1, shallow.tm_zone, deep.tm_gmtoff, shallow == moment
+
+    assert_same(f, torch.ones(2), time.struct_time([*range(1, 10), "zone", 3600]))
+
+
+def test_long_numbers_that_a_program_computes_with() -> None:
+    def f(x: torch.Tensor, number: int) -> Any:
+        return x + 1, number * 7**6000 % 1000003, number + 10**5000 > 0
+
+    assert_same(f, torch.ones(2), 3, then=[(torch.ones(2), value) for value in (4, 5, -6)])

@@ -50,6 +50,7 @@ def shallow_copy(tx: Tracer, x: Value) -> Value:
     if isinstance(x, (*_ATOMS, RealVal)) or (isinstance(x, TupleVal) and x.kind is tuple):
         return x
     if isinstance(x, TupleVal):
+        _check_fields(x)
         return TupleVal(x.values(tx), x.kind)
     if isinstance(x, OrderedDictVal):
         return _copy_ordered(tx, x, OrderedDictVal(), lambda part: part)
@@ -133,7 +134,14 @@ def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.deepcopy of {value.describe()}")
 
 
+def _check_fields(value: TupleVal) -> None:
+    kind: Any = value.kind
+    if getattr(kind, "n_fields", 0) > getattr(kind, "n_sequence_fields", 0):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a copy of a {kind.__name__}, which has fields that are no items")
+
+
 def _copy_tuple(tx: Tracer, value: TupleVal, memo: Memo) -> Value:
+    _check_fields(value)
     old = value.values(tx)
     new = [_deep(tx, item, memo) for item in old]
     known = memo.copies.get(id(value))  # a tuple may contain itself by way of a list

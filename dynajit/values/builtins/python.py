@@ -44,7 +44,8 @@ from dynajit.values.iterators import ConstIterator, EnumerateIterator, IteratorV
 from dynajit.values.keys import IdVal, hash_of
 from dynajit.values.local_classes import make_class
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal, SetVal
-from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.modules import ModuleVal
+from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_trusted, lookup_type, payload_of
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
 from dynajit.values.ranges import make_range
@@ -610,6 +611,8 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
         kind = type(args[0].value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
             return tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
+    if args and isinstance(args[0], ModuleVal) and not is_trusted(vars(args[0].obj).get("__name__")):
+        args[0].unsupported("the text")  # its loader, its file and its name are asked
     if args and isinstance(args[0], TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
     if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
