@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -472,6 +473,8 @@ def _plain_data(values: Sequence[Value]) -> bool:
                 return False
         elif not isinstance(value, (ConstVal, LibraryVal, SetVal)):
             return False
+        elif isinstance(value, ConstVal) and isinstance(value.value, re.RegexFlag) and re.DEBUG in value.value:
+            return False  # asks for what is made of the pattern to be printed
     return True
 
 

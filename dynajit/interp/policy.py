@@ -163,7 +163,6 @@ COMPUTED_MODULES: dict[str, str] = {
     "fnmatch": "text in, text out",
     "difflib": "text in, text out",
     "statistics": "numbers in, numbers out",
-    "calendar": "numbers in, numbers out",
     "keyword": "a fixed list",
     "colorsys": "numbers in, numbers out",
     "unicodedata": "a fixed table",

@@ -7,6 +7,7 @@ function that makes a generator which stands at a given place, suspended or not 
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Generator
 from functools import partial
@@ -200,8 +201,9 @@ def _going_on(receiver: Any) -> Generator[Any, Any, Any]:
         try:
             sent = yield value
         except _GeneratorExit:
-            if _hasattr(receiver, "close"):
-                receiver.close()
+            close = _close_of(receiver)
+            if close is not None:
+                close()
             raise
         except _BaseException as error:
             if not _hasattr(receiver, "throw"):
@@ -215,6 +217,17 @@ def _going_on(receiver: Any) -> Generator[Any, Any, Any]:
             return end.value
         finally:
             step = sent = None
+
+
+def _close_of(receiver: Any) -> Callable[[], Any] | None:
+    """Its `close`, if it has one; what looking for it raises is told to nobody but the hook for such exceptions."""
+    try:
+        found: Callable[[], Any] | None = receiver.close if _hasattr(receiver, "close") else None
+    except _BaseException as error:
+        told = sys.UnraisableHookArgs((type(error), error, error.__traceback__, None, receiver))  # type: ignore[call-arg, misc]
+        sys.unraisablehook(told)
+        return None
+    return found
 
 
 def _throw(part: Callable[..., Any], stack: list[Any], cells: tuple[Any, ...]) -> Step:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import calendar
 import collections
+import contextlib
 import copy
 import enum
 import functools
+import io
 import itertools
 import pprint
+import re
 import sys
 import time
 import types
@@ -719,3 +723,51 @@ def test_long_numbers_that_a_program_computes_with() -> None:
         return x + 1, number * 7**6000 % 1000003, number + 10**5000 > 0
 
     assert_same(f, torch.ones(2), 3, then=[(torch.ones(2), value) for value in (4, 5, -6)])
+
+
+def test_library_functions_that_print_or_look_at_settings() -> None:
+    def f(x: torch.Tensor) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            calendar.TextCalendar().prweek([(1, 0), (2, 1)], 2)
+            re.compile("a+", re.DEBUG)
+        return x + 1, out.getvalue(), calendar.monthcalendar(2024, 2)
+
+    for first in (calendar.MONDAY, calendar.SUNDAY):
+        calendar.setfirstweekday(first)
+        try:
+            re.purge()
+            expected = f(torch.ones(2))[1:]
+            re.purge()
+            assert dynajit.compile(f, backend="eager")(torch.ones(2))[1:] == expected
+        finally:
+            calendar.setfirstweekday(calendar.MONDAY)
+
+
+def test_an_inner_generator_whose_close_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append((args.exc_type, type(args.object))))
+
+    class Broken:
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> int:
+            return 1
+
+        def __getattr__(self, name: str) -> Any:
+            raise ZeroDivisionError
+
+    def outer(x: torch.Tensor) -> Iterator[Any]:
+        dynajit.graph_break()
+        yield from Broken()  # type: ignore[misc]
+
+    def f(x: torch.Tensor) -> Any:
+        made = outer(x)
+        found = next(made)
+        made.close()
+        return x + found
+
+    expected, seen = f(torch.ones(2)), told[:]
+    told.clear()
+    assert dynajit.compile(f, backend="eager")(torch.ones(2)).equal(expected)
+    assert [kind for kind, _ in told] == [kind for kind, _ in seen] == [ZeroDivisionError]
