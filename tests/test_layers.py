@@ -18,7 +18,8 @@ MAX_LINES = 800
 BASE = ["exc", "config", "torch_compat", "symbols", "locks", "_C", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
-TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script", "testing", "__main__"]
+TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script"]
+TOOLS = ["outcomes", "survey", "testing", "__main__"]
 
 
 def _chain(before: list[str], order: list[str]) -> dict[str, set[str]]:
@@ -37,10 +38,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": {*BASE, *FRONT, "backends", "verify", "capture"},
     "api": {*BASE, *FRONT, "backends", "capture", "api"},
     "script": {"exc", "script"},
+    "outcomes": {"outcomes"},
     # The package's face and its tools see everything.
     **{
-        face: {*BASE, *FRONT, *BACK, "aot", *TOP, "__init__"}
-        for face in ("bisection_front", "bisection", "testing", "__main__", "__init__")
+        face: {*BASE, *FRONT, *BACK, "aot", *TOP, *TOOLS, "__init__"}
+        for face in ("bisection_front", "bisection", "survey", "testing", "__main__", "__init__")
     },
 }
 

@@ -31,7 +31,7 @@ from mutations import mutations  # noqa: E402
 from program_cases import Cases  # noqa: E402
 
 import dynajit  # noqa: E402
-from dynajit import testing  # noqa: E402
+from dynajit import outcomes  # noqa: E402
 
 A_PROGRAM = 2
 RESULTS = HERE.parent.parent / "benchmarks" / "results" / "mutation.md"
@@ -57,14 +57,14 @@ def count_of(case: Any) -> int:
 
 
 def fresh(case: Any) -> tuple[Any, list[Any]]:
-    fn, calls = testing._copies(case.fn, case.args, case.options.get("kwargs"), (), 1)
+    fn, calls = outcomes.copies(case.fn, case.args, case.options.get("kwargs"), (), 1)
     return fn, list(calls[0][0])
 
 
 def outcome(fn: Any, owner: Any, args: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = testing._run(fn, owner, tuple(args), {}, seed=7)
+        found = outcomes.run(fn, owner, tuple(args), {}, seed=7)
     # exceptions by type and message: which lines a traceback shows is tested elsewhere
     return found if found.error is None else dataclasses.replace(found, error=found.error[:2])
 
@@ -90,10 +90,10 @@ def trial(case: Any, number: int) -> str | None:
         finally:
             undo()
     try:
-        testing.compare(results[1], results[0], name, exact=True, rtol=None, atol=None)
+        outcomes.compare(results[1], results[0], name, exact=True, rtol=None, atol=None)
     except AssertionError:
         return None
-    testing.compare(results[2], results[0], f"after the change {name!r}", exact=True, rtol=None, atol=None)
+    outcomes.compare(results[2], results[0], f"after the change {name!r}", exact=True, rtol=None, atol=None)
     return name
 
 
