@@ -2,19 +2,21 @@
 
   python -m dynajit run -c step train.py --epochs 3    run train.py, with its function `step` compiled
   python -m dynajit explain -c step train.py           the same, then report graphs, breaks, guards and kernels
+  python -m dynajit survey model.py:make               is your program right, what breaks, recompiles or is slow
   python -m dynajit doctor                             what dynajit finds on this machine, and what it lacks
   python -m dynajit cache [list|clear]                 the kernels kept on disk
 
 Each has a --help of its own.
 
-In: the command line. Out: text, and exit status 1 where `doctor` finds something missing. One more command: a function
-in `COMMANDS`.
+In: the command line. Out: text, and exit status 1 where `doctor` finds something missing or `survey` a wrong result.
+One more command: a function in `COMMANDS`.
 """
 
 import argparse
 import importlib
 import importlib.metadata
 import inspect
+import json
 import os
 import platform
 import sys
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynajit import api, script
+from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends
 from dynajit.config import config
 from dynajit.exc import ConfigError
@@ -62,6 +65,7 @@ def doctor(arguments: list[str]) -> int:
     print(f"memory      {memory.stats()}")
     print("settings")
     print("\n".join(f"  {line}" for line in config.describe().splitlines()))
+    print("a program   python -m dynajit survey FILE.py:FUNCTION says if it is right, what breaks and what is slow")
     return 0 if fine else 1
 
 
@@ -115,6 +119,44 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def survey(arguments: list[str]) -> int:
+    """Run a program a few times eagerly and compiled, and report on one page: is it right (results, mutations,
+    aliasing, exceptions, printed text, gradients), graphs, graph breaks, what was compiled again and why, time over
+    eager, memory kept for the backward pass, what runs eagerly. The page is what a bug report should contain.
+
+    FUNCTION takes no arguments. It returns (program, inputs): a function or module, and its arguments as a tuple, as a
+    dictionary of keyword arguments, or a list of such, one for each call; or (program, args, kwargs). If it returns
+    anything else it is itself the program.
+
+    Exit status: 0 all right, 1 a wrong result, 2 nothing could be judged: wrong usage, or eager itself does not give
+    the same twice."""
+    parser = _parser(
+        "survey",
+        survey,
+        "  python -m dynajit survey model.py:make          def make(): return Net(), (torch.randn(8, 64),)",
+        "  python -m dynajit survey package.train:step     a function without arguments: a step of training",
+        "  python -m dynajit survey --json model.py:make   for machines",
+    )
+    parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each program, one in a line")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often all inputs are called; at least 2, 3 if not said"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="for measuring times, about; 0 measures none")
+    _add_settings(parser)
+    options = parser.parse_args(arguments)
+    settings = _settings(options)
+    status = 0
+    for name in options.programs:
+        try:
+            report = surveying.survey_named(name, rounds=options.rounds, seconds=options.seconds, **settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        print(json.dumps(report.to_dict(), default=str) if options.json else f"{report}\n")
+        status = max(status, {True: 0, False: 1, None: 2}[report.right])
+    return status
+
+
 def _parser(name: str, command: Callable[..., Any], *examples: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"python -m dynajit {name}",
@@ -134,12 +176,22 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         help="what to compile, by its name at the top level of the script: a function (`step`), a module (`model`), or "
         "a method (`Net.forward`); may be given several times",
     )
+    _add_settings(parser)
+    parser.add_argument("script", help="the program")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     known = [name for name in list_backends() if name != "codegen"]
     parser.add_argument("--backend", default="codegen", help=f"codegen (the default), {', '.join(known)}")
     parser.add_argument("--mode", choices=_MODES, help="as the argument of dynajit.compile")
     parser.add_argument("--fullgraph", action="store_true", help="a graph break is an error that shows the line")
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbolic from the first compile")
-    parser.add_argument("script", help="the program")
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `dynajit.compile`."""
+    settings: dict[str, Any] = {"backend": options.backend, "mode": options.mode, "fullgraph": options.fullgraph}
+    return {**settings, "dynamic": True} if options.dynamic else settings
 
 
 def _parse_program(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
@@ -152,9 +204,7 @@ def _parse_program(parser: argparse.ArgumentParser, arguments: list[str]) -> arg
 
 def _prepared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> script.Program:
     """The program with what is to be compiled; ends the process with a message where a name or an option is wrong."""
-    settings: dict[str, Any] = {"backend": options.backend, "mode": options.mode, "fullgraph": options.fullgraph}
-    if options.dynamic:
-        settings["dynamic"] = True
+    settings = _settings(options)
 
     def wrap(target: Any) -> Any:
         return api.compile(target, **settings)
@@ -198,6 +248,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": doctor,
     "explain": explain,
     "run": run,
+    "survey": survey,
     "cache": cache,
 }
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -208,10 +209,20 @@ class Comparison:
         """Equality, of what is neither a tensor nor a container, that takes NaN for itself and tells 0.0 from -0.0."""
         if isinstance(expected, (float, complex)):
             return repr(actual) == repr(expected)
+        if isinstance(expected, (numpy.ndarray, numpy.generic)):
+            return self._arrays(actual, expected)
         if type(expected).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
             # Identity is all such an object has. Two deep copies of one without attributes are alike.
             return True
         return bool(actual == expected)
+
+    def _arrays(self, actual: Any, expected: Any) -> bool:
+        if (actual.dtype, actual.shape, actual.strides) != (expected.dtype, expected.shape, expected.strides):
+            return False
+        if expected.dtype.kind not in "biufc":
+            return bool(numpy.array_equal(actual, expected))
+        self.close(torch.as_tensor(actual.copy()), torch.as_tensor(expected.copy()), "the array")
+        return True
 
     def close(self, actual: torch.Tensor, expected: torch.Tensor, where: str) -> None:
         """Raise AssertionError unless the numbers in two tensors of one dtype and shape agree."""

@@ -16,6 +16,7 @@ import dynajit
 from dynajit.outcomes import Outcome, compare, copies, run
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
+from dynajit.survey import survey
 
 __all__ = [
     "CompileCounter",
@@ -24,6 +25,7 @@ __all__ = [
     "Outcome",
     "assert_same",
     "compare",
+    "survey",
 ]
 
 
