@@ -397,7 +397,35 @@ def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
     return any(memory_of(value) in written for value in made)
 
 
-_MAKE_LEAVES = {("call_method", "requires_grad_"), ("call_function", torch.nn.Parameter)}
+def makes_leaves(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operation gives a leaf of the autograd graph: a factory with `requires_grad=True`, in a body too. A
+    graph that is one node to autograd has none inside. The leaves of torch.func's transforms are its own."""
+    for module in gm.modules():
+        if isinstance(module, torch.fx.GraphModule) and _has_leaves(module):
+            return True
+    return False
+
+
+def _has_leaves(gm: torch.fx.GraphModule) -> bool:
+    inside = _inside_levels(gm)
+    given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    for node in _calls(gm):
+        made = node.meta.get("example_value")
+        if node not in inside and (name_of(node) == "requires_grad_" or node.target is torch.nn.Parameter):
+            return True
+        if any(_is_leaf(each) and id(each) not in given for each in (made if type(made) in _SEVERAL else (made,))):
+            return True
+    return False
+
+
+_SEVERAL = (tuple, list)
+
+
+def _is_leaf(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
+    # a view's history can't be asked for where a write has made it ambiguous; one is a leaf by `requires_grad_` alone
+    return value.requires_grad and not value._is_view() and value.grad_fn is None
 
 
 def _hooks_results(gm: torch.fx.GraphModule) -> bool:
@@ -437,7 +465,8 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "a result has a hook on its gradient, whose outcome the program may see"
     if torch.is_grad_enabled() and _returns_views_without_gradients(gm):
         return "it returns views that were made without gradients, which know the mode that they were made in"
-    inside = _inside_levels(gm)
+    if makes_leaves(gm):
+        return "it makes leaves of the autograd graph"
     for node in _calls(gm):
         if node.target is torch._C._set_default_dtype:
             return "it changes the default dtype, which ATen's factories read when they run"
@@ -447,8 +476,6 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
             return "it enters inference mode on its way"
         if node.target is torch._C._set_grad_enabled and node.args[0] is not False and _returns_views(gm):
             return "it turns gradients on and returns views of its inputs, which know the mode that they were made in"
-        if (node.op, node.target) in _MAKE_LEAVES and node not in inside:
-            return "it makes leaves of the autograd graph"
     return None
 
 

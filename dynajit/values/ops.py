@@ -170,6 +170,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     named = {name: lower.both(arg) for name, arg in kwargs.items()}
     fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
     versions = _versions(fakes)
+    plain = [fake for fake in _tensors_in(fakes) if not fake.requires_grad] if "requires_grad" in kwargs else []
     # what dynajit itself puts in an operation's place, as for collectives, stays one node
     traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
     out = kwargs.get("out")
@@ -216,6 +217,9 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     if isinstance(result, torch.Tensor) and out is None and None not in versions and _versions(fakes) == versions:
         known = tx.tensors.get(id(result))
         if known is not None and not (name.endswith("_") or target in _WRITES_FIRST or target in OPAQUE):
+            if any(result is fake for fake in plain) and result.requires_grad:
+                result.requires_grad_(False)
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} makes the tensor that it is given a leaf")
             return known  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
     node = tx.graph.create(
         op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)

@@ -98,6 +98,13 @@ torch.stack(list(reversed(<list>)), 0)[0]|sorted(<list>, key=lambda q: q.dim())[
 next((q for q in <list> if q.dim() > 5), <tensor>)|[*<dict>.values(), <tensor>][<int> % 2]
 max(enumerate(<list>), key=lambda p: p[0])[1]
 torch.utils.checkpoint.checkpoint(lambda q: q.sin() * <float>, <tensor>.float(), use_reentrant=False)
+torch.ones(3, requires_grad=True)|torch.zeros_like(<tensor>.float(), requires_grad=True) + <tensor>
+torch.tensor([<float>, 1.5, <int>], requires_grad=True).sin()|torch.full((3,), <float>, requires_grad=True) * <tensor>
+torch.rand(3, requires_grad=True)|torch.randn_like(<tensor>.float(), requires_grad=True) * <tensor>
+<tensor>.float().new_full((1,), <float>, requires_grad=True) * <tensor>|torch.linspace(0, 1, 3, requires_grad=True) + 1
+torch.arange(3.0, requires_grad=True)|torch.eye(1, requires_grad=True) * <tensor>
+torch.nn.Parameter(<tensor>.detach().float())
+<tensor>.detach().float().requires_grad_() * <tensor>|torch.nn.Linear(3, 1, bias=False).weight[0] * <tensor>
 """
 
 INT = """
@@ -164,6 +171,8 @@ torch.mul(<tensor>, <tensor>, out=z)|<tensor!>.swapaxes_(0, -1)|<tensor!>.t_()|<
 (x * 2).sum().backward() if x.requires_grad and x.is_floating_point() and torch.is_grad_enabled() else None
 w = <tensor>.detach().float().requires_grad_(); (w * w).sum().backward(); x = w.grad
 w = <tensor>; x = torch.autograd.grad((w.float() ** 2).sum(), w)[0] if w.requires_grad else x
+w = torch.full((3,), <float>, requires_grad=True); (w * <tensor>).sum().backward(); x = w.grad
+w = torch.ones(3, requires_grad=True); x = torch.autograd.grad((w * w * <tensor>).sum(), w)[0]; y = w
 for k in sorted(<dict>): <dict>[k] = <dict>[k] * 2|for k in list(<dict>): print(k, end=' ')
 print(list(<dict>.items())[0][0], {*'ab'} == {*'ba'})|<dict>.pop(next(iter(<dict>)))|<dict>.popitem()
 <dict>.clear() if <condition> else None|<dict> <or>= {'<key>': <tensor>}|print([*map(str, sorted({<int>, 3, <int>}))])
