@@ -49,16 +49,6 @@ def memory_of(value: Any) -> int | None:
         return None
 
 
-@functools.lru_cache(maxsize=4096)
-def draws_random(name: str) -> bool:
-    """Whether torch's operation of this name draws from a generator, as its tags say."""
-    packet: Any = getattr(torch.ops.aten, name, None)
-    overloads = getattr(packet, "overloads", None)  # `__eq__` is a method of the namespace itself
-    return overloads is not None and any(
-        torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in overloads()
-    )
-
-
 def settle_attention() -> None:
     """Have torch order its kernels for attention, where a GPU is in use. It does so at the first call of the process;
     in the middle of a capture that would be a change of its settings, made by the traced program."""

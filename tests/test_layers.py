@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dynajit"
 MAX_LINES = 800
 
-BASE = ["exc", "config", "torch_compat", "symbols", "locks", "_C", "report"]
+BASE = ["exc", "config", "torch_compat", "symbols", "locks", "op_facts", "_C", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script"]

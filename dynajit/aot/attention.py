@@ -26,6 +26,7 @@ from dynajit.aot.constants import constant_of
 from dynajit.aot.copies import copied
 from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
+from dynajit.op_facts import facts
 from dynajit.report import logs
 
 aten = torch.ops.aten
@@ -407,8 +408,7 @@ def _takes_any_strides(node: Node) -> bool:
             if not _takes_any_strides(user):
                 return False
         elif isinstance(user.target, torch._ops.OpOverload):
-            aliases = any(result.alias_info is not None for result in user.target._schema.returns)
-            if aliases or user.target is aten._unsafe_view.default:
+            if facts(user.target).is_view or user.target is aten._unsafe_view.default:
                 return False
         elif user.op != "output":
             return False

@@ -30,20 +30,12 @@ from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
 from dynajit.aot.versions import watched, watching
+from dynajit.op_facts import draws
 from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
     from dynajit.aot.decompositions import Decompositions
     from dynajit.aot.joint import CompileFn
-
-
-# Parts of the names of what draws random numbers.
-_RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu")
-# Functions that give their argument back where nothing is to be dropped -> whether they drop if nothing is said of it.
-_DROPOUTS = {
-    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"), True),
-    **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), False),
-}
 
 
 def compile_with_autograd(
@@ -136,8 +128,7 @@ def _compile(
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
-    draws = any(map(_draws, gm.graph.nodes))
-    once = reason_against(mutated, draws, _plain_outputs(context))
+    once = reason_against(mutated, any(map(_draws, gm.graph.nodes)), _plain_outputs(context))
     own = None
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
     if traced is gm and (grad_enabled or not turns_gradients_on(gm)):
@@ -327,17 +318,7 @@ def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    name = name_of(node)
-    if node.op not in ("call_function", "call_method") or not any(part in name for part in _RANDOM):
-        return False
-    return not (name in _DROPOUTS and _drops_nothing(node, _DROPOUTS[name]))
-
-
-def _drops_nothing(node: torch.fx.Node, in_training: bool) -> bool:
-    """Whether a dropout gives its argument back: the generator stays where it is."""
-    p: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
-    said = [*node.args[2:3], *(node.kwargs[name] for name in ("training", "train") if name in node.kwargs), in_training]
-    return said[0] is False or (type(p) in (int, float) and p == 0)
+    return node.op.startswith("call") and draws(node.target, node.args, node.kwargs)
 
 
 def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

@@ -14,6 +14,8 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
+from dynajit.op_facts import facts
+
 LARGEST = 1 << 22
 _DEEPEST = 40
 
@@ -53,9 +55,8 @@ def _is_plain(node: Node) -> bool:
     return (
         node.op == "call_function"
         and isinstance(target, torch._ops.OpOverload)
-        and target.namespace in ("aten", "prims")
-        and not target._schema.is_mutable
-        and torch.Tag.nondeterministic_seeded not in target.tags
+        and facts(target).known
+        and facts(target).pure
         and "empty" not in target.__name__
         and isinstance(fake, torch.Tensor)
         and all(isinstance(size, int) for size in fake.shape)

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
 from dynajit.locks import process_lock
-from dynajit.torch_compat import draws_random, memory_of
+from dynajit.op_facts import facts
+from dynajit.torch_compat import memory_of
 
 # torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
 one_at_a_time = process_lock()
@@ -365,7 +366,7 @@ def _draws_in_an_order_that_writes_change(gm: torch.fx.GraphModule) -> bool:
     whose functional twin gives another order."""
     written: set[int | None] = set()
     for node in _calls(gm):
-        drawn = node.all_input_nodes if written and draws_random(name_of(node)) else ()
+        drawn = node.all_input_nodes if written and facts(node.target).draws else ()
         if any(memory_of(part.meta.get("example_value")) in written for part in drawn):
             return True
         if writes(node) and _lays_out_anew(node):
@@ -400,17 +401,14 @@ def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
 def makes_leaves(gm: torch.fx.GraphModule) -> bool:
     """Whether an operation gives a leaf of the autograd graph: a factory with `requires_grad=True`, in a body too. A
     graph that is one node to autograd has none inside. The leaves of torch.func's transforms are its own."""
-    for module in gm.modules():
-        if isinstance(module, torch.fx.GraphModule) and _has_leaves(module):
-            return True
-    return False
+    return any(isinstance(module, torch.fx.GraphModule) and _has_leaves(module) for module in gm.modules())
 
 
 def _has_leaves(gm: torch.fx.GraphModule) -> bool:
     inside = _inside_levels(gm)
     given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
     for node in _calls(gm):
-        made = node.meta.get("example_value")
+        made: Any = node.meta.get("example_value")
         if node not in inside and (name_of(node) == "requires_grad_" or node.target is torch.nn.Parameter):
             return True
         if any(_is_leaf(each) and id(each) not in given for each in (made if type(made) in _SEVERAL else (made,))):

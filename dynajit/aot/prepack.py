@@ -19,6 +19,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from dynajit.op_facts import facts
 from dynajit.torch_compat import graph_module
 
 aten = torch.ops.aten
@@ -104,7 +105,7 @@ class _Splitter:
     def _follows(self, node: Node, constant: set[Node]) -> bool:
         if node.op != "call_function" or node in self.escaping or not node.all_input_nodes:
             return False
-        return all(argument in constant for argument in node.all_input_nodes) and _is_pure(node.target)
+        return all(argument in constant for argument in node.all_input_nodes) and facts(node.target).pure
 
     # ---- copying
 
@@ -149,7 +150,8 @@ class _Splitter:
         """The node as the main graph has it: a constant becomes one of its inputs, a view of one is taken again."""
         found = self.main_of.get(node)
         if found is None:
-            found = self._copy(node) if _is_view(node.target) else self.constant_input(node, self.in_early(node))
+            is_view = facts(node.target).is_view and node.target is not operator.getitem
+            found = self._copy(node) if is_view else self.constant_input(node, self.in_early(node))
             self.main_of[node] = found
         return found
 
@@ -201,23 +203,6 @@ def _can_view(value: Any, shape: Any) -> bool:
     return True
 
 
-def _is_view(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and any(
-        result.alias_info is not None for result in target._schema.returns
-    )
-
-
-def _is_pure(target: Any) -> bool:
-    if target is operator.getitem:
-        return True
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and not target._schema.is_mutable
-        and bool(target._schema.returns)
-        and torch.Tag.nondeterministic_seeded not in target.tags
-    )
-
-
 def _escaping(graph: Graph) -> set[Node]:
     """Nodes whose memory the outputs have: a constant must not be handed out."""
     todo = list(graph.output_node().all_input_nodes)
@@ -226,7 +211,7 @@ def _escaping(graph: Graph) -> set[Node]:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            if _is_view(node.target) or node.target is operator.getitem:
+            if facts(node.target).is_view:
                 todo += node.all_input_nodes
     return found
 

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.recurrent import whole_call
+from dynajit.op_facts import facts
 from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
 aten = torch.ops.aten
@@ -297,7 +298,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return decomposed
         if not isinstance(func, torch._ops.OpOverload):
             raise NotSimple(f"{func} is not a plain operator")
-        if func._schema.is_mutable:
+        if facts(func).writes:
             raise NotSimple(f"{func} mutates and has no functional form")
         args = self._map(args, self._fake)
         kwargs = self._map(kwargs, self._fake)
@@ -454,10 +455,4 @@ def eliminate_dead_code(graph: torch.fx.Graph) -> None:
 def _has_effect(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):  # arithmetic on numbers, an item of a result
         return False
-    return (
-        target.namespace not in ("aten", "prims")
-        or target._schema.is_mutable
-        or not target._schema.returns
-        # Drawing random numbers moves the generator on, whatever becomes of them.
-        or torch.Tag.nondeterministic_seeded in target.tags
-    )
+    return not (facts(target).known and facts(target).pure)

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynajit.op_facts import facts
+
 _SCALARS = (bool, int, float, complex, str, type(None), torch.dtype)
 _KNOWN_TO_WORK = 4096
 # operations that read in an order of their own: no element that they read may be one that they write
@@ -67,7 +69,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     if not isinstance(func, torch._ops.OpOverload) or not args:
         return None
     by_place = _BY_PLACE.search(str(func)) is not None
-    if func._schema.is_mutable:
+    if facts(func).writes:
         refused = _refused_write(func, args, kwargs, by_place)
         if refused is not None:
             return f"{func}: {refused}"
@@ -89,7 +91,7 @@ def refusal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | 
     summed = _SUMMED.search(str(func))
     if summed is not None and not _summand_fits(summed[1], args[0], args[1], args[2]):
         return f"{func}: the first summand's shape does not expand to the other's"
-    if by_place or _is_pointwise(func) or _MATRICES.search(str(func)):
+    if by_place or facts(func).pointwise or _MATRICES.search(str(func)):
         return None if kwargs else _said(func, args, by_place)
     if _WARNS.search(str(func)) or _trusts_places(func, (*args, *kwargs.values())) or not _has_odd_dtypes(func, args):
         return None
@@ -151,9 +153,10 @@ def _trusts_places(func: Any, args: Sequence[Any]) -> bool:
 def _refused_write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by_place: bool) -> str | None:
     """What is wrong with the memory of the tensors that an operation writes, alone or beside those it reads."""
     named = {argument.name: arg for argument, arg in zip(func._schema.arguments, args)} | dict(kwargs)
-    read = [tensor for name, arg in named.items() if name not in _written(func) for tensor in _tensors(arg)]
-    pointwise = _is_pointwise(func)
-    for name in _written(func):
+    names = [name for _, name in facts(func).writes]
+    read = [tensor for name, arg in named.items() if name not in names for tensor in _tensors(arg)]
+    pointwise = facts(func).pointwise
+    for name in names:
         written = named.get(name)
         if not isinstance(written, torch.Tensor):
             continue
@@ -169,16 +172,6 @@ def _refused_write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], by
         if is_out and any(written is other for other in read) and not _has_common_shape(written, read):
             return "an operand of another size than the result is out="
     return None
-
-
-@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
-def _written(func: Any) -> tuple[str, ...]:
-    """Names of the arguments that an operation writes."""
-    return tuple(
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
 
 
 def _tensors(arg: Any) -> list[torch.Tensor]:
@@ -210,15 +203,6 @@ def _has_odd_dtypes(func: Any, args: Sequence[Any]) -> bool:
 def _said(func: Any, args: Sequence[Any], zeros: bool, names: tuple[str, ...] = ()) -> str | None:
     elements = tuple(_element(arg) for arg in args)
     return None if _UNKNOWN in elements else _tried(func, elements, zeros, names)
-
-
-@functools.lru_cache(maxsize=_KNOWN_TO_WORK)
-def _is_pointwise(func: Any) -> bool:
-    if torch.Tag.pointwise in func.tags:
-        return True
-    name, _, overload = func.name().removeprefix("aten::").partition(".")
-    pure = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload or "default", None)
-    return name.endswith("_") and pure is not None and torch.Tag.pointwise in pure.tags
 
 
 _UNKNOWN = object()
@@ -259,7 +243,7 @@ def _tried(func: Any, elements: tuple[Any, ...], zeros: bool, names: tuple[str, 
         except (RuntimeError, NotImplementedError):
             return None  # a dtype or device that has no ones; what it can do instead is not known
         count = len(made) - len(names)
-        state = torch.get_rng_state() if names or torch.Tag.nondeterministic_seeded in func.tags else None
+        state = torch.get_rng_state() if names or facts(func).draws else None
         try:
             func(*made[:count], **dict(zip(names, made[count:], strict=True)))
         except (RuntimeError, NotImplementedError) as error:

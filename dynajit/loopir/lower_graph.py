@@ -53,6 +53,7 @@ from dynajit.loopir.registry import LOWERINGS, NotLowered
 from dynajit.loopir.rounding import rounds_as_eager
 from dynajit.loopir.same import Same
 from dynajit.loopir.size import RuntimeFloat, SizeTable, Undecided
+from dynajit.op_facts import facts
 from dynajit.symbols import is_symbolic
 
 __all__ = [
@@ -253,7 +254,7 @@ class _Lowering:
     def _lowered(self, node: torch.fx.Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         build = self.build
         out = (node.all_input_nodes[0] if node in self.updates else node).meta.get("val")
-        dtypes = STORED if node.target in _MOVES or _is_view(node.target) else SUPPORTED
+        dtypes = STORED if node.target in _MOVES or facts(node.target).is_view else SUPPORTED
         if node not in self.hosted and not _computed_on(out, self.device):
             return None
         if self.device.type != "cpu":
@@ -390,7 +391,7 @@ class _Lowering:
     ) -> None:
         target = target or node.target
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
-        if schema is not None and _only_reads(schema):
+        if schema is not None and not _has_effect(target) and not facts(target).is_view:
             args, kwargs = _map(self._first, (args, kwargs), Value)
         pure_function = target is operator.getitem
         self.build.order += 1
@@ -402,13 +403,12 @@ class _Lowering:
             single,
             self.build.order,
             self.build.origin,
-            keep_order=schema is not None and torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
+            keep_order=schema is not None and facts(target).draws,
             mutates=mutates,
             early=early,
-            barrier=bool(origins)
-            or (not mutates and not pure_function and (schema is None or schema.is_mutable or not schema.returns)),
+            barrier=bool(origins) or (not mutates and not pure_function and (schema is None or _has_effect(target))),
             origins=tuple(origins),
-            aliases=schema is None or any(result.alias_info is not None for result in schema.returns),
+            aliases=schema is None or facts(target).is_view,
         )
         self.program.items.append(extern)
 
@@ -450,12 +450,12 @@ def _as_in_eager(value: Any, fake: Any) -> Any:
 def _is_lost_view(target: Any, value: Any) -> bool:
     """Whether torch gives a view here, whose memory is its base's, and the value found is none that memory has: with
     symbolic sizes it may take knowledge that nobody has here to tell the strides."""
-    return isinstance(value, Value) and _is_view(target) and affine(value) is None
+    return isinstance(value, Value) and facts(target).is_view and affine(value) is None
 
 
-def _only_reads(schema: Any) -> bool:
-    """Whether a call neither writes to its arguments nor gives their memory away."""
-    return not schema.is_mutable and bool(schema.returns) and all(r.alias_info is None for r in schema.returns)
+def _has_effect(target: Any) -> bool:
+    """Whether a call writes to its arguments, or is made for something else than what it gives."""
+    return bool(facts(target).writes) or not target._schema.returns
 
 
 def _same_strides(shape: Any, one: Any, other: Any) -> bool:
@@ -470,10 +470,6 @@ def _computed_on(out: Any, device: torch.device) -> bool:
         return False
     empty = any(type(size) is int and size == 0 for size in out.shape)
     return not empty and out.device == device and out.layout is torch.strided
-
-
-def _is_view(target: Any) -> bool:
-    return any(result.alias_info is not None for result in target._schema.returns)
 
 
 def _lowerable(arg: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -> bool:

@@ -23,6 +23,7 @@ from dynajit import _C
 from dynajit.codegen.memory import refs_in
 from dynajit.codegen.plan import BufferRef, DrawStep, ExternStep, KernelStep, NumberStep, Plan, SizeStep, ViewStep
 from dynajit.locks import process_lock
+from dynajit.op_facts import facts
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -82,9 +83,7 @@ def _tell(why: str) -> None:
 
 def _draws(plan: Plan) -> bool:
     return any(
-        isinstance(step, DrawStep)
-        or (isinstance(step, ExternStep) and torch.Tag.nondeterministic_seeded in getattr(step.target, "tags", ()))
-        for step in plan.steps
+        isinstance(step, DrawStep) or (isinstance(step, ExternStep) and facts(step.target).draws) for step in plan.steps
     )
 
 
@@ -95,10 +94,8 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
         if isinstance(step, KernelStep):
             found.update(step.outputs)
         if isinstance(step, ExternStep) and isinstance(step.target, torch._ops.OpOverload):
-            arguments = step.target._schema.arguments
-            for argument, value in zip(arguments, step.args, strict=False):
-                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, BufferRef):
-                    found.add(value.name)
+            given = [step.args[place] for place, _ in facts(step.target).writes if place < len(step.args)]
+            found.update(value.name for value in given if isinstance(value, BufferRef))
     return tuple(number for number, name in enumerate(plan.inputs) if name in found)
 
 

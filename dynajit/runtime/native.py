@@ -32,6 +32,7 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
+from dynajit.op_facts import facts
 from dynajit.runtime.plan_sizes import NotNative, PlanSizes
 
 _ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW, _NUMBER = range(11)
@@ -158,7 +159,7 @@ class _Writer:
         outputs = tuple(-1 if name is None else self.slot(name) for name in names)
         check = tuple(int(step.check and self._relied_on(name)) for name in names)
         own = tuple(self._own(name) if checked else -1 for name, checked in zip(names, check, strict=True))
-        plain = schema.name.startswith("aten::") and not step.aliases and not schema.is_mutable
+        plain = schema.name.startswith("aten::") and not step.aliases and not facts(step.target).writes
         return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, own, plain
 
     def _native_results(self, step: ExternStep) -> tuple[str | None, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import torch_compat
+from dynajit.op_facts import facts
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
@@ -31,7 +32,7 @@ def rewrite(tx: Tracer, name: str, target: Any, args: Sequence[Value], kwargs: d
         made = _tensor_as_number(tx, _WITH_NUMBER[name], args)
         if made is not None:
             return made
-    return _one_by_one(tx, target, args, kwargs) if name.endswith("_") else None
+    return _one_by_one(tx, target, args, kwargs) if facts(target).writes else None
 
 
 def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -57,7 +58,7 @@ def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: 
 
 def _result(method: str, args: Sequence[Value], made: Sequence[Value]) -> Value:
     """What such an operation gives the program: releases of torch differ where it writes in place."""
-    if method.endswith("_"):
+    if facts(method).writes:
         return args[0] if torch_compat.foreach_returns_what_it_writes() else ConstVal(None)
     return TupleVal(made)
 

@@ -7,8 +7,6 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 
 from __future__ import annotations
 
-import functools
-import operator
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +27,10 @@ from torch.utils._device import _device_constructors
 from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
+from dynajit.op_facts import facts
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic, names_in, tree_of
-from dynajit.torch_compat import draws_random, memory_of
+from dynajit.torch_compat import memory_of
 from dynajit.values import graph_arrays, overrides
 from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
@@ -39,7 +38,6 @@ from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
 from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
-from dynajit.values.operators import INPLACE
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
@@ -202,12 +200,13 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
             # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
-    if _written(target, "ListType"):
-        _count_writes(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    for written in _written(target, *fakes):
+        if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
+            torch.autograd.graph.increment_version(written)
     if torch.is_inference_mode_enabled() and None not in versions and _versions(fakes) == versions:
         # operations made of others are taken apart there before anyone counts what they write
-        for position, _ in _written(target, "TensorType"):
-            torch.autograd.graph.increment_version(pairs[position][1] if position < len(pairs) else ())
+        for written in _written(target, *fakes):
+            torch.autograd.graph.increment_version(written if isinstance(written, torch.Tensor) else ())
     if tx.graph.shapes.active:
         tx.graph.assert_promises()
         if is_symbolic(result) and tx.graph.knows(result):
@@ -216,7 +215,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         return tx.from_real(result)
     if isinstance(result, torch.Tensor) and out is None and None not in versions and _versions(fakes) == versions:
         known = tx.tensors.get(id(result))
-        if known is not None and not (name.endswith("_") or target in _WRITES_FIRST or target in OPAQUE):
+        if known is not None and not (facts(target).writes or target in OPAQUE):
             if any(result is fake for fake in plain) and result.requires_grad:
                 result.requires_grad_(False)
                 raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} makes the tensor that it is given a leaf")
@@ -243,10 +242,10 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
-    if draws_random(name) or target in OPAQUE:
+    if facts(target).draws or target in OPAQUE:
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = node.meta["changes"] = True
-    if isinstance(result, list) and name.startswith("_foreach_") and name.endswith("_"):
+    if isinstance(result, list) and name.startswith("_foreach_") and facts(target).writes:
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
 
@@ -321,32 +320,10 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
     tx.graph.bind_data(node, result)
 
 
-_WRITES_FIRST = frozenset({*INPLACE.values(), operator.setitem})
-
-
-@functools.lru_cache(maxsize=4096)
-def _written(target: Any, kind: str) -> tuple[tuple[int, str], ...]:
-    """Position and name of each tensor, or list of them, that an operation writes in place."""
-    if target in _WRITES_FIRST:
-        return ((0, "self"),) if kind == "TensorType" else ()
-    packet = target if isinstance(target, torch._ops.OpOverload) else getattr(torch.ops.aten, _name_of(target), None)
-    if isinstance(packet, torch._ops.OpOverloadPacket):
-        names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-        packet = getattr(packet, names[0])
-    if not isinstance(packet, torch._ops.OpOverload):
-        return ()
-    return tuple(
-        (position, argument.name)
-        for position, argument in enumerate(packet._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write and argument.type.kind() == kind
-    )
-
-
-def _count_writes(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the versions of the fakes that were written as members of lists: fake kernels leave them as they are."""
-    for position, name in _written(target, "ListType"):
-        for fake in kwargs.get(name, args[position] if position < len(args) else ()):
-            torch.autograd.graph.increment_version(fake)
+def _written(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments, tensors or lists of them, that an operation writes."""
+    places = facts(target).writes
+    return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
 
 
 def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
@@ -355,8 +332,7 @@ def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
     fakes = [arg.fake if isinstance(arg, TensorVal) else None for arg in args]
     if not fakes or fakes[0] is None or _is_empty(fakes[0]):
         return False
-    written = (fakes[at] for at, _ in _written(target, "TensorType") if 0 < at < len(fakes))
-    return any(fake is not None and _is_empty(fake) for fake in written)
+    return any(fake is not None and fake is not fakes[0] and _is_empty(fake) for fake in _written(target, fakes, {}))
 
 
 def _is_empty(fake: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dynajit.guards.source import RunTimeSource
+from dynajit.op_facts import may_draw
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
@@ -20,7 +21,6 @@ from dynajit.values.run_time import call, follow, refuse, tensor
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
-_PYTHON = ("_operator", "builtins")
 _SEEDING: dict[Any, str] = {
     torch.random.manual_seed: "torch.manual_seed",  # torch.manual_seed itself may be a wrapper of it
     torch.cuda.manual_seed: "torch.cuda.manual_seed",
@@ -28,20 +28,6 @@ _SEEDING: dict[Any, str] = {
 }
 # calls that may come behind the graph's
 _CHANGING = (*_SEEDING, torch.set_rng_state, torch.Generator.manual_seed, torch.Generator.set_state)
-
-
-def may_draw(target: Any) -> bool:
-    """Whether a node may draw numbers from one of torch's generators. Only of ATen's operators it is known which do."""
-    if getattr(target, "__module__", None) in _PYTHON:
-        return False
-    if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten":
-        return True
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    packet = getattr(torch.ops.aten, name.partition(".")[0], None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return True
-    overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-    return any(torch.Tag.nondeterministic_seeded in getattr(packet, each).tags for each in overloads)
 
 
 def _is_late(tx: Tracer) -> bool:
