@@ -43,6 +43,8 @@ LITERAL_TYPES: frozenset[type] = frozenset(
         torch.iinfo,
         torch.DispatchKey,
         torch._C._SDPBackend,
+        # what a GPU is: not in every build of torch
+        *(getattr(torch._C, name) for name in ("_CudaDeviceProperties",) if hasattr(torch._C, name)),
     }
 )
 #: paths, whose attributes and operators look at their text alone

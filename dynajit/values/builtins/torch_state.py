@@ -174,21 +174,23 @@ for _kind in ("cpu", "gpu"):
             builtin(_old)(_set_for_device)
 
 
-def _same_answer(function: Callable[[], Any], expected: Any, _: object) -> bool:
-    return bool(function() == expected)
+def _same_answer(function: Callable[..., Any], asked: tuple[Any, ...], expected: Any, _: object) -> bool:
+    return bool(function(*asked) == expected)
 
 
-def _asks(*functions: Callable[[], Any]) -> None:
+def _asks(*functions: Callable[..., Any]) -> None:
     """Functions that say how torch is set up; the answer is guarded by asking again."""
     for function in functions:
 
-        def model(tx: Tracer, function: Any = function) -> Value:
+        def model(tx: Tracer, *args: Value, function: Any = function) -> Value:
+            asked = tuple(arg.const() for arg in args)
             try:
-                found = function()
-            except RuntimeError as error:  # of a device that this torch was not built for
-                raise tx.raised(RuntimeError, *error.args) from None
-            known = functools.partial(_same_answer, function, found)
-            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, f"{function.__name__}() is {found}")
+                found = function(*asked)
+            except (RuntimeError, AssertionError) as error:  # of a device that this torch was not built for
+                raise tx.raised(type(error), *error.args) from None
+            known = functools.partial(_same_answer, function, asked, found)
+            words = f"{function.__name__}({', '.join(map(repr, asked))}) is {found}"
+            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, words)
             return tx.from_real(found)
 
         builtin(function)(model)
@@ -207,6 +209,9 @@ _reads_unguarded(
     "_get_cudnn_deterministic",
     "_get_cudnn_allow_tf32",
     "_get_cublas_allow_tf32",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
     "_get_flash_sdp_enabled",
     "_get_mem_efficient_sdp_enabled",
     "_get_math_sdp_enabled",
@@ -216,10 +221,54 @@ _reads_unguarded(
     "_get_deterministic_algorithms_warn_only",
     "_get_float32_matmul_precision",
     "_is_fwd_grad_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_linalg_preferred_backend",
+    "_get_blas_preferred_backend",
+    "_get_rocm_fa_preferred_backend",
+    "_get_fp32_precision_getter",
+    "_accelerator_getDeviceIndex",
+    "_cuda_getDevice",
 )
 
 
-_asks(torch.cuda.is_current_stream_capturing)
+_asks(torch.cuda.is_current_stream_capturing, torch.cuda.is_initialized, torch.cuda.current_device)
+
+
+def _of_devices(*functions: Callable[..., Any]) -> None:
+    """Functions that say what a device is, which is the same for as long as the process lives. Without an index it is
+    the current device that they speak of, which is guarded."""
+    for function in functions:
+
+        def model(tx: Tracer, *args: Value, function: Any = function, **kwargs: Value) -> Value:
+            reals = [arg.const() for arg in args]
+            named = {name: arg.const() for name, arg in kwargs.items()}
+            try:
+                found = function(*reals, **named)
+            except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+                raise tx.raised(type(error), *error.args) from None
+            if torch.cuda.is_available() and not any(map(_has_index, (*reals, *named.values()))):
+                tx.call(tx.from_real(torch.cuda.current_device), [], {})
+            return tx.from_real(found)
+
+        builtin(function)(model)
+
+
+def _has_index(device: object) -> bool:
+    """Does this name one device, not whichever is the current one?"""
+    if isinstance(device, str):
+        device = torch.device(device)
+    index = device.index if isinstance(device, torch.device) else device
+    return type(index) is int and index >= 0
+
+
+_of_devices(
+    torch.cuda.get_device_capability,
+    torch.cuda.get_device_properties,
+    torch.cuda.get_device_name,
+    torch.cuda.get_arch_list,
+    torch.cuda.is_bf16_supported,
+    torch.cuda.is_tf32_supported,
+)
 
 
 def _reads(*functions: Any) -> None:
@@ -231,6 +280,11 @@ def _reads(*functions: Any) -> None:
 
         builtin(function)(model)
 
+
+# what this build of torch and this machine have, by functions of torch._C that not every build has
+_BUILT_IN = (
+    *("_cuda_getDeviceCount", "_get_cpu_capability", "_is_flash_attention_available", "_is_ck_sdpa_available"),
+)
 
 _reads(
     torch.is_grad_enabled,
@@ -259,7 +313,7 @@ _reads(
     torch.is_deterministic_algorithms_warn_only_enabled,
     torch.get_num_interop_threads,
     torch.get_float32_matmul_precision,
-    *(getattr(torch._C, name) for name in ("_cuda_getDeviceCount",) if hasattr(torch._C, name)),
+    *(getattr(torch._C, name) for name in _BUILT_IN if hasattr(torch._C, name)),
 )
 
 
