@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/as_strided.h>
@@ -56,7 +57,7 @@ struct Dynamic {
 };
 
 struct ReplayOutput {
-    enum { kObject, kInput, kFresh, kKept } kind;
+    enum { kObject, kNumber, kInput, kFresh, kKept } kind;
     int dynamic = -1;
     int64_t offset = 0; /* in elements; for inputs, from their first element */
     bool same = false;  /* the input itself */
@@ -75,6 +76,7 @@ struct Replay {
     void *context = nullptr;
     std::vector<Dynamic> dynamics; /* inputs, then memory of outputs and numbers */
     std::vector<std::pair<NumberStep, size_t>> numbers; /* and their places among the dynamics */
+    bool binds_sizes = false; /* a call asks for sizes, or floats, of its inputs */
     std::vector<KernelNode> kernels;
     std::vector<CopyNode> copies;
     std::vector<ReplayOutput> outputs;
@@ -147,6 +149,7 @@ struct Recorder : Listener {
                 }
                 dynamic_of[roots[static_cast<size_t>(number->slot)]] = static_cast<int>(replay.dynamics.size());
                 replay.numbers.emplace_back(*number, replay.dynamics.size());
+                replay.binds_sizes |= number->source < 0;
                 replay.dynamics.emplace_back();
                 replay.dynamics.back().hosted = true;
             }
@@ -171,7 +174,7 @@ struct Recorder : Listener {
             if (allocated[root] && dynamic_of[root] < 0 && !read_by_operator(static_cast<int>(root))) {
                 dynamic_of[root] = static_cast<int>(replay.dynamics.size());
                 replay.dynamics.emplace_back();
-                replay.dynamics.back().bytes = run.plan.buffers[root].bytes;
+                replay.dynamics.back().bytes = (*run.buffers)[root].bytes;
             }
         }
     }
@@ -201,12 +204,12 @@ struct Recorder : Listener {
         return false;
     }
 
-    void launched(const KernelStep &step, unsigned shared, unsigned threads, CuFunction function,
+    void launched(const KernelStep &step, unsigned programs, unsigned shared, unsigned threads, CuFunction function,
                   const std::vector<char *> &addresses) override
     {
         KernelNode node{last_node(run.stream), {}, addresses, {}};
         node.params.function = function;
-        node.params.grid[0] = step.programs;
+        node.params.grid[0] = programs;
         node.params.block[0] = threads;
         node.params.grid[1] = node.params.grid[2] = node.params.block[1] = node.params.block[2] = 1;
         node.params.shared = shared;
@@ -325,6 +328,11 @@ void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
         replay.outputs.emplace_back();
         ReplayOutput &made = replay.outputs.back();
         const at::Tensor tensor = output.slot >= 0 ? run.slots[static_cast<size_t>(output.slot)].tensor : at::Tensor();
+        if (output.slot < -1) {
+            made.kind = ReplayOutput::kNumber;
+            replay.binds_sizes = true;
+            continue;
+        }
         if (!tensor.defined()) {
             made.kind = ReplayOutput::kObject;
             made.object = Py_NewRef(output.slot < 0 && output.object != nullptr ? output.object : Py_None);
@@ -475,20 +483,12 @@ void move_to(Replay &replay, size_t dynamic, char *address, std::vector<bool> &s
     }
 }
 
-/* The numbers that kernels are given at this call. */
-std::vector<int64_t> numbers_of(const Replay &replay, PyObject *const *args, const std::vector<at::Tensor> &inputs)
+/* The numbers that kernels are given at this call; `run` has the sizes, where any of them is one. */
+std::vector<int64_t> numbers_of(const Replay &replay, const Run *run, const std::vector<at::Tensor> &inputs)
 {
     std::vector<int64_t> found;
-    if (replay.numbers.empty()) {
-        return found;
-    }
-    Run run(*replay.plan);
-    run.holds_gil = true;
-    if (!replay.plan->symbols.empty()) {
-        set_inputs(run, args, replay.plan->inputs);
-    }
     for (const auto &[number, dynamic] : replay.numbers) {
-        found.push_back(number.source < 0 ? run.sized->sizes[static_cast<size_t>(number.size)]
+        found.push_back(number.source < 0 ? run->sized->sizes[static_cast<size_t>(number.size)]
                                           : number_in(inputs[static_cast<size_t>(number.source)]));
     }
     return found;
@@ -577,7 +577,13 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
     if (!inputs_fit(replay, inputs) || busy(replay)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
-    const std::vector<int64_t> numbers = numbers_of(replay, args, inputs);
+    std::optional<Run> run;
+    if (replay.binds_sizes) {
+        run.emplace(*replay.plan);
+        run->holds_gil = true;
+        set_inputs(*run, args, count);
+    }
+    const std::vector<int64_t> numbers = numbers_of(replay, run ? &*run : nullptr, inputs);
     c10::OptionalDeviceGuard guard;
     if (replay.plan->device.type() == c10::kCUDA) {
         guard.reset_device(replay.plan->device);
@@ -592,7 +598,9 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
     }
     PyObject *result = PyTuple_New(static_cast<Py_ssize_t>(replay.outputs.size()));
     for (size_t i = 0; result != nullptr && i < replay.outputs.size(); i++) {
-        PyObject *item = wrap_output(replay, replay.outputs[i], inputs, fresh);
+        PyObject *item = replay.outputs[i].kind == ReplayOutput::kNumber
+                             ? number_of(*run, replay.plan->outputs[i])
+                             : wrap_output(replay, replay.outputs[i], inputs, fresh);
         if (item == nullptr) {
             Py_CLEAR(result);
             break;

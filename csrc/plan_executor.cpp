@@ -185,7 +185,7 @@ struct Executor {
         }
         cuda_check(result, "launching a kernel");
         if (run.listener != nullptr) {
-            run.listener->launched(step, shared, threads, function, addresses);
+            run.listener->launched(step, programs, shared, threads, function, addresses);
         }
     }
 

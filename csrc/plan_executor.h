@@ -172,8 +172,8 @@ struct Listener {
     virtual ~Listener() = default;
     /* Memory for this buffer, or an undefined tensor: the run allocates it. */
     virtual at::Tensor allocate(int slot) = 0;
-    virtual void launched(const KernelStep &step, unsigned shared, unsigned threads, CuFunction function,
-                          const std::vector<char *> &addresses) = 0;
+    virtual void launched(const KernelStep &step, unsigned programs, unsigned shared, unsigned threads,
+                          CuFunction function, const std::vector<char *> &addresses) = 0;
 };
 
 struct Run {

@@ -2,9 +2,9 @@
 
 In:  a functional ATen graph with symbolic sizes, its fake inputs, and what compiles a graph without symbols.
 Out: `BySize`, a callable that takes what the graph takes. At most `MOST` combinations are compiled, each when it is
-     first met; for any more, and where a size depends on values, the graph runs operator by operator.
-For kernels that have all sizes in their text: of graphs on GPUs that are recorded or timed, or whose sizes can't be
-arguments.
+     first met; any more run what `for_others` makes, once. Without it, and where a size depends on values, the graph
+     runs operator by operator.
+For kernels that have all sizes in their text: of graphs on GPUs that are timed, or whose sizes can't be arguments.
 """
 
 from __future__ import annotations
@@ -46,11 +46,18 @@ class BySize:
     """The compiled graphs so far."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], compile_one: Compile, tell: Callable[[str], None]
+        self,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        compile_one: Compile,
+        tell: Callable[[str], None],
+        for_others: Callable[[], Callable[..., Any]] | None = None,
     ) -> None:
         self.gm = gm
         self.compile_one = compile_one
         self.tell = tell
+        self.for_others = for_others
+        self.others: Callable[..., Any] | None = None
         self.numbers = [at for at, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
         self.tensors = [at for at, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self.sized = [at for at in self.tensors if has_symbols(inputs[at])]
@@ -66,7 +73,7 @@ class BySize:
         if call is None:
             call = self._make(key, inputs)
             if call is None:
-                return self.gm.forward(*inputs)
+                return (self.others or self.gm.forward)(*inputs)
         return call(*(inputs[at] for at in self.tensors))
 
     def _make(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> Callable[..., Any] | None:
@@ -74,7 +81,10 @@ class BySize:
             if key in self.made:
                 return self.made[key]
             if len(self.made) >= MOST:
-                self.tell(f"a graph meets more than {MOST} combinations of sizes: at others it runs op by op")
+                if self.for_others is not None:
+                    self.others, self.for_others = self.for_others(), None
+                elif self.others is None:
+                    self.tell(f"a graph meets more than {MOST} combinations of sizes: at others it runs op by op")
                 return None
             try:
                 with tracing(None), torch.no_grad():

@@ -49,6 +49,10 @@ _MODES = {
     (True, False): "max-autotune-no-cudagraphs",
     (True, True): "max-autotune",
 }
+# modes in which kernels are timed, and the same without
+_UNTIMED = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
+# why there may be no kernels that take sizes as arguments
+_NOT_FOR_ALL = (generator.CannotGenerate, triton_compiler.TritonError, NotNative)
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()
@@ -139,10 +143,7 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
     device = _kernel_device(gm)
     if by_size.varies(inputs) and _may_have_sizes_in_text(device):
-        known = by_size.BySize(gm, inputs, lambda one, fakes: _generate(settings, one, fakes, phase), _tell)
-        # What is recorded or timed is so for one size.
-        one_size = device.type == "cpu" or (settings.mode != "default" and by_size.sizes_vary(inputs))
-        return known if one_size else _for_all_sizes(settings, gm, inputs, phase, device, known)
+        return _for_many_sizes(settings, gm, inputs, phase, device)
     try:
         return _compiled(settings, gm, inputs, phase, device)
     except (generator.CannotGenerate, toolchain.ToolchainError, triton_compiler.TritonError, OSError) as error:
@@ -151,29 +152,35 @@ def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], 
         return _run_op_by_op(gm, inputs, phase)
 
 
-def _for_all_sizes(
-    settings: _Settings,
-    gm: torch.fx.GraphModule,
-    inputs: list[Any],
-    phase: str,
-    device: torch.device,
-    known: Callable[..., Any],
+def _for_many_sizes(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
 ) -> Callable[..., Any]:
-    """The graph with kernels that take sizes as arguments; `known`, which has kernels for each size, where such kernels
-    can't be made, and for sizes that they have too few bits for."""
-    try:
-        compiled = _compiled(settings, gm, inputs, phase, device)
-    except (generator.CannotGenerate, triton_compiler.TritonError, NotNative) as error:
-        logs.emit("perf", f"kernels for each size by itself, for one that is an argument: {error}")
-        return known
+    """The graph with kernels that take sizes as arguments. With kernels for one size each where those can't be made,
+    for sizes that they have too few bits for, and where kernels are timed, for the first few sizes that are met."""
 
-    def call(*given: Any) -> Any:
+    timed = settings.mode.startswith("max-autotune") and by_size.sizes_vary(inputs)
+
+    def for_all(others: Callable[..., Any]) -> Callable[..., Any]:
+        untimed = dataclasses.replace(settings, mode=_UNTIMED.get(settings.mode, settings.mode)) if timed else settings
         try:
-            return compiled(*given)
-        except TooLarge:
-            return known(*given)
+            compiled = _compiled(untimed, gm, inputs, phase, device)
+        except _NOT_FOR_ALL as error:
+            logs.emit("perf", f"kernels for each size by itself, for one that is an argument: {error}")
+            return others
 
-    return call
+        def call(*given: Any) -> Any:
+            try:
+                return compiled(*given)
+            except TooLarge:
+                return others(*given)
+
+        return call
+
+    def for_one(one: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        return _generate(settings, one, fakes, phase)
+
+    known = by_size.BySize(gm, inputs, for_one, _tell, (lambda: for_all(gm.forward)) if timed else None)
+    return known if timed else for_all(known)
 
 
 def _compiled(

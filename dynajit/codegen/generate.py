@@ -339,6 +339,8 @@ def _mentions(member: Tensor, what: str) -> bool:
     return bool(names & set(what.split()))
 
 
+# Inputs of at most so many bytes are read from any address by one kernel.
+SMALL_INPUT = 256
 # Kernels that move more than this keep the GPU busy: one that waits beside them only takes room.
 SHORT_BYTES = 1 << 27
 
@@ -575,15 +577,30 @@ class _TritonPlanner(_Planner):
 
     def _triton_function(self, named: _Named, printed: PrintedTriton) -> str:
         pointers, early = tuple(map(parameter_type, printed.arguments)), _early(printed)
-        key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early}"
+        anywhere = self._unaligned(printed)
+        key = f"{printed.text}{pointers}{printed.warps} {printed.stages} {early} {anywhere}"
         found = self.kernels.get(key)
         if found is None:
             ops, lines, short = named
             name = f"k{len(self.kernels)}_{short}"
             text = rename(printed.text, name)
-            found = GpuKernel(name, text, pointers, printed.warps, ops, lines, printed.stages, printed.sizes, early)
+            found = GpuKernel(
+                name, text, pointers, printed.warps, ops, lines, printed.stages, printed.sizes, early, anywhere
+            )
             self.kernels[key] = found
         return found.name
+
+    def _unaligned(self, printed: PrintedTriton) -> tuple[int, ...]:
+        """The arguments that the kernel takes at any address: small inputs, which may begin elsewhere at each call, as
+        the word at hand of a text does. Wide loads gain nothing there, and another kernel for them costs a second."""
+        inputs = {self.program.sources[name] for name in self.program.inputs if name in self.program.sources}
+        return tuple(
+            at
+            for at, tensor in enumerate(printed.arguments)
+            if tensor in inputs
+            and tensor not in printed.written
+            and hint_of(tensor.numel * tensor.dtype.itemsize) <= SMALL_INPUT
+        )
 
     def _finish(self) -> None:
         if self.program.sizes_vary:

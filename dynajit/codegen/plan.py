@@ -205,6 +205,7 @@ class GpuKernel:
     stages: int = 2  # of loads that are under way at once in a loop
     sizes: tuple[str, ...] = ()  # symbols whose values it takes behind the pointers, as ints of 32 bits
     early: bool = False  # starts while the kernel before it ends, where the GPU can, and waits for that by itself
+    unaligned: tuple[int, ...] = ()  # pointers that need not be multiples of 16
 
 
 @dataclass(slots=True)

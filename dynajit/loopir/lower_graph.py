@@ -245,7 +245,7 @@ class _Lowering:
             return True
         if self.device.type == "cpu":
             return False
-        given = node.all_input_nodes[0].meta["val"]
+        given = self._sized(node.all_input_nodes[0].meta["val"])
         return isinstance(args[0], Value) and dense_stride(given) == tuple(given.stride())
 
     def _is_known(self, number: Any) -> bool:
@@ -327,7 +327,8 @@ class _Lowering:
             for i, fake in enumerate(out):
                 origins += self._bind_sizes(f"{node.name}_{i}", fake)
             results = tuple(self._source(f"{node.name}_{i}", fake) for i, fake in enumerate(out))
-            names = tuple(value.root if isinstance(value, Value) else value.name for value in results)
+            # a number among the results, as attention's greatest length, has a name and may be symbolic
+            names = tuple(v.root if isinstance(v, Value) else f"{node.name}_{i}" for i, v in enumerate(results))
             self._append_extern(node, args, kwargs, names, single=False, origins=origins)
             return results
         origins = self._bind_sizes(node.name, out)

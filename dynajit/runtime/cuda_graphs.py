@@ -5,7 +5,8 @@ Out: `record(plan, call)`: a callable with the executor's inputs and outputs. It
      (of a backward graph the third) records it; from then on the graph is replayed. Addresses that change are put into
      the graph's nodes; inputs that operators of torch's read stay where they are, as parameters do, or are copied if
      they turn out to move. Outputs are the caller's own; what a forward graph keeps for its backward graph stays where
-     it is, until that has run. What can't be recorded is said once, and runs without.
+     it is, until that has run. What can't be recorded is said once, and runs without. A plan of symbolic sizes is
+     recorded for each of those that it is called with most often.
 What can't be recorded is in `obstacle`.
 """
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +31,10 @@ from dynajit.op_facts import facts
 MAX_RECORDINGS = 4
 # Streams on which one plan is recorded.
 MAX_STREAMS = 4
+# Combinations of sizes for which one plan is recorded: those that are called most often.
+MAX_SIZES = 32
+# Combinations whose calls are counted, before counting starts again.
+MAX_COUNTED = 4096
 
 # For each device and stream the memory that its graphs share, and the graphs: it is gone when they are.
 _pools: dict[tuple[int, int], tuple[Any, weakref.WeakSet[Any]]] = {}
@@ -42,7 +48,8 @@ def record(plan: Plan, call: Callable[..., Any], backward: bool = False) -> Call
     if why:
         _tell(why)
         return call
-    return _Recorded(plan, call, backward)
+    sizes = [step for step in plan.steps if isinstance(step, SizeStep) and step.what in ("size", "stride", "number")]
+    return _RecordedBySize(plan, call, backward, sizes) if sizes else _Recorded(plan, call, backward)
 
 
 def obstacle(plan: Plan) -> str:
@@ -69,8 +76,8 @@ def obstacle(plan: Plan) -> str:
 
 
 def _numbers(plan: Plan) -> set[str]:
-    """The inputs of which kernels are given numbers, at each launch anew."""
-    found = {step.source for step in plan.steps if isinstance(step, SizeStep) and step.what == "float"}
+    """The inputs that are numbers, or of which kernels are given numbers at each launch anew."""
+    found = {step.source for step in plan.steps if isinstance(step, SizeStep) and step.what in ("float", "number")}
     found.update(step.source for step in plan.steps if isinstance(step, NumberStep) and isinstance(step.source, str))
     return found
 
@@ -97,6 +104,51 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
             given = [step.args[place] for place, _ in facts(step.target).writes if place < len(step.args)]
             found.update(value.name for value in given if isinstance(value, BufferRef))
     return tuple(number for number, name in enumerate(plan.inputs) if name in found)
+
+
+class _RecordedBySize:
+    """A plan of symbolic sizes, and its graphs for the sizes that are called most often. At all others the plan runs as
+    it is, as it does at the first call of each."""
+
+    def __init__(self, plan: Plan, call: Any, backward: bool, sizes: Sequence[SizeStep]) -> None:
+        self.plan = plan
+        self.call = call
+        self.source = plan.source
+        self.backward = backward
+        places = {name: number for number, name in enumerate(plan.inputs)}
+        self.numbers = [places[step.source] for step in sizes if step.what == "number"]
+        self.sizes = [(places[step.source], step.at) for step in sizes if step.what == "size"]
+        self.strides = [(places[step.source], step.at) for step in sizes if step.what == "stride"]
+        self.calls: Counter[tuple[int, ...]] = Counter()
+        self.made: dict[tuple[int, ...], _Recorded] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = (
+            *[inputs[number] for number in self.numbers],
+            *[inputs[number].size(at) for number, at in self.sizes],
+            *[inputs[number].stride(at) for number, at in self.strides],
+        )
+        self.calls[key] += 1
+        made = self.made.get(key)
+        if made is None:
+            made = self._worth_recording(key)
+        return self.call(*inputs) if made is None else made(*inputs)
+
+    def _worth_recording(self, key: tuple[int, ...]) -> _Recorded | None:
+        """What records these sizes from their second call on; in place of the sizes called least where there are many
+        and these have been called more often."""
+        calls = self.calls[key]
+        if calls < 2:
+            if len(self.calls) > MAX_COUNTED:
+                self.calls = Counter({known: self.calls[known] for known in self.made})
+            return None
+        with _lock:
+            if len(self.made) >= MAX_SIZES:
+                least = min(self.made, key=self.calls.__getitem__)
+                if self.calls[least] >= calls:
+                    return None
+                del self.made[least]
+            return self.made.setdefault(key, _Recorded(self.plan, self.call, self.backward))
 
 
 class _Recorded:

@@ -24,6 +24,7 @@ from dynajit.codegen.plan import (
     DrawStep,
     ExternStep,
     FreeStep,
+    GpuKernel,
     KernelStep,
     NumberStep,
     Plan,
@@ -74,6 +75,7 @@ class _Writer:
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
         self.sizes = PlanSizes(plan)
         self.takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
+        self.unaligned = {kernel.name: kernel.unaligned for kernel in plan.kernels if isinstance(kernel, GpuKernel)}
         self.tensors = tensors_used(plan)
         self.visible = {out.name for out in plan.outputs if isinstance(out, BufferRef)}
         self.referred = _referred(plan)
@@ -124,7 +126,8 @@ class _Writer:
                     name = f"dynajit {kernel}"
                     symbols = self.sizes.symbols_of(loaded.sizes)
                     return _CPU_KERNEL, loaded.owner, loaded.address, slots, loaded.refused, name, symbols
-                checked = tuple(n for n, name in enumerate(args) if name not in self.aligned)
+                anywhere = self.unaligned.get(kernel, ())
+                checked = tuple(n for n, name in enumerate(args) if name not in self.aligned and n not in anywhere)
                 symbols = self.sizes.symbols_of(self.takes.get(kernel, ()))
                 slots = tuple(map(self.slot, args))
                 if isinstance(programs, int):

@@ -57,7 +57,7 @@ def compile_kernels(
     kernels: Sequence[GpuKernel], capability: int, unaligned: Sequence[frozenset[int]] | None = None
 ) -> list[Binary]:
     """The kernels for GPUs of that compute capability (90 for 9.0). Addresses of arguments are multiples of 16, save
-    those at the positions `unaligned` names for each kernel."""
+    those at the positions `unaligned` names for each kernel, and those that the kernel itself names."""
     odd = unaligned if unaligned is not None else [frozenset()] * len(kernels)
     with phases.timer("triton_compile"):
         jobs = list(zip(kernels, odd, strict=True))
@@ -83,13 +83,14 @@ def _compiled(kernel: GpuKernel, capability: int, unaligned: frozenset[int]) -> 
         text = re.sub(rf"(def {symbol}\(.*\):\n)", rf"\1{_WAITS}", text)
     if unaligned or capability < _COPIES_TILES:
         text = text.replace(_ALIGNED, _ALIGNED.replace("True", "False"))
+    positions = sorted(unaligned.union(kernel.unaligned))
     signature = (*kernel.pointers, *["i32"] * len(kernel.sizes))
-    facts: tuple[Any, ...] = (_FORMAT, version(), capability, signature, sorted(unaligned), kernel.warps, text)
+    facts: tuple[Any, ...] = (_FORMAT, version(), capability, signature, positions, kernel.warps, text)
     if kernel.stages != _STAGES:
         facts += (kernel.stages,)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    job = Job(text, symbol, signature, kernel.warps, kernel.stages, capability, tuple(sorted(unaligned)))
+    job = Job(text, symbol, signature, kernel.warps, kernel.stages, capability, tuple(positions))
     return unpack(store.get_or_make(key, ".cubin", functools.partial(_make, job)).read_bytes())
 
 

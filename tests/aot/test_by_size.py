@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynajit
 from dynajit.aot import by_size
@@ -17,6 +18,14 @@ from dynajit.runtime.plan_sizes import NotNative, small
 @pytest.fixture(autouse=True)
 def static_target(monkeypatch: pytest.MonkeyPatch) -> None:
     dynajit.reset()
+    compiled = backend._compiled
+
+    def known_sizes_only(settings: Any, gm: Any, inputs: Any, *rest: Any) -> Any:
+        if by_size.varies(inputs):
+            raise NotNative
+        return compiled(settings, gm, inputs, *rest)
+
+    monkeypatch.setattr(backend, "_compiled", known_sizes_only)
     monkeypatch.setattr(backend, "_may_have_sizes_in_text", lambda device: True)
     monkeypatch.setattr(backend, "_told", set())
 
@@ -58,6 +67,29 @@ def test_bounded(made: list[Any]) -> None:
             x = torch.randn(rows, 4)
             torch.testing.assert_close(compiled(x), (x * 2).sum(0))
     assert len(made) == by_size.MOST
+
+
+def test_sizes_above_the_bound_run_what_takes_any_size() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x * x.shape[0],)
+
+    gm = make_fx(function, tracing_mode="symbolic")(torch.randn(9, 4))
+    calls: list[str] = []
+
+    def for_one(one: torch.fx.GraphModule, fakes: list[Any]) -> Any:
+        calls.append("one")
+        return one.forward
+
+    def for_others() -> Any:
+        calls.append("others")
+        return gm.forward
+
+    given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    by = by_size.BySize(gm, given, for_one, calls.append, for_others)
+    for rows in range(2, 6 + by_size.MOST):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(by(x), function(x))
+    assert calls == ["one"] * by_size.MOST + ["others"]
 
 
 def test_training(made: list[Any]) -> None:
@@ -107,12 +139,13 @@ def test_where_sizes_can_not_be_arguments(monkeypatch: pytest.MonkeyPatch) -> No
 
     gm = torch.fx.GraphModule({}, torch.fx.Graph())
     settings = backend._settings(None, {})
+    monkeypatch.setattr(by_size, "BySize", lambda *_: known)
     monkeypatch.setattr(backend, "_compiled", lambda *_: compiled)
-    call = backend._for_all_sizes(settings, gm, [], "inference", torch.device("cuda"), known)
+    call = backend._for_many_sizes(settings, gm, [], "inference", torch.device("cuda"))
     assert [call(n) for n in (1, 999, 1000, 2)] == ["any", "any", "known", "any"]
 
     def refused(*_: Any) -> Any:
         raise NotNative
 
     monkeypatch.setattr(backend, "_compiled", refused)
-    assert backend._for_all_sizes(settings, gm, [], "inference", torch.device("cuda"), known) is known
+    assert backend._for_many_sizes(settings, gm, [], "inference", torch.device("cuda")) is known

@@ -86,6 +86,54 @@ def test_one_plan_for_all_sizes(name: str) -> None:
     compile_all(plan)
 
 
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("end", [None, -100, -2, 4, 100])
+@pytest.mark.parametrize("start", [None, -100, -3, 2, 100])
+def test_slices_that_begin_or_end_outside(start: int | None, end: int | None, step: int) -> None:
+    """As Python's: what is before the first element is the first, and what is behind the last is the end."""
+
+    def function(x: torch.Tensor) -> Any:
+        part = x[:, start:end:step]
+        return part * 2, part.sum(1), part
+
+    plan = plan_of_any_size(function, randn(3, 9))
+    for size in (6, 9, 50):  # torch has guarded that slices end inside or outside
+        x = randn(4, size)
+        for ours, theirs in zip(run(plan, x), function(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_numbers_among_the_results_of_an_operator() -> None:
+    """Attention on GPUs gives its lengths back, which vary as its arguments' do."""
+    with torch.library._scoped_library("dynajit_sizes", "DEF") as library:
+        library.define("both(Tensor x) -> (Tensor, SymInt, SymInt)")
+        library.impl("both", lambda x: (x + 1, x.shape[0], x.shape[1]), "CompositeExplicitAutograd")
+
+        def function(x: torch.Tensor) -> Any:
+            y, rows, _ = torch.ops.dynajit_sizes.both(x)
+            return y * rows
+
+        plan = plan_of_any_size(function, randn(9, 8))
+        (call,) = [step for step in plan.steps if isinstance(step, ExternStep)]
+        assert len(call.outputs) == 3
+        x = randn(5, 3)
+        torch.testing.assert_close(run(plan, x)[0], function(x))
+
+
+def test_updates_of_inputs() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.index_copy_(1, i, y)
+        return x.sum(1)
+
+    plan = plan_of_any_size(function, randn(3, 9), torch.tensor([1, 4]), randn(3, 2))
+    for size in (5, 9, 40):
+        x, i, y = randn(3, size), torch.tensor([3, 0]), randn(3, 2)
+        theirs = x.clone()
+        expected = function(theirs, i, y)
+        torch.testing.assert_close(run(plan, x, i, y)[0], expected)
+        torch.testing.assert_close(x, theirs)
+
+
 def test_sizes_of_none_and_one() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x * 2 + y, torch.softmax(x, -1), x.sum(0)

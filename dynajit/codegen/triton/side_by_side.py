@@ -95,12 +95,16 @@ def _launch(launch: _Launch, found: dict[tuple[str, tuple[str, ...], int], GpuKe
     """The step that launches these, and its kernel: an earlier one that is equal, or a new one."""
     first, step = launch.parts[0]
     if len(launch.parts) == 1:
-        key = (first.name, (), 0)
-        found.setdefault(key, first)
+        found.setdefault((first.name, (), 0), first)
         return step
     text = _text([(kernel, int(part.programs)) for kernel, part in launch.parts])
     pointers = tuple(pointer for kernel, _ in launch.parts for pointer in kernel.pointers)
-    made = found.get((text, pointers, first.warps))
+    unaligned, count = list[int](), 0
+    for kernel, _ in launch.parts:
+        unaligned += [count + at for at in kernel.unaligned]
+        count += len(kernel.pointers)
+    key = (f"{text}{unaligned}", pointers, first.warps)
+    made = found.get(key)
     if made is None:
         name = "_".join((first.name, "beside", *(re.sub(r"^k\d+_", "", k.name) for k, _ in launch.parts[1:])))[:80]
         name = f"{name}_{len(found)}"
@@ -108,8 +112,8 @@ def _launch(launch: _Launch, found: dict[tuple[str, tuple[str, ...], int], GpuKe
         lines = tuple(dict.fromkeys(line for kernel, _ in launch.parts for line in kernel.lines))
         early = all(kernel.early for kernel, _ in launch.parts)
         text_of = text.replace("def NAME(", f"def {name}(")
-        made = GpuKernel(name, text_of, pointers, first.warps, ops, lines, early=early)
-        found[text, pointers, first.warps] = made
+        made = GpuKernel(name, text_of, pointers, first.warps, ops, lines, early=early, unaligned=tuple(unaligned))
+        found[key] = made
     args = tuple(name for _, part in launch.parts for name in part.args)
     outputs = tuple(name for _, part in launch.parts for name in part.outputs)
     return KernelStep(made.name, args, outputs, sum(int(part.programs) for _, part in launch.parts))
