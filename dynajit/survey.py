@@ -66,10 +66,10 @@ class Side:
         return {name: value for name, value in values.items() if isinstance(value, kept)}
 
     def state(self, number: int) -> list[tuple[str, Any]]:
-        """What tells one call from the next: numbers and texts as they are, tensors by how often they were written."""
+        """What tells one call from the next but the numbers in tensors: numbers, texts, which gradients there are."""
         everything = (self.program, getattr(self.program, "__self__", None), self.calls[number], self.reached())
         return [
-            (where, (value._version, value.grad is None) if isinstance(value, torch.Tensor) else value)
+            (where, value.is_leaf and value.grad is None if isinstance(value, torch.Tensor) else value)
             for where, value in outcomes.walk(everything, "")
             if isinstance(value, (torch.Tensor, int, float, str, type(None)))
         ]
@@ -337,6 +337,7 @@ class _Survey:
         self._compile = {"backend": backend, **options}
         self.report = SurveyReport(name)
         self._now = (0, False)
+        self._differentiable: set[int] = set()  # the sets of inputs whose results have gradients
 
     def run(self, rounds: int, seconds: float) -> SurveyReport:
         if rounds < 2:
@@ -350,17 +351,15 @@ class _Survey:
         with warnings.catch_warnings(record=True) as warned, records.listen(self._note):
             warnings.simplefilter("always")
             report.right = True
-            first = []
+            states: list[list[Any]] = [[] for _ in range(report.sets)]
             for number in range(rounds * report.sets):
                 state = sides[2].state(number % report.sets)
-                first += [state] if number < report.sets else []
-                # by the third round what a first call left behind (gradients, an optimizer's state) is there
-                again = number >= 2 * report.sets or state == first[number % report.sets]
-                self._now = (number + 1, number >= report.sets and again)
+                self._now = (number + 1, state in states[number % report.sets])
+                states[number % report.sets].append(state)
                 if not self._one_call(sides, compiled, exact, number):
                     break
             if report.right and report.error is None:
-                self._now = (report.calls + 1, True)
+                self._now = (report.calls + 1, sides[2].state(0) in states[0])
                 self._measure(sides, compiled, seconds)
         texts = [str(warning.message) for warning in warned]
         report.notes = [*dict.fromkeys(text for text in texts if text.startswith("dynajit"))]
@@ -403,6 +402,8 @@ class _Survey:
             report.first_call = times[0], times[2]
         report.calls += 1
         eager, again, ours = seen
+        if eager.gradients and "error" not in eager.gradients:
+            self._differentiable.add(place)
         if eager.outcome.error is not None:
             report.error = f"{eager.outcome.error[0].__name__}: {eager.outcome.error[1]}"
         references = self._references(exact, place, seed, eager)
@@ -445,13 +446,13 @@ class _Survey:
                 _caller(side, program, place) for side, program in ((sides[0], sides[0].program), (sides[2], compiled))
             ]
             with contextlib.redirect_stdout(io.StringIO()):
-                kept = [_bytes_kept(run) for run in runs]
-                if all(each is not None for each in kept):
+                kept = [_bytes_kept(run) for run in runs if place in self._differentiable]
+                if kept and all(each is not None for each in kept):
                     report.kept.append(Kept(place + 1, *kept))  # type: ignore[arg-type]
                 if seconds > 0:
                     eager, ours = _interleaved(runs, share)
                     times = Times(place + 1, eager, ours)
-                    if all(each is not None for each in kept):
+                    if place in self._differentiable:
                         steps = [_with_backward(run) for run in runs]
                         times.eager_step, times.compiled_step = _interleaved(steps, share)
                     report.times.append(times)

@@ -205,7 +205,8 @@ def _time(times: Times) -> str:
 
 
 def _kept(kept: Kept) -> str:
-    ratio = f" = {kept.compiled / kept.eager:.2f}" if kept.eager > 0 else ""
+    # a few small objects of Python and C++ are no memory kept
+    ratio = f" = {kept.compiled / kept.eager:.2f}" if kept.eager > 64_000 else ""
     return f"inputs {kept.inputs}: {costs.size(kept.compiled)} over eager's {costs.size(kept.eager)}{ratio}"
 
 
