@@ -117,7 +117,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         if value.is_leaf and value.grad is not None:
             yield ".grad", value.grad
     elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", item) for key, item in value.items())
+        yield from ((f"[{_key_text(key, place)}]", item) for place, (key, item) in enumerate(value.items()))
     elif isinstance(value, (list, tuple, collections.deque)):
         yield from ((f"[{i}]", item) for i, item in enumerate(value))
     if _has_state(value):
@@ -127,6 +127,11 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((f".{name}[{i}]", hook) for i, hook in enumerate(item.values()))
             else:
                 yield f".{name}", item
+
+
+def _key_text(key: Any, place: int) -> str:
+    """How to write a key; a tensor's text would be its numbers, which may be rounded otherwise."""
+    return f"key {place}, a tensor" if isinstance(key, torch.Tensor) else repr(key)
 
 
 def _has_state(value: Any) -> bool:

@@ -94,7 +94,7 @@ def test_what_a_repeated_call_compiles_is_a_defect() -> None:
     report = quick(fn, (torch.ones(2),))
     assert report.right
     assert [capture.call for capture in report.repeated if not capture.record.skipped][:1] == [2]
-    assert "repeats an earlier one (a defect)" in str(report) and "at call 2" in str(report)
+    assert "repeats an earlier one: a defect" in str(report) and "at call 2" in str(report)
 
 
 def test_a_raising_program_is_right_if_it_raises_the_same() -> None:

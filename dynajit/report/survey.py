@@ -19,6 +19,7 @@ from dynajit.report.records import CompileRecord
 
 #: entries of a section in the text; `to_dict()` has all
 SHOWN = 12
+_REPEATED = "Compiled by a call that repeats an earlier one: a defect, unless numbers in tensors decide"
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -168,7 +169,7 @@ class SurveyReport:
                 "Compiled again",
                 [_again(capture) for capture in self.captures if capture.record.recompile_reason],
             ),
-            ("Compiled by a call that repeats an earlier one (a defect)", [_again(each) for each in self.repeated]),
+            (_REPEATED, [_again(each) for each in self.repeated]),
             ("Runs eagerly", [f"{text}{f' ({n} times)' * (n > 1)}" for text, n in self.eager_frames]),
             ("Operations through torch", [", ".join(f"{name}{f' x {n}' * (n > 1)}" for name, n in self._torch())]),
             ("dynajit's warnings", self.notes),

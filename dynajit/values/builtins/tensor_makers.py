@@ -17,9 +17,14 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
 from dynajit.values.sequence import SequenceVal, TupleVal
+from dynajit.values.symbolic import SymVal, decide
 from dynajit.values.tensor import TensorVal
 
 _NUMBERS = (bool, int, float)
+# Symbolic numbers in these dtypes are read as torch.tensor does; more of them than this are no cheap graph.
+_FLOATS = (torch.float32, torch.float64)
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_MOST_SYMBOLS = 16
 
 
 # ------------------------------------------------------------------------------------------------ torch.tensor
@@ -27,13 +32,32 @@ _NUMBERS = (bool, int, float)
 
 @builtin(torch.tensor)
 def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
-    """Of nested lists with single numbers that the graph computes among others: these stacked."""
-    if isinstance(data, SequenceVal) and not tx.function_modes and not args and kwargs.keys() <= {"dtype"}:
+    """Of numbers; `_of_numbers` says of which."""
+    found = _of_numbers(tx, data, args, kwargs)
+    return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs) if found is None else found
+
+
+@builtin(torch.as_tensor)
+def as_tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+    """The same of numbers; a tensor may be itself."""
+    found = _of_numbers(tx, data, args, kwargs)
+    return tx.torch_op("call_function", torch.as_tensor, [data, *args], kwargs) if found is None else found
+
+
+def _of_numbers(tx: Tracer, data: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A tensor of nested lists with single numbers that the graph computes among others, or with a few symbolic ones:
+    these stacked. Of a symbolic number: a tensor filled with it, since torch would read it for what it is now."""
+    if tx.function_modes or args or kwargs.keys() - {"dtype"}:
+        return None
+    given = kwargs.get("dtype")
+    dtype = None if given is None else given.const()
+    if isinstance(data, SequenceVal):
         shape, leaves = _nested(tx, data)
-        if any(isinstance(leaf, TensorVal) for leaf in leaves):
-            given = kwargs.get("dtype")
-            return _stacked(tx, shape, leaves, None if given is None else given.const())
-    return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs)
+        if any(isinstance(leaf, TensorVal) for leaf in leaves) or _few_symbols(leaves, dtype):
+            return _stacked(tx, shape, leaves, dtype)
+    elif _few_symbols([data], dtype):
+        return _filled(tx, data, next(_dtypes([data])) if dtype is None else dtype)
+    return None
 
 
 def _nested(tx: Tracer, data: SequenceVal) -> tuple[list[int], list[Value]]:
@@ -59,9 +83,42 @@ def _stacked(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtype: t
         if isinstance(leaf, TensorVal):
             parts.append(tx.torch_op("call_method", "to", [leaf, ConstVal(found)], {}))
         else:
-            parts.append(tx.torch_op("call_function", torch.tensor, [leaf], named))
+            symbolic = _few_symbols([leaf], found)
+            parts.append(
+                _filled(tx, leaf, found) if symbolic else tx.torch_op("call_function", torch.tensor, [leaf], named)
+            )
     flat = tx.torch_op("call_function", torch.stack, [tx.new_list(parts)], {})
     return tx.torch_op("call_method", "view", [flat, *map(ConstVal, shape)], {})
+
+
+def _few_symbols(leaves: Sequence[Value], dtype: torch.dtype | None) -> bool:
+    """Whether some numbers, not too many, are symbolic, and all can be in the graph as tensors of that dtype."""
+    symbols = [leaf for leaf in leaves if isinstance(leaf, SymVal) and leaf.py_type() in (int, float)]
+    if not 0 < len(symbols) <= _MOST_SYMBOLS or any(leaf.py_type() not in _NUMBERS for leaf in leaves):
+        return False
+    if dtype is None:
+        return torch.get_default_dtype() in _FLOATS
+    if dtype in _FLOATS:
+        return True
+    whole = all(leaf.py_type() is int for leaf in leaves)
+    return whole and dtype in _WHOLE and all(_fits(symbol, torch.iinfo(dtype)) for symbol in symbols)
+
+
+def _fits(symbol: SymVal, limits: torch.iinfo) -> bool:
+    """Whether a number is one of the dtype's, as is guarded; torch raises for others."""
+    if limits.bits == 64:
+        return True
+    if symbol.from_graph or symbol.unknown:
+        return False
+    lowest, highest = symbol.number >= limits.min, symbol.number <= limits.max
+    return bool(decide(symbol.graph, bool, lowest)) and bool(decide(symbol.graph, bool, highest))
+
+
+def _filled(tx: Tracer, number: Value, dtype: torch.dtype) -> Value:
+    """A tensor with nothing but a symbolic number, as torch.tensor reads it: by way of a double, if it is to be one."""
+    read = ConstVal(torch.float64 if dtype.is_floating_point else torch.int64)
+    found = tx.torch_op("call_function", torch.full, [TupleVal([]), number], {"dtype": read})
+    return found if read.const() is dtype else tx.torch_op("call_method", "to", [found, ConstVal(dtype)], {})
 
 
 def _dtypes(leaves: Sequence[Value]) -> Iterator[torch.dtype]:
