@@ -52,6 +52,7 @@ struct Dynamic {
     char *current = nullptr;
     bool pinned = false;
     bool hosted = false; /* an input on the CPU, or a number: no memory of the GPU's */
+    bool checked = false; /* a kernel is the one for addresses that are multiples of 16 */
     size_t bytes = 0; /* of an output's memory */
     std::vector<size_t> kernels, copies;
 };
@@ -224,6 +225,9 @@ struct Recorder : Listener {
                 memory.current = run.slots[root].address;
             }
             node.uses.push_back(Use{i, dynamic, addresses[i] - memory.current});
+            memory.checked |= function != step.kernel->unaligned
+                              && std::find(step.checked.begin(), step.checked.end(), static_cast<int>(i))
+                                     != step.checked.end();
             memory.kernels.push_back(replay.kernels.size());
         }
         replay.kernels.push_back(std::move(node));
@@ -460,7 +464,8 @@ bool inputs_fit(const Replay &replay, const std::vector<at::Tensor> &inputs)
         }
         const char *address = static_cast<const char *>(inputs[i].const_data_ptr());
         const Dynamic &memory = replay.dynamics[i];
-        bool aligned = ((reinterpret_cast<uintptr_t>(address) ^ reinterpret_cast<uintptr_t>(memory.current)) & 15) == 0;
+        bool aligned = !memory.checked
+                       || ((reinterpret_cast<uintptr_t>(address) ^ reinterpret_cast<uintptr_t>(memory.current)) & 15) == 0;
         if (address != memory.current && (memory.pinned || !aligned)) {
             return false;
         }

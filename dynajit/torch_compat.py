@@ -135,6 +135,23 @@ def floats_stay_symbolic() -> Iterator[None]:
         stages.tensorify_python_scalars = given
 
 
+def quiet_shape_env(**options: Any) -> Any:
+    """A ShapeEnv with these options that does not write down where each symbol and guard was made. torch walks the stack
+    for that, and imports its compilers to know which files to leave out, which takes seconds."""
+    return _quiet_shape_env()(**options)
+
+
+@functools.cache
+def _quiet_shape_env() -> Callable[..., Any]:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
+
+    class QuietShapeEnv(ShapeEnv):
+        def _get_stack_summary(self, *args: Any, **options: Any) -> tuple[SLoc, str]:
+            return SLoc(None, None), ""
+
+    return QuietShapeEnv
+
+
 def symbol_hints(env: Any) -> dict[Any, Any]:
     """The value at hand of each symbol of a ShapeEnv that has one."""
     found: dict[Any, Any] | None = getattr(env, "backed_var_to_val", None)

@@ -15,7 +15,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import Source as TorchSource
 
-from dynajit import symbols
+from dynajit import symbols, torch_compat
 from dynajit.config import config
 from dynajit.exc import ConstraintViolation, InternalError
 from dynajit.graph.fake import FakeMode
@@ -90,9 +90,7 @@ class Shapes:
     def env(self) -> ShapeEnv:
         """torch's ShapeEnv, made at first use."""
         if self._env is None:
-            from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-            self._env = ShapeEnv(
+            self._env = torch_compat.quiet_shape_env(
                 allow_scalar_outputs=config.capture_scalar_outputs,
                 allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops,
             )

@@ -30,14 +30,15 @@ class Undecided(Exception):
 
 
 class SizeSymbol:
-    """One symbol: its name, the least value it can have, the value at hand."""
+    """One symbol: its name, the least value it can have, the value at hand, and the greatest where there is one."""
 
-    __slots__ = ("hint", "low", "name")
+    __slots__ = ("high", "hint", "low", "name")
 
-    def __init__(self, name: str, low: int, hint: int) -> None:
+    def __init__(self, name: str, low: int, hint: int, high: int | None = None) -> None:
         self.name = name
         self.low = low
         self.hint = hint
+        self.high = high
 
     def __repr__(self) -> str:
         return self.name
@@ -157,7 +158,7 @@ class Size:
     def least(self) -> int:
         """A number that the size is never less than."""
         if self._least is None:
-            # in terms of what each symbol is above its least value, nothing that is added lessens the sum
+            # in terms of what each symbol is above its least value, what is added lessens the sum by at most so much
             moved: Terms = {}
             for key, factor in self.terms.items():
                 product: Terms = {(): factor}
@@ -165,8 +166,12 @@ class Size:
                     product = _times(product, {(symbol,): 1, (): symbol.low})
                 for part, by in product.items():
                     moved[part] = moved.get(part, 0) + by
-            lessens = any(by < 0 for part, by in moved.items() if part)
-            self._least = -FAR if lessens else moved.get((), 0)
+            least = moved.pop((), 0)
+            for part, by in moved.items():
+                if by < 0:
+                    ranges = [FAR if symbol.high is None else symbol.high - symbol.low for symbol in part]
+                    least = max(least + by * math.prod(ranges), -FAR)
+            self._least = least
         return self._least
 
     def __lt__(self, other: Any) -> bool:
@@ -397,9 +402,10 @@ class SizeTable:
     def _symbol(self, name: str, expr: Any, env: Any, hint: int | None = None) -> SizeSymbol:
         known = self.symbols.get(name)
         if known is None:
-            low = env.bound_sympy(expr).lower
+            bounds = env.bound_sympy(expr)
+            low, high = (int(bound) if bound.is_Integer else None for bound in (bounds.lower, bounds.upper))
             hint = _hint(expr, env) if hint is None else hint
-            known = self.symbols[name] = SizeSymbol(name, int(low) if low.is_Integer else 0, int(hint))
+            known = self.symbols[name] = SizeSymbol(name, low or 0, int(hint), high)
         return known
 
 

@@ -58,8 +58,10 @@ def obstacle(plan: Plan) -> str:
     for buffer in plan.buffers.values():
         if buffer.device != plan.device and buffer.name not in given:
             return f"{buffer.name} is on {buffer.device}"
+    taken = {ref.name for ref in refs_in(plan.outputs)}
+    taken.update(ref.name for s in plan.steps if isinstance(s, ExternStep) for ref in refs_in((s.args, dict(s.kwargs))))
     for name in plan.inputs:
-        if name not in plan.buffers and name not in given:
+        if name in taken and name not in plan.buffers and name not in given:
             return f"input {name} is no tensor"
     for step in plan.steps:
         if isinstance(step, NumberStep) and isinstance(step.source, str) and step.source not in plan.inputs:

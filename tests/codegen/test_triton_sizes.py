@@ -103,6 +103,25 @@ def test_slices_that_begin_or_end_outside(start: int | None, end: int | None, st
             torch.testing.assert_close(ours, theirs)
 
 
+def test_what_is_padded_to_a_multiple() -> None:
+    """As masks are for kernels of attention: the strides are no polynomials of the sizes, and have bounds."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, 16 - x.shape[1] % 16))[:, : x.shape[1]] * 2 + y
+
+    plan = plan_of_any_size(function, randn(3, 9), randn(3, 9))
+    for size in (5, 9, 33):
+        x, y = randn(3, size), randn(3, size)
+        torch.testing.assert_close(run(plan, x, y)[0], function(x, y))
+
+
+def test_the_least_of_a_size() -> None:
+    n, rest = Size({(SizeSymbol("s1", 2, 9),): 1}), Size({(SizeSymbol("z0", 0, 9, 15),): 1})
+    assert (n + 16 - rest).least == 3 and n + 16 - rest > 0
+    assert not n - rest > 0 and not n * rest > 0 and n * 15 - rest * 2 >= 0
+    assert not 16 - n > 0
+
+
 def test_numbers_among_the_results_of_an_operator() -> None:
     """Attention on GPUs gives its lengths back, which vary as its arguments' do."""
     with torch.library._scoped_library("dynajit_sizes", "DEF") as library:

@@ -139,7 +139,8 @@ class Printer:
         numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
         if is_symbolic(numbers) or is_symbolic(self.sizes.values()):
             if any(not isinstance(number, Size) and abs(number) >= sizes.LIMIT for number in numbers):
-                raise Undecided("indices of 64 bits in a kernel with symbolic sizes")
+                where = ", ".join(f"{address} of {address.low} to {address.high}" for address in addresses)
+                raise Undecided(f"indices of 64 bits in a kernel with symbolic sizes: {where}")
             everything: list[Any] = [*numbers, *self.sizes.values()]
             self.extents = tuple(number for number in everything if isinstance(number, Size))
             return False
