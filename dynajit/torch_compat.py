@@ -136,8 +136,8 @@ def floats_stay_symbolic() -> Iterator[None]:
 
 
 def quiet_shape_env(**options: Any) -> Any:
-    """A ShapeEnv with these options that does not write down where each symbol and guard was made. torch walks the stack
-    for that, and imports its compilers to know which files to leave out, which takes seconds."""
+    """A ShapeEnv with these options that does not write down where each symbol and guard was made: torch walks the
+    stack for that, and imports its compilers to know which files to leave out, which takes seconds."""
     return _quiet_shape_env()(**options)
 
 
