@@ -388,8 +388,8 @@ class _Survey:
     def _note(self, record: records.CompileRecord) -> None:
         self.report.captures.append(Capture(*self._now, record))
 
-    def _in_double(self) -> Side:
-        """A side with float64 in the place of other floating-point numbers."""
+    def _in_double(self) -> Side | None:
+        """A side with float64 in the place of other floating-point numbers; None for what can't be copied."""
         side = self._side()
         memo: dict[int, Any] = {}
         owner = getattr(side.program, "__self__", side.program)
@@ -402,13 +402,16 @@ class _Survey:
                     if plain
                     else torch.nn.Parameter(double, value.requires_grad)
                 )
-        program, calls = copy.deepcopy((side.program, side.calls), memo)
+        try:
+            program, calls = copy.deepcopy((side.program, side.calls), memo)
+        except Exception:  # whatever an object of the user's raises
+            return None
         for value in side.reached().values() if side.own else ():
             if isinstance(value, torch.nn.Module):
                 value.double()
         return Side(program, calls, side.own)
 
-    def _one_call(self, sides: list[Side], compiled: Any, exact: Side, number: int) -> bool:
+    def _one_call(self, sides: list[Side], compiled: Any, exact: Side | None, number: int) -> bool:
         """Call each side and compare; False where there is nothing more to compare."""
         report = self.report
         place, seed = number % report.sets, _SEED + number
@@ -440,9 +443,9 @@ class _Survey:
             return False
         return True
 
-    def _references(self, side: Side, place: int, seed: int, eager: _Seen) -> dict[str, torch.Tensor]:
+    def _references(self, side: Side | None, place: int, seed: int, eager: _Seen) -> dict[str, torch.Tensor]:
         """float64's numbers by their places; none where the program can't be run so, or draws random numbers."""
-        if eager.outcome.error is not None:
+        if side is None or eager.outcome.error is not None:
             return {}
         _seed(seed)
         if eager.outcome.random_state[0] != torch.get_rng_state().numpy().tobytes():

@@ -1,6 +1,7 @@
 """`python -m dynajit survey` and `dynajit.testing.survey`: what each kind of program is told."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,22 @@ def test_the_limit_and_eager_frames_are_told() -> None:
     assert "dynajit's warnings" in str(report)
 
 
+def test_what_can_not_be_copied_is_compared_without_float64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    path = tmp_path / "uncopied_program.py"
+    path.write_text(
+        "import torch\n"
+        "class Names(dict):\n"
+        "    __getattr__ = dict.__getitem__  # raises KeyError where copy looks for __deepcopy__\n"
+        "def make():\n"
+        "    return (lambda x, names: x * names.scale), (torch.ones(3), Names(scale=2.0))\n"
+    )
+    assert cli.main(["survey", "--seconds", "0", "--backend", "eager", f"{path}:make"]) == 0
+    assert "equal up to rounding" in capsys.readouterr().out
+
+
 def test_arrays_and_numbers_are_compared_too() -> None:
     def fn(x: Tensor) -> Any:
         return numpy.asarray(x.detach()) + 1, x.sum().item(), float("nan")
@@ -199,7 +216,7 @@ def other_each_time():
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
     path = tmp_path / "surveyed_program.py"
     path.write_text(PROGRAMS)
     return path

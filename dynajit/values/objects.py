@@ -283,10 +283,19 @@ class ObjVal(Value):
                 )
                 return
         elif getattr(custom, "__name__", "") != "__setattr__":
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} through another method written in C")
+            self._write_by_method_of_c(tx, "__setattr__", custom, where, [ConstVal(name), value])
+            return
         elif not is_trusted(self.cls.__module__):
             tx.guard(type_source(self.cls, "__setattr__"), "ID", custom)
         self.generic_setattr(tx, name, value)
+
+    def _write_by_method_of_c(
+        self, tx: Tracer, method: str, custom: Any, where: type | None, args: list[Value]
+    ) -> None:
+        """`__setattr__ = dict.__setitem__` makes a dictionary's keys its attributes."""
+        if not isinstance(custom, (types.WrapperDescriptorType, types.MethodDescriptorType)) or where is None:
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{args[0].describe()} through another method written in C")
+        tx.call(class_value(tx, self.cls, where, method, custom), [self, *args], {}, DROPPED)
 
     def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
         """Whether nn.Module.__setattr__ would only write the instance's dictionary."""
@@ -352,6 +361,9 @@ class ObjVal(Value):
         if isinstance(custom, types.FunctionType):
             assert where is not None
             tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {}, DROPPED)
+            return
+        if getattr(custom, "__name__", "") != "__delattr__":
+            self._write_by_method_of_c(tx, "__delattr__", custom, where, [ConstVal(name)])
             return
         self.generic_setattr(tx, name, None)
 

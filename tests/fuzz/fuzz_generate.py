@@ -85,6 +85,7 @@ torch.nn.functional.mse_loss(<tensor>.float(), <tensor>.float())|torch.nn.functi
 torch.nn.functional.leaky_relu(<tensor>.float(), 0.2)|torch.rand_like(<tensor>.float())|torch.randn(3)[:1] * <tensor>
 torch.randint(0, 5, (1,))|torch.bernoulli(torch.full((1,), 0.5))|torch.randperm(3)[:1]
 torch.nn.functional.pad(<tensor>.float(), (1, 1))[..., :1]|torch.linspace(0, 1, 3)[<int> % 3]
+torch.tensor([[<int>, 2], [3, <int>]])[:1, :1]|torch.as_tensor([<int>, True])[:1]
 torch.tensor([<int>, 1.5])[0]|<tensor>[slice(None, None, 2)][:1]|<tensor>[(0, ...)]
 <tensor>[<tensor>.shape[0] - 1 if <tensor>.dim() else ...]|torch.as_tensor(<float>) * <tensor>
 <tensor>.new_zeros(()) + <int>|torch.broadcast_tensors(<tensor>, <tensor>)[0]|torch.atleast_1d(<tensor>)

@@ -564,6 +564,55 @@ def singletons(x: Tensor) -> Any:
     return b.v + 1, a is b
 
 
+class Keys(dict[str, Any]):
+    """Its keys are its attributes, by methods written in C."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]
+    __delattr__ = dict.__delitem__  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: Any) -> "Keys":
+        return type(self)(self)
+
+
+class Defaults(Keys):
+    __getattr__ = dict.get  # type: ignore[assignment]
+    __setattr__ = dict.setdefault  # type: ignore[assignment]
+    __delattr__ = dict.pop  # type: ignore[assignment]
+
+
+@cases(x, Keys(), graphs=None, breaks=0)
+@cases(x, Defaults(), graphs=None, breaks=0)
+def attributes_that_are_keys(t: Tensor, keys: Any) -> Any:
+    keys.steps = keys.get("steps", 0) + 1
+    keys.twice = t * 2
+    return t + keys.steps, keys.twice
+
+
+@cases(x, Keys(), graphs=1, breaks=0)
+@cases(x, Defaults(), graphs=1, breaks=0)
+def attributes_that_are_keys_go(t: Tensor, keys: Any) -> Any:
+    object.__setattr__(keys, "scale", 5)
+    keys.scale = 1
+    keys.scale = 2
+    del keys.scale
+    return t + len(keys), vars(keys)
+
+
+@cases(x, graphs=1, breaks=0)
+def attributes_that_are_keys_of_a_new_object(t: Tensor) -> Any:
+    keys = Keys(rate=1.0)
+    keys.inner = Keys()
+    keys.inner.sum = t
+    keys.inner.sum = keys.inner.sum + 1
+    del keys.rate
+    try:
+        del keys.nothing
+    except KeyError as error:
+        keys.error = str(error)
+    return keys
+
+
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_objects(case: Case) -> None:
     case.check()
