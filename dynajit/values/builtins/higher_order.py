@@ -1,4 +1,4 @@
-"""torch's higher-order operators: cond and while_loop as nodes with bodies, scan and map unrolled.
+"""torch's higher-order operators: cond and while_loop as nodes with bodies, scans and map unrolled.
 
 In: the operator's arguments, functions among them. Out: the node's results. A function is traced where it is called,
 and its nodes are then cut out into a module; what it takes from outside becomes an input of that module. To add an
@@ -13,61 +13,46 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.map import map as torch_map
-from torch._higher_order_ops.scan import scan
 
 from dynajit.graph.subgraph import Cut
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
-from dynajit.values.mapping import DictVal
 from dynajit.values.ops import model_tensor
 from dynajit.values.polyfills import higher_order as polyfills
 from dynajit.values.run_time import running_elsewhere
-from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.tensor import TensorVal
 from dynajit.values.watched import Watched
 
+_ENTRIES = [
+    getattr(importlib.import_module(f"torch._higher_order_ops.{name}"), name)
+    for name in ("cond", "while_loop", "scan", "map", "associative_scan")
+]
 _OPS: Any = torch.ops.higher_order
 
 
 class Body:
-    """A function that was traced: its nodes, and the tensors in what it returned."""
+    """A function that was traced: its nodes, and what it returned, as a tree of tensors."""
 
-    def __init__(self, cut: Cut, result: Value, leaves: list[TensorVal]) -> None:
+    def __init__(self, cut: Cut, result: Value, parts: list[Value], structure: Value) -> None:
         self.cut = cut
         self.result = result
-        self.leaves = leaves
+        self.structure = structure
+        self.parts = parts
+        self.leaves = [part for part in parts if isinstance(part, TensorVal)]
+
+    def rebuilt(self, tx: Tracer, leaves: Sequence[Value]) -> Value:
+        """The result, with its tensors replaced, in order."""
+        rest = iter(leaves)
+        parts = [next(rest) if isinstance(part, TensorVal) else part for part in self.parts]
+        return tx.run_python(polyfills.unflattened, [tx.new_list(parts), self.structure])
 
 
-def _leaves(tx: Tracer, value: Value) -> list[TensorVal]:
-    if isinstance(value, TensorVal):
-        return [value]
-    if isinstance(value, ConstVal) and value.value is None:
-        return []
-    if isinstance(value, (TupleVal, ListVal)):
-        return [leaf for item in value.values(tx) for leaf in _leaves(tx, item)]
-    if isinstance(value, DictVal):
-        return [leaf for _, item in value.items(tx) for leaf in _leaves(tx, item)]
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as a result of a higher-order operator's function")
-
-
-def _like(tx: Tracer, value: Value, leaves: list[Value]) -> Value:
-    """`value`, with its tensors replaced, in order."""
-    if isinstance(value, TensorVal):
-        return leaves.pop(0)
-    if isinstance(value, ConstVal):
-        return value
-    if isinstance(value, TupleVal):
-        return TupleVal([_like(tx, item, leaves) for item in value.values(tx)], value.kind)
-    if isinstance(value, ListVal):
-        return ListVal([_like(tx, item, leaves) for item in value.values(tx)])
-    assert isinstance(value, DictVal)
-    made = tx.new_dict()
-    for key, item in value.items(tx):
-        made.setitem(tx, key, _like(tx, item, leaves))
-    return made
+def _flat(tx: Tracer, tree: Value) -> tuple[list[Value], Value]:
+    """The leaves and the structure of a tree of whatever kinds of containers torch's pytree knows."""
+    parts, structure = tx.unpack(tx.run_python(polyfills.flattened, [tree]))
+    return tx.unpack(parts), structure
 
 
 def trace_body(tx: Tracer, function: Value, args: Sequence[Value], what: str) -> Body:
@@ -86,8 +71,12 @@ def trace_body(tx: Tracer, function: Value, args: Sequence[Value], what: str) ->
         entry.mutated != mutated for entry, mutated in versions
     ):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} writes to a tensor from outside")
-    leaves = _leaves(tx, result)
-    return Body(tx.graph.cut(mark, [leaf.node for leaf in leaves]), result, leaves)
+    parts, structure = _flat(tx, result)
+    for part in parts:
+        if not isinstance(part, TensorVal) and not (isinstance(part, ConstVal) and part.value is None):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{part.describe()} as a result of {what}")
+    cut = tx.graph.cut(mark, [part.node for part in parts if isinstance(part, TensorVal)])
+    return Body(cut, result, parts, structure)
 
 
 def _attach(tx: Tracer, module: fx.GraphModule, hint: str) -> fx.Node:
@@ -126,9 +115,12 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
         return tx.call(true_fn if pred.truth(tx) else false_fn, args, {})
     if pred.fake.numel() != 1:
         raise GraphBreak(breaks.OP_RAISES, "torch.cond on a tensor with more than one value")
+    if operands is not None and not all(isinstance(part, TensorVal) for part in _flat(tx, operands)[0]):
+        raise GraphBreak(breaks.RAISES, "RuntimeError: torch.cond on operands that are no tensors")
     yes = trace_body(tx, true_fn, args, "the true branch of torch.cond")
     no = trace_body(tx, false_fn, args, "the false branch of torch.cond")
-    if len(yes.leaves) != len(no.leaves) or not all(
+    same_structure = tx.equal(yes.structure, no.structure) and list(map(type, yes.parts)) == list(map(type, no.parts))
+    if not same_structure or not all(
         _same_metadata(left.fake, right.fake) for left, right in zip(yes.leaves, no.leaves, strict=True)
     ):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "branches of torch.cond with different results")
@@ -142,7 +134,7 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
             for left, right in zip(yes.leaves, no.leaves, strict=True)
         ]
     node = tx.graph.create("call_function", _OPS.cond, [pred.node, *bodies, tuple(inputs)], {}, tx.node_meta(fakes))
-    return _like(tx, yes.result, _outputs(tx, node, fakes))
+    return yes.rebuilt(tx, _outputs(tx, node, fakes))
 
 
 @builtin(_OPS.while_loop)
@@ -174,7 +166,7 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
     node = tx.graph.create(
         "call_function", _OPS.while_loop, [*bodies, operands, tuple(free)], {}, tx.node_meta(tuple(fakes))
     )
-    return tx.new_tuple(_outputs(tx, node, fakes))
+    return body.rebuilt(tx, _outputs(tx, node, fakes))
 
 
 @tail_call
@@ -192,8 +184,22 @@ def _unrolled(real: Any, traced: Any) -> None:
         return tx.run_python(traced, args, kwargs)
 
 
-_unrolled(scan, polyfills.scan)
-_unrolled(torch_map, polyfills.map_over)
+_unrolled(_OPS.scan, polyfills.scan)
+_unrolled(_OPS.map_impl, polyfills.map_over)
+_unrolled(_OPS.associative_scan, polyfills.associative_scan)
+
+
+def _entry(real: Any) -> None:
+    """torch's own Python in front of an operator, which checks arguments and takes trees apart, is traced; what can't
+    be captured behind it breaks at its call: the operator alone takes less than it does."""
+
+    @builtin(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.inline_body(real, args, kwargs)
+
+
+for _real in _ENTRIES:
+    _entry(_real)
 
 
 @builtin(_OPS.flex_attention)

@@ -21,7 +21,6 @@ from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.functions import BoundBuiltin
 from dynajit.values.objects import ObjVal, payload_of
-from dynajit.values.polyfills import higher_order
 from dynajit.values.tensor import CONSTANT_METHODS, TensorVal
 
 _TORCH_C: Any = torch._C
@@ -169,11 +168,6 @@ def compatible_for_data(tx: Tracer, left: Value, right: Value) -> Value:
 def result_type(tx: Tracer, left: Value, right: Value) -> Value:
     reals = [value.fake if isinstance(value, TensorVal) else value.real() for value in (left, right)]
     return ConstVal(torch.result_type(*reals))
-
-
-@builtin(torch._higher_order_ops.associative_scan)
-def associative_scan(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return tx.run_python(higher_order.associative_scan, args, kwargs)
 
 
 @builtin(torch._C._group_tensors_by_device_and_dtype)

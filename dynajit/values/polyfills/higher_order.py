@@ -10,70 +10,61 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 
-def associative_scan(
-    combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
-) -> Any:
-    """One step after another: the function may look at all other dimensions of a slice, so slices are not batched."""
-    order = range(_length(xs, dim))
-    if reverse:
-        order = order[::-1]
-    states: list[Any] = []
-    for index in order:
-        item = _select(xs, dim, index)
-        states.append(combine_fn(states[-1], item) if states else item)
-    if not states:
-        return xs
-    return _stack(states[::-1] if reverse else states, dim)
+def flattened(tree: Any) -> Any:
+    """The leaves of a tree of containers, and its structure."""
+    return pytree.tree_flatten(tree)
 
 
-def _length(tree: Any, dim: int) -> int:
-    while not isinstance(tree, torch.Tensor):
-        tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
-    return int(tree.shape[dim])
+def unflattened(leaves: list[Any], structure: Any) -> Any:
+    return pytree.tree_unflatten(leaves, structure)
 
 
-def _select(tree: Any, dim: int, index: int) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.select(dim, index)
-    if isinstance(tree, dict):
-        return {key: _select(part, dim, index) for key, part in tree.items()}
-    return type(tree)([_select(part, dim, index) for part in tree])
-
-
-def _stack(trees: list[Any], dim: int) -> Any:
-    first = trees[0]
-    if isinstance(first, torch.Tensor):
-        return torch.stack(trees, dim)
-    if isinstance(first, dict):
-        return {key: _stack([tree[key] for tree in trees], dim) for key in first}
-    return type(first)([_stack([tree[place] for tree in trees], dim) for place in range(len(first))])
+def _stack(steps: list[list[Any]], structure: Any) -> Any:
+    """The tree whose leaves are those of all steps behind each other, along a new first dimension."""
+    stacked = [
+        None if steps[0][place] is None else torch.stack([leaves[place] for leaves in steps])
+        for place in range(len(steps[0]))
+    ]
+    return pytree.tree_unflatten(stacked, structure)
 
 
 def scan(
-    combine_fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False
+    combine_fn: Callable[..., tuple[Any, Any]], init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Step by step; the results of the steps are stacked at dimension 0."""
-    order = range(_length(xs, dim))
-    carry, results = init, []
-    for index in order[::-1] if reverse else order:
-        carry, result = combine_fn(carry, _select(xs, dim, index))
-        results.append(_copied(result))
-    return carry, _stack(results[::-1] if reverse else results, 0)
+    """Step by step along the first dimension of all of `xs`; the results of the steps are stacked."""
+    leaves, carry, structure = list(init), None, None
+    steps = []
+    for index in range(xs[0].size(0)):
+        carry, result = combine_fn(*leaves, *[x.select(0, index) for x in xs], *additional_inputs)
+        leaves = pytree.tree_leaves(carry)
+        parts, structure = pytree.tree_flatten(result)
+        steps.append([None if part is None else part.clone() for part in parts])
+    return carry, _stack(steps, structure)
 
 
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.clone()
-    if isinstance(tree, dict):
-        return {key: _copied(part) for key, part in tree.items()}
-    return type(tree)([_copied(part) for part in tree])
+def associative_scan(combine_fn: Callable[..., Any], xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:
+    """One step after another, along the first dimension of all of `xs`."""
+    structure = None
+    steps = [[x.select(0, 0) for x in xs]]
+    for index in range(1, xs[0].size(0)):
+        found = combine_fn(*steps[-1], *[x.select(0, index) for x in xs], *additional_inputs)
+        parts, structure = pytree.tree_flatten(found)
+        steps.append(parts)
+    if structure is None:
+        _, structure = pytree.tree_flatten(combine_fn(*steps[0], *steps[0], *additional_inputs))
+    return _stack(steps, structure)
 
 
-def map_over(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
-    """`f` on each slice along the first dimension, the results stacked."""
-    return _stack([f(_select(xs, 0, index), *args) for index in range(_length(xs, 0))], 0)
+def map_over(f: Callable[..., Any], xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:
+    """`f` on each slice along the first dimension of all of `xs`, the results stacked."""
+    steps, structure = [], None
+    for index in range(xs[0].size(0)):
+        parts, structure = pytree.tree_flatten(f(*[x.select(0, index) for x in xs], *additional_inputs))
+        steps.append(parts)
+    return _stack(steps, structure)
 
 
 class _Indexing(torch.overrides.TorchFunctionMode):
