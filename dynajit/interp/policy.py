@@ -7,7 +7,6 @@ add to them with `module_policy`, public as `dynajit.module_policy`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
@@ -22,6 +21,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins import collectives
 from dynajit.values.constant import ConstVal
+from dynajit.values.polyfills.func_transforms import no_context
 
 # module prefix → why its Python functions are not traced
 SKIPPED_MODULES: dict[str, str] = {
@@ -136,6 +136,7 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.Signature._bind",
         "inspect.Signature.bind",
         "inspect.Signature.bind_partial",
+        "torch.autograd.graph.disable_saved_tensors_hooks",
         "torch.autograd.graph.save_on_cpu.__init__",
         "torch.autograd.graph.saved_tensors_hooks.__init__",
         "torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex.__torch_function__",
@@ -292,7 +293,7 @@ def _is_compiling(tx: Tracer) -> Value:
 
 def _annotate(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     """A context that labels the nodes of torch's tracers."""
-    return tx.call(tx.from_real(contextlib.nullcontext), [], {})
+    return tx.run_python(no_context, args, kwargs)
 
 
 def _mark_static(tx: Tracer, *args: Value, **kwargs: Value) -> Value:

@@ -117,6 +117,7 @@ class InferenceGuard(Value):
     def __init__(self, mode: Any) -> None:
         self.mode = mode
         self.real_guard: Any = None
+        #: that enters the mode, while it is entered
         self.node: fx.Node | None = None
 
     def py_type(self) -> type:
@@ -156,6 +157,7 @@ class InferenceGuard(Value):
         tx.journal.record(lambda: setattr(self, "real_guard", enter(self.mode)))
         tx.journal.set_attr(tx, "open_levels", tx.open_levels - 1)
         tx.graph.create("call_function", leave, [self.node], {}, {"example_value": None})
+        tx.journal.set_attr(self, "node", None)
 
 
 class InferenceMethod(Value):
@@ -170,6 +172,16 @@ class InferenceMethod(Value):
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.guard.call_method(tx, self.name, args, kwargs)
+
+
+@builtin(torch.inference_mode.__enter__)
+@tail_call
+def enter_inference_mode(tx: Tracer, self: Value) -> Value:
+    direct = tx.take_direct()
+    held = tx.find_attribute(self, "_inference_mode_context")
+    if isinstance(held, InferenceGuard) and held.node is not None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "entering an inference mode again, which forgets what to go back to")
+    return tx.inline_body(torch.inference_mode.__enter__, [self], {}, direct)
 
 
 @builtin(torch.inference_mode.__exit__)
@@ -272,7 +284,6 @@ def _polyfill(real: Any, traced: Any) -> None:
 _polyfill(torch._functorch.eager_transforms._autograd_grad, polyfills.autograd_grad)
 if hasattr(torch._functorch.apis, "_wraps_without_dynamo_attrs"):
     _polyfill(torch._functorch.apis._wraps_without_dynamo_attrs, polyfills.wraps)
-_polyfill(torch.autograd.graph.disable_saved_tensors_hooks, polyfills.no_context)
 
 
 # -- torch.autograd.grad

@@ -6,7 +6,6 @@ In: arguments as values. Out: the result's model, or a polyfill traced in the re
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -553,10 +552,15 @@ def exception(tx: Tracer) -> Value:
     return _handled(tx, "sys.exception")
 
 
-@constructor(torch.autograd.profiler.record_function)
-def record_function(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+@builtin(torch.autograd.profiler.record_function.__enter__)
+def enter_record_function(tx: Tracer, self: Value) -> Value:
     """Marks for the profiler have no meaning inside one graph."""
-    return tx.call(tx.from_real(contextlib.nullcontext), [], {})
+    return self
+
+
+@builtin(torch.autograd.profiler.record_function.__exit__)
+def exit_record_function(tx: Tracer, self: Value, *error: Value) -> Value:
+    return ConstVal(None)
 
 
 __all__ = ["DictVal", "Raised", "call_cached"]

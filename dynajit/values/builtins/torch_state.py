@@ -28,6 +28,17 @@ def autocast_nesting() -> int:
     return int(torch.autocast_decrement_nesting())
 
 
+_HOOKS: Any = torch._C._autograd
+
+
+def set_hooks_refused(message: str | None) -> None:
+    """Refuse hooks on saved tensors with this message, or allow them."""
+    if message is None:
+        _HOOKS._saved_tensors_hooks_enable()
+    else:
+        _HOOKS._saved_tensors_hooks_disable(message)
+
+
 def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
     """(setter, getter, the arguments that choose which) of each piece of state that a graph may change."""
     found: list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] = [
@@ -38,6 +49,7 @@ def _settings() -> list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any,
     for kind in ("cpu", "cuda"):
         found.append((torch.set_autocast_enabled, torch.is_autocast_enabled, (kind,)))
         found.append((torch.set_autocast_dtype, torch.get_autocast_dtype, (kind,)))
+    found.append((set_hooks_refused, _HOOKS._saved_tensors_hooks_get_disabled_error_message, ()))
     for setter, getter in _NAMED_SETTINGS:
         if hasattr(torch._C, setter) and hasattr(torch._C, getter):
             found.append((getattr(torch._C, setter), getattr(torch._C, getter), ()))
@@ -105,7 +117,7 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
         except (TypeError, RuntimeError) as error:
             raise tx.raised(type(error), *error.args) from None
         tx.journal.record(_quietly(lambda: setter(*chosen, old)))
-        if old != getter(*chosen):
+        if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
             tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
         return ConstVal(None)
 
@@ -119,6 +131,21 @@ def _quietly(fn: Callable[[], object]) -> Callable[[], None]:
 
 for _setter, _getter, _chosen in SETTINGS:
     _change(_setter, _getter, len(_chosen))
+
+
+@builtin(_HOOKS._saved_tensors_hooks_disable)
+def refuse_hooks(tx: Tracer, message: Value) -> Value:
+    return tx.call(tx.from_real(set_hooks_refused), [message], {})
+
+
+@builtin(_HOOKS._saved_tensors_hooks_enable)
+def allow_hooks(tx: Tracer) -> Value:
+    return tx.call(tx.from_real(set_hooks_refused), [ConstVal(None)], {})
+
+
+@builtin(_HOOKS._saved_tensors_hooks_get_disabled_error_message)
+def hooks_refused(tx: Tracer) -> Value:
+    return ConstVal(_HOOKS._saved_tensors_hooks_get_disabled_error_message())
 
 
 @builtin(torch.device.__enter__)

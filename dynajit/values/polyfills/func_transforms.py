@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 
-def no_context(*args: Any) -> Any:
-    """A context manager that only changes which error is raised."""
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def no_context(*args: Any) -> Iterator[None]:
+    """A context manager that does nothing to what is computed; it is a decorator, too, as those that it stands for."""
+    yield
 
 
 def wraps(function: Callable[..., Any]) -> Any:
