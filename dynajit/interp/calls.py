@@ -100,7 +100,7 @@ class Calls(Tracer):
             handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
             if handler is not None:
                 self.direct_call = direct
-                return call_handler(self, handler, args, kwargs)
+                return call_handler(self, real, handler, args, kwargs)
             if torch_functions.is_operation(real):
                 return self.torch_op("call_function", real, args, kwargs)
             if is_pure(real):
@@ -178,10 +178,8 @@ class Calls(Tracer):
         """Call something written in C."""
         handler = BUILTINS.get(fn) if getattr(type(fn), "__hash__", None) is not None else None
         if handler is not None:
-            if not policy.fits(fn, len(args), kwargs):
-                raise GraphBreak(breaks.RAISES, f"TypeError: {policy.name_of(fn)} takes other arguments")
             self.direct_call = direct
-            return call_handler(self, handler, args, kwargs)
+            return call_handler(self, fn, handler, args, kwargs)
         if torch_functions.is_operation(fn):
             return self.torch_op("call_function", fn, args, kwargs)
         if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], (TensorVal, SubTensorVal)):
@@ -250,7 +248,7 @@ class Calls(Tracer):
         handler = CONSTRUCTORS.get(cls.obj)
         if handler is not None:
             self.direct_call = direct
-            return call_handler(self, handler, args, kwargs)
+            return call_handler(self, cls.obj, handler, args, kwargs)
         return construct(self, cls, args, kwargs, direct)
 
     def construct_plain(
@@ -478,8 +476,14 @@ def _plain_data(values: Sequence[Value]) -> bool:
     return True
 
 
-def call_handler(tx: Tracer, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a model of a builtin; arguments that don't fit make the real call raise."""
+def call_handler(
+    tx: Tracer, fn: Any, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Call the model of a function or class; arguments that don't fit make the real call raise."""
+    fitting = policy.arranged(fn, handler, args, kwargs)
+    if fitting is None:
+        raise GraphBreak(breaks.RAISES, f"TypeError: {policy.name_of(fn)} takes other arguments")
+    args, kwargs = fitting
     fewest, most = policy.positions_of(handler)
     if kwargs or not fewest <= len(args) < most:
         try:

@@ -108,7 +108,7 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     args = frame.pop()
     if not is_iterable(args.py_type()):
         raise GraphBreak(breaks.RAISES, f"TypeError: argument after * must be an iterable, not {args.describe()}")
-    positional = tx.unpack(args)
+    positional = tx.unpack_hinted(args)
     fn, owner = frame.pop_callable()
     frame.push(tx.call(fn, [*owner, *positional], kwargs, CALLED))
 

@@ -7,11 +7,17 @@ add to them with `module_policy`, public as `dynajit.module_policy`.
 
 from __future__ import annotations
 
+import _thread
+import builtins
+import collections
 import functools
 import inspect
+import itertools
 import math
+import operator
+import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
@@ -383,26 +389,104 @@ def positions_of(handler: Callable[..., Any]) -> tuple[int, float]:
     return fewest, most
 
 
-_BOTH, _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+_FIRST, _BOTH, _NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+_ANY_NAME = "(*args, **kwargs)"
+# what the library's reference says of functions written in C that take names and have no signature to ask for
+_DOCUMENTED: dict[Any, str] = {
+    max: "(*args, key=None, default=None)",
+    min: "(*args, key=None, default=None)",
+    int: "(x=0, /, base=10)",
+    str: "(object='', encoding='utf-8', errors='strict')",
+    str.format: "(self, /, *args, **kwargs)",
+    **dict.fromkeys((slice, range), "(start, stop=None, step=None, /)"),
+    zip: "(*iterables, strict=False)",
+    dict: "(other=(), /, **kwargs)",
+    dict.update: "(self, other=(), /, **kwargs)",
+    collections.OrderedDict: "(other=(), /, **kwargs)",
+    collections.OrderedDict.update: "(self, other=(), /, **kwargs)",
+    collections.OrderedDict.pop: "(self, key, default=None)",
+    collections.defaultdict: "(default_factory=None, /, *args, **kwargs)",
+    collections.deque: "(iterable=(), maxlen=None)",
+    functools.partial: "(func, /, *args, **kwargs)",
+    functools.cmp_to_key: "(mycmp)",
+    map: "(func, iterable, /, *iterables)",
+    filter: "(function, iterable, /)",
+    itertools.zip_longest: "(*iterables, fillvalue=None)",
+    itertools.repeat: "(object, times=None)",
+    itertools.product: "(*iterables, repeat=1)",
+    operator.methodcaller: "(name, /, *args, **kwargs)",
+    **dict.fromkeys((_thread.LockType.acquire, _thread.RLock.acquire), "(self, blocking=True, timeout=-1)"),
+    **dict.fromkeys((builtins.__build_class__, object.__init_subclass__, type, super), _ANY_NAME),
+}
 
 
 @functools.cache
-def _shape_of(fn: Any) -> tuple[float, frozenset[str] | None]:
-    """How many arguments by position a function takes at most, and which by name (None: any)."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return math.inf, None  # written in C, and says nothing of it
+def real_signature(fn: Any) -> inspect.Signature | None:
+    """What a function or class takes; None if that is not known."""
+    text = _DOCUMENTED.get(fn)
+    if text is None:
+        try:
+            return inspect.signature(fn)
+        except (TypeError, ValueError):  # written in C, and says nothing of it
+            owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None) or fn
+            module = str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
+            if module.partition(".")[0] not in sys.stdlib_module_names:
+                return None
+            text = "(*args)"  # those of CPython's that take names are listed above
+    world: dict[str, Any] = {}
+    exec(f"def takes{text}: ...", world)
+    return inspect.signature(world["takes"])
+
+
+def arranged(
+    fn: Any, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]
+) -> tuple[Sequence[Value], dict[str, Value]] | None:
+    """The arguments of a call as the model takes them: those given by the function's own names by the model's, whose
+    positions are the same. None if the function itself does not take them so."""
+    fewest, most, positions, named, is_open = _shape_of(fn)
+    if not kwargs:
+        return (args, kwargs) if fewest <= len(args) <= most else None
+    if len(args) > most or not (is_open or named.issuperset(kwargs)):
+        return None
+    if len(args) + sum(name in positions for name in kwargs) < fewest:
+        return None
+    own, takes_any = _names_of(handler)
+    found: dict[str, Value] = {}
+    for name, value in kwargs.items():
+        at = positions.get(name)
+        if at is not None and at < len(args):
+            return None  # given twice
+        inner = name if at is None or takes_any or name in own or at >= len(own) else own[at]
+        found[inner] = value
+    return args, found
+
+
+@functools.cache
+def _shape_of(fn: Any) -> tuple[int, float, dict[str, int], frozenset[str], bool]:
+    """How many arguments by position a function takes at least (some maybe by name) and at most, at which positions
+    those are that may be given by name, which may be given so, and whether any may."""
+    signature = real_signature(fn)
+    if signature is None:
+        return 0, math.inf, {}, frozenset(), True
+    parameters = list(signature.parameters.values())
     kinds = [parameter.kind for parameter in parameters]
-    positions = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, _BOTH) for kind in kinds)
-    names = {parameter.name for parameter in parameters if parameter.kind in (_BOTH, _NAMED)}
+    positions = [parameter for parameter in parameters if parameter.kind in (_FIRST, _BOTH)]
     return (
-        math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else positions,
-        None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(names),
+        sum(parameter.default is parameter.empty for parameter in positions),
+        math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(positions),
+        {parameter.name: at for at, parameter in enumerate(positions) if parameter.kind is _BOTH},
+        frozenset(parameter.name for parameter in parameters if parameter.kind in (_BOTH, _NAMED)),
+        inspect.Parameter.VAR_KEYWORD in kinds,
     )
 
 
-def fits(fn: Any, count: int, names: Iterable[str]) -> bool:
-    """Whether the function itself, and not only its model, takes so many arguments by position and these by name."""
-    most, named = _shape_of(fn)
-    return count <= most and (named is None or named.issuperset(names))
+@functools.cache
+def _names_of(handler: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names of a model's parameters that stand for arguments, in order, and whether it takes any name."""
+    parameters = list(signature_of(handler).parameters.values())[1:]
+    own = [parameter.name for parameter in parameters if parameter.kind in (_FIRST, _BOTH, _NAMED)]
+    return own, any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
+import operator
 import pathlib
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +22,7 @@ from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import GraphBreak, Raised, Tracer, Value
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     {
@@ -305,10 +307,10 @@ class ConstMethod(Value):
             return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         if self.name in TEXT_METHODS and self.owner.py_type() is str:
             if self.name == "join" and len(args) == 1 and not args[0].is_const():
-                args = [tx.new_list(tx.unpack(args[0]))]
+                args = [tx.new_list(tx.unpack_hinted(args[0]))]
             return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
-            args = [tx.new_list(tx.unpack(args[0]))]
+            args = [tx.new_list(tx.unpack_hinted(args[0]))]
         return tx.fold(self.real(), args, kwargs)
 
     def rebuild(self, out: Any) -> None:
@@ -320,6 +322,57 @@ def identical(left: Value, right: Value) -> bool:
     if left is right:
         return True
     return isinstance(left, ConstVal) and isinstance(right, ConstVal) and left.value is right.value
+
+
+def is_none(value: Value | None) -> bool:
+    """Whether an argument is None, or was left out."""
+    return value is None or (isinstance(value, ConstVal) and value.value is None)
+
+
+def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsize) -> int:
+    """An argument that C code asks for its `__index__`, as an int that has to be known while tracing. What it refuses,
+    for its kind or for lying beyond `most`, the real call does."""
+    kind = value.py_type()
+    if not hasattr(kind, "__index__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: {what} is of type {kind.__name__}")
+    if isinstance(getattr(value, "payload", value), ConstVal) or value.symbolic:
+        found = constant_of(value, what)
+    else:
+        found = constant_of(tx.call(tx.class_attribute(value, kind, "__index__"), [], {}), what)
+        if not isinstance(found, int):
+            raise GraphBreak(breaks.RAISES, f"TypeError: __index__ gives a {type(found).__name__}")
+    number = int(operator.index(found))
+    if most is not None and abs(number) > most:
+        raise GraphBreak(breaks.RAISES, f"OverflowError: {what} is {short(number)}")
+    return number
+
+
+def clipped_integer_of(tx: Tracer, value: Value | None, default: int, what: str) -> int:
+    """Likewise for an argument that may be as large as it likes, such as where a search ends."""
+    found = default if value is None else integer_of(tx, value, what, most=None)
+    return max(-sys.maxsize, min(found, sys.maxsize))
+
+
+def slice_of(tx: Tracer, value: Value, what: str = "a slice") -> slice:
+    """A slice whose parts have to be known while tracing, and are None or integers."""
+    found = constant_of(value, what)
+    for part in (found.start, found.stop, found.step):
+        if part is not None and not hasattr(type(part), "__index__"):
+            raise GraphBreak(breaks.RAISES, f"TypeError: {what} with a {type(part).__name__}")
+    if found.step is not None and operator.index(found.step) == 0:
+        raise GraphBreak(breaks.RAISES, f"ValueError: {what} with a step of zero")
+    return found  # type: ignore[no-any-return]
+
+
+def missing_item(tx: Tracer, search: Any, item: Value) -> Raised | GraphBreak:
+    """What to raise where a container does not hold an item: what `search` of an empty one says of it."""
+    if not isinstance(item, ConstVal) or isinstance(item.value, enum.Enum):
+        return GraphBreak(breaks.RAISES, f"ValueError: {search.__name__} of what is not there")
+    try:
+        search(item.value)
+    except ValueError as error:
+        return tx.raised(ValueError, *error.args)
+    raise AssertionError("an empty container holds it")
 
 
 def constant_of(value: Value, what: str) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal, constant_of, identical
+from dynajit.values.constant import ConstVal, clipped_integer_of, identical, integer_of, missing_item
 from dynajit.values.iterators import check_length
 from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal
 
@@ -294,10 +295,10 @@ def _take(tx: Tracer, self: DequeVal, index: int) -> Value:
 
 
 def insert(tx: Tracer, self: DequeVal, index: Value, item: Value) -> Value:
-    items = self.values(tx)
+    items, place = self.values(tx), integer_of(tx, index, "an index")
     if self.limit is not None and len(items) >= self.limit:
         raise tx.raised(IndexError, "deque already at its maximum size")
-    items.insert(constant_of(index, "an index"), item)
+    items.insert(place, item)
     self.replace(tx, items)
     return ConstVal(None)
 
@@ -312,7 +313,7 @@ def remove(tx: Tracer, self: DequeVal, item: Value) -> Value:
         if found:
             self.replace(tx, [*items[:position], *items[position + 1 :]])
             return ConstVal(None)
-    raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
+    raise missing_item(tx, collections.deque().remove, item)
 
 
 def count(tx: Tracer, self: DequeVal, item: Value) -> Value:
@@ -321,11 +322,12 @@ def count(tx: Tracer, self: DequeVal, item: Value) -> Value:
 
 def index(tx: Tracer, self: DequeVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
     items = self.values(tx)
-    first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
+    begin = clipped_integer_of(tx, start, 0, "where a search begins")
+    first, last, _ = slice(begin, clipped_integer_of(tx, stop, sys.maxsize, "where it ends")).indices(len(items))
     for position in range(first, last):
         if self.is_item(tx, items[position], item):
             return ConstVal(position)
-    raise tx.raised(ValueError, f"{item.const()!r} is not in deque" if item.is_const() else "value is not in deque")
+    raise missing_item(tx, collections.deque().index, item)
 
 
 def clear(tx: Tracer, self: DequeVal) -> Value:
@@ -340,7 +342,7 @@ def reverse(tx: Tracer, self: DequeVal) -> Value:
 
 def rotate(tx: Tracer, self: DequeVal, steps: Value | None = None) -> Value:
     rotated = collections.deque(self.values(tx))
-    rotated.rotate(1 if steps is None else constant_of(steps, "a number of steps"))
+    rotated.rotate(1 if steps is None else integer_of(tx, steps, "a number of steps"))
     self.replace(tx, list(rotated))
     return ConstVal(None)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
-from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.constant import VALUE_TYPES, ConstVal, identical, is_literal
 from dynajit.values.dropping import check_dropped
 from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members, store_entries
@@ -659,11 +659,12 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
             return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
     found = []
     for position, item in enumerate(tx.unpack(value)):
-        pair = tx.unpack(item)
-        if len(pair) != 2:
-            raise tx.raised(
-                ValueError, f"dictionary update sequence element #{position} has length {len(pair)}; 2 is required"
-            )
+        try:
+            pair = tx.unpack(item)
+        except Raised as raised:
+            raise GraphBreak(breaks.RAISES, f"{raised.value.py_type().__name__} in pair {position}") from None
+        if len(pair) != 2:  # those before it are in the dictionary by then
+            raise GraphBreak(breaks.RAISES, f"ValueError: pair {position} has {len(pair)} items")
         found.append((pair[0], pair[1]))
     return found
 

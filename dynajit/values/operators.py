@@ -18,7 +18,7 @@ from dynajit.bytecode.landing import CALLED, OPERATED
 from dynajit.report import breaks
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
-from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS, tail_call
 from dynajit.values.constant import VALUE_TYPES, ConstVal, identical
 from dynajit.values.deque import DequeVal
@@ -195,7 +195,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
             return result
     plain = payload_of(left), payload_of(right)
     if plain != (left, right) and symbol in BINARY:
-        return binary(tx, symbol, *plain)
+        return _named_by_itself(lambda: binary(tx, symbol, *plain))
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
@@ -207,6 +207,16 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
     except TypeError as error:
         raise tx.raised(TypeError, *error.args) from None
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {left.describe()} and {right.describe()}")
+
+
+def _named_by_itself(operation: Callable[[], Value]) -> Value:
+    """What an operation on the builtin parts of objects gives; where it is refused, the message names their classes."""
+    try:
+        return operation()
+    except Raised as raised:
+        if issubclass(raised.value.py_type(), TypeError):
+            raise GraphBreak(breaks.RAISES, "TypeError") from None
+        raise
 
 
 def _is_another_classes(found: object, kind: type) -> bool:
@@ -523,7 +533,7 @@ def _user_compare(
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
     plain = payload_of(left), payload_of(right)
     if plain != (left, right):
-        return compare(tx, symbol, *plain)
+        return _named_by_itself(lambda: compare(tx, symbol, *plain))
     if symbol in ("==", "!="):
         return ConstVal(same_object(tx, left, right) == (symbol == "=="))
     raise tx.raised(

@@ -7,6 +7,7 @@ Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behi
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -17,8 +18,16 @@ import torch
 from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
-from dynajit.values.base import Exhausted, GraphBreak, NotReal, Tracer, Value
-from dynajit.values.constant import ConstVal, constant_of, identical
+from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.constant import (
+    ConstVal,
+    clipped_integer_of,
+    constant_of,
+    identical,
+    integer_of,
+    missing_item,
+    slice_of,
+)
 from dynajit.values.dropping import check_dropped
 from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
 
@@ -110,7 +119,7 @@ class SequenceVal(Value):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if key.py_type() is slice:
-            chosen = range(len(self.items))[constant_of(key, "a slice")]
+            chosen = range(len(self.items))[slice_of(tx, key)]
             return self._slice(tx, [self.item(tx, index) for index in chosen])
         return self.item(tx, self._index(tx, key, "index"))
 
@@ -119,9 +128,10 @@ class SequenceVal(Value):
 
     def _index(self, tx: Tracer, key: Value, what: str) -> int:
         if not hasattr(key.py_type(), "__index__"):
-            raise tx.raised(
-                TypeError, f"{self.kind.__name__} indices must be integers or slices, not {key.py_type().__name__}"
-            )
+            if type(self) not in (ListVal, TupleVal) or not _has_plain_name(key.py_type()):
+                raise GraphBreak(breaks.RAISES, f"TypeError: an index of type {key.py_type().__name__}")
+            own = "list" if isinstance(self, ListVal) else "tuple"
+            raise tx.raised(TypeError, f"{own} indices must be integers or slices, not {key.py_type().__name__}")
         payload = getattr(key, "payload", None)
         if payload is not None and issubclass(key.py_type(), int):
             key = payload  # C takes the int that it is
@@ -130,10 +140,12 @@ class SequenceVal(Value):
         index = constant_of(key, "an index")
         if not isinstance(index, int):
             raise tx.raised(TypeError, f"__index__ returned non-int (type {type(index).__name__})")
+        if abs(index) > sys.maxsize:
+            raise GraphBreak(breaks.RAISES, "IndexError: an index beyond all sizes")
         if index < 0:
             index += len(self.items)
         if not 0 <= index < len(self.items):
-            raise tx.raised(IndexError, f"{self.kind.__name__} {what} out of range")
+            raise tx.raised(IndexError, f"{_base(self.kind).__name__} {what} out of range")
         return index
 
     def children(self) -> Sequence[Value]:
@@ -145,6 +157,16 @@ class SequenceVal(Value):
                 out.load(item.source)
             else:
                 out.push(item)
+
+
+def _has_plain_name(kind: type) -> bool:
+    """Whether C code says of the type in messages what `__name__` is: it knows others with their module."""
+    return kind.__module__ == "builtins" or bool(kind.__flags__ & (1 << 9))  # a heap type
+
+
+def _base(kind: type) -> type:
+    """The builtin class whose C code runs."""
+    return next(base for base in kind.__mro__ if base.__module__ in ("builtins", "collections", "torch"))
 
 
 class LiveIterator(SequenceIterator):
@@ -376,8 +398,11 @@ class ListVal(SequenceVal):
         items = self.values(tx)
         if key.py_type() is slice:
             new: list[Any] = list(items)
+            chosen = slice_of(tx, key)
+            if not isinstance(value, SequenceVal) and not hasattr(value.py_type(), "__iter__"):
+                raise GraphBreak(breaks.RAISES, "TypeError: a slice is assigned what is no iterable")
             try:
-                new[constant_of(key, "a slice")] = tx.unpack(value)
+                new[chosen] = tx.unpack(value)
             except ValueError as error:
                 raise tx.raised(ValueError, *error.args) from None
             self.replace(tx, new)
@@ -390,7 +415,7 @@ class ListVal(SequenceVal):
     def delitem(self, tx: Tracer, key: Value) -> None:
         new = self.values(tx)
         if key.py_type() is slice:
-            del new[constant_of(key, "a slice")]
+            del new[slice_of(tx, key)]
         else:
             del new[self._index(tx, key, "assignment index")]
         self.replace(tx, new)
@@ -417,10 +442,20 @@ def append(tx: Tracer, self: ListVal, item: Value) -> Value:
     return ConstVal(None)
 
 
+# what is asked of an object before it is read
+_HINTS = ("__len__", "__length_hint__")
+
+
 @list_method
 def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
-    if isinstance(other, SequenceVal):
-        self.extend(tx, other.values(tx))
+    if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
+        self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
+        return ConstVal(None)
+    if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
+        try:
+            self.extend(tx, tx.unpack_hinted(other))
+        except Raised as raised:  # what came before is in the list by then
+            raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
         return ConstVal(None)
     iterator = other.iterate(tx)
     while True:  # one at a time: a generator sees the list grow
@@ -434,7 +469,7 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
 @list_method
 def insert(tx: Tracer, self: ListVal, index: Value, item: Value) -> Value:
     new = self.values(tx)
-    new.insert(constant_of(index, "an index"), item)
+    new.insert(integer_of(tx, index, "an index"), item)
     self.replace(tx, new)
     return ConstVal(None)
 
@@ -443,7 +478,7 @@ def insert(tx: Tracer, self: ListVal, index: Value, item: Value) -> Value:
 def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
     new = self.values(tx)
     try:
-        found = new.pop(-1 if index is None else constant_of(index, "an index"))
+        found = new.pop(-1 if index is None else integer_of(tx, index, "an index"))
     except IndexError as error:
         raise tx.raised(IndexError, *error.args) from None
     self.replace(tx, new)
@@ -486,11 +521,12 @@ def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | N
 @list_method
 def index(tx: Tracer, self: SequenceVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
     items = self.values(tx)
-    first, last, _ = slice(start and start.const(), stop and stop.const()).indices(len(items))
+    begin = clipped_integer_of(tx, start, 0, "where a search begins")
+    first, last, _ = slice(begin, clipped_integer_of(tx, stop, sys.maxsize, "where it ends")).indices(len(items))
     for position in range(first, last):
         if identical(items[position], item) or tx.equal(items[position], item):
             return ConstVal(position)
-    raise tx.raised(ValueError, f"{item.const()!r} is not in list" if item.is_const() else "value is not in list")
+    raise missing_item(tx, (().index if isinstance(self, TupleVal) else [].index), item)
 
 
 @list_method
@@ -500,6 +536,8 @@ def count(tx: Tracer, self: SequenceVal, item: Value) -> Value:
 
 def sorted_values(tx: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
     """Items in the order of `sorted(items, key=, reverse=)`; the keys have to be known while tracing."""
+    if reverse is not None and not hasattr(reverse.py_type(), "__index__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: reverse is of type {reverse.py_type().__name__}")
     plain = key is None or (key.is_const() and key.const() is None)
     keys = [item if plain else tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
     backwards = reverse is not None and reverse.truth(tx)

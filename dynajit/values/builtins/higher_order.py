@@ -170,7 +170,7 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
 
 
 @tail_call
-def invoke_subgraph(tx: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+def invoke_subgraph(tx: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
     """A region marked to be compiled once: what is compiled is shared anyway, so the function is traced like others."""
     return tx.call(function, args, kwargs, tx.take_direct())
 

@@ -27,7 +27,7 @@ from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance, defaultdict_init
 from dynajit.values.builtins.registry import builtin, constructor, pure
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, integer_of, is_none
 from dynajit.values.deque import DequeVal
 from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.generators import stands_for
@@ -55,7 +55,7 @@ def package_version(tx: Tracer, name: Value) -> Value:
 
 
 @constructor(functools.partial)
-def partial(tx: Tracer, fn: Value, *args: Value, **kwargs: Value) -> Value:
+def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
     if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
         raise tx.raised(TypeError, "the first argument must be callable")
     return PartialVal.made(tx, fn, args, kwargs)
@@ -83,7 +83,10 @@ def update_wrapper(
 
 
 def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
-    return list(default) if given is None else [name.const() for name in tx.unpack(given)]
+    names = list(default) if given is None else [name.const() for name in tx.unpack(given)]
+    if not all(isinstance(name, str) for name in names):
+        raise GraphBreak(breaks.RAISES, "TypeError: an attribute's name is no string")
+    return names
 
 
 def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
@@ -124,7 +127,15 @@ for _real, _traced, _iterables in (
 
 @builtin(itertools.tee)
 def tee(tx: Tracer, iterable: Value, n: Value | None = None) -> Value:
-    return tx.run_python(polyfills.tee, [iterable, n or ConstVal(2)])
+    count = 2 if n is None else _count(tx, n, "n")
+    return tx.run_python(polyfills.tee, [iterable, ConstVal(count)])
+
+
+def _count(tx: Tracer, value: Value, what: str) -> int:
+    found = integer_of(tx, value, what)
+    if found < 0:
+        raise GraphBreak(breaks.RAISES, f"ValueError: {what} is negative")
+    return found
 
 
 if hasattr(itertools, "batched"):  # since 3.12
@@ -164,6 +175,8 @@ def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
 
 @constructor(itertools.repeat)
 def repeat(tx: Tracer, object: Value, times: Value | None = None) -> Value:
+    if times is not None and not times.symbolic:
+        times = ConstVal(max(integer_of(tx, times, "times"), 0))
     args = [object] if times is None else [object, times]
     return stands_for(tx.run_python(polyfills.repeat, [object, times or ConstVal(None)]), itertools.repeat, args)
 
@@ -171,7 +184,16 @@ def repeat(tx: Tracer, object: Value, times: Value | None = None) -> Value:
 @constructor(itertools.count)
 def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
     args = [start or ConstVal(0), step or ConstVal(1)]
+    for part in args:
+        if isinstance(part, (SequenceVal, DictVal)) or (
+            isinstance(part, ConstVal) and not isinstance(part.value, (int, float, complex))
+        ):
+            raise GraphBreak(breaks.RAISES, "TypeError: a number is required")
     return stands_for(tx.run_python(polyfills.count, args), itertools.count, args)
+
+
+def _pool_and_size(iterable: Value, r: Value | None = None) -> list[Value]:
+    return [iterable] if r is None else [iterable, r]
 
 
 def _combine(real: Any) -> None:
@@ -181,10 +203,11 @@ def _combine(real: Any) -> None:
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if real is itertools.product:
             pools = [tx.unpack(arg) for arg in args]
-            rows = itertools.product(*pools, repeat=kwargs["repeat"].const() if "repeat" in kwargs else 1)
+            rows = itertools.product(*pools, repeat=_count(tx, kwargs["repeat"], "repeat") if kwargs else 1)
         else:
-            rest = [arg.const() for arg in args[1:]]
-            rows = real(tx.unpack(args[0]), *rest, **{name: value.const() for name, value in kwargs.items()})
+            pool, *rest = _pool_and_size(*args, **kwargs)
+            chosen = [_count(tx, part, "r") for part in rest if not is_none(part)]
+            rows = real(tx.unpack(pool), *chosen)
         return SequenceIterator([TupleVal(row) for row in rows], real)
 
 
@@ -215,11 +238,12 @@ def count_elements(tx: Tracer, mapping: Value, iterable: Value) -> Value:
 
 @constructor(collections.deque)
 def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
-    return DequeVal(tx.unpack(items) if items is not None else [], maxlen.const() if maxlen is not None else None)
+    limit = None if is_none(maxlen) else _count(tx, maxlen, "maxlen")  # type: ignore[arg-type]
+    return DequeVal(tx.unpack(items) if items is not None else [], limit)
 
 
 @constructor(collections.OrderedDict)
-def ordered_dict(tx: Tracer, other: Value | None = None, **kwargs: Value) -> Value:
+def ordered_dict(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
     made = OrderedDictVal()
     made.call_method(tx, "update", [other] if other is not None else [], kwargs)
     return made
@@ -242,6 +266,10 @@ for _symbol, (_function, _name) in operators.BINARY.items():
 def _getter(kind: Any) -> None:
     @constructor(kind)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            kind(*(arg.value if isinstance(arg, ConstVal) else object() for arg in args))
+        except TypeError:  # names that are no strings
+            raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() takes other arguments") from None
         return GetterVal(kind, args, kwargs)
 
 

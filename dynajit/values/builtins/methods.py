@@ -16,7 +16,7 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS, Model, builtin, tail_call
-from dynajit.values.constant import ConstVal
+from dynajit.values.constant import ConstVal, is_none
 from dynajit.values.deque import DEQUE_METHODS
 from dynajit.values.exception_groups import condition_of, make_group, split
 from dynajit.values.exceptions import ExceptionVal, TracebackVal
@@ -28,14 +28,32 @@ from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tu
 from dynajit.values.standing import StandingGenerator
 from dynajit.values.subclasses import make_payload
 
+# what changes an object bit by bit: where that raises, the real one has changed so far
+_BIT_BY_BIT = (
+    "__iadd__",
+    "update",
+    "extendleft",
+    "difference_update",
+    "intersection_update",
+    "symmetric_difference_update",
+)
 
-def _on_payload(model: Model) -> Model:
+
+def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
+    """`model` of the builtin part. What it refuses the real method does, whose message names the object's own class."""
+
     @functools.wraps(model)  # the signature is looked at
     def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         target = payload_of(self)
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
-        return model(tx, target, *args, **kwargs)
+        try:
+            return model(tx, target, *args, **kwargs)
+        except Raised as raised:
+            kind = raised.value.py_type()
+            if bit_by_bit or issubclass(kind, TypeError):
+                raise GraphBreak(breaks.RAISES, kind.__name__) from None
+            raise
 
     return wrapped
 
@@ -55,7 +73,9 @@ def _register(cls: type, methods: dict[str, Model]) -> None:
     for name, model in methods.items():
         descriptor = cls.__dict__.get(name)
         if descriptor is not None:
-            BUILTINS[descriptor] = _on_payload(model)
+            BUILTINS[descriptor] = _on_payload(
+                model, name in _BIT_BY_BIT or (name == "extend" and cls is collections.deque)
+            )
 
 
 def _special(name: str) -> Callable[[Model], Model]:
@@ -166,13 +186,29 @@ def delitem(tx: Tracer, self: Value, key: Value) -> Value:
     return ConstVal(None)
 
 
+# classes whose instances may be equal
+_FAMILIES: tuple[tuple[type, ...], ...] = (
+    *((kind,) for kind in (list, tuple, dict, collections.deque)),
+    (set, frozenset, type({}.keys()), type({}.items())),
+)
+
+
+def _says(self: Value, other: Value) -> bool:
+    """Whether a container's own comparison says anything of the other object."""
+    return any(issubclass(self.py_type(), each) and issubclass(other.py_type(), each) for each in _FAMILIES)
+
+
 @_special("__eq__")
 def eq(tx: Tracer, self: Value, other: Value) -> Value:
+    if not _says(self, other):
+        return ConstVal(NotImplemented)
     return ConstVal(tx.equal(self, payload_of(other)))
 
 
 @_special("__ne__")
 def ne(tx: Tracer, self: Value, other: Value) -> Value:
+    if not _says(self, other):
+        return ConstVal(NotImplemented)
     return ConstVal(not tx.equal(self, payload_of(other)))
 
 
@@ -186,17 +222,28 @@ def dict_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Valu
 
 
 @builtin(collections.defaultdict.__init__)
-def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, /, *args: Value, **kwargs: Value) -> Value:
+    if not is_none(factory) and lookup_type(factory.py_type(), "__call__")[1] is None:  # type: ignore[union-attr]
+        raise GraphBreak(breaks.RAISES, "TypeError: the first argument must be callable or None")
     self.setattr(tx, "default_factory", factory or ConstVal(None))
     return payload_of(self).call_method(tx, "update", args, kwargs)
 
 
 @builtin(list.__init__)
-def list_init(tx: Tracer, self: Value, items: Value | None = None) -> Value:
+def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
     assert isinstance(target, ListVal)
-    target.replace(tx, tx.unpack(items) if items is not None else [])
+    try:
+        target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
+    except Raised as raised:
+        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
     return ConstVal(None)
+
+
+@builtin(list.__iadd__)
+def list_iadd(tx: Tracer, self: Value, other: Value) -> Value:
+    tx.call_builtin(list.extend, [self, other], {})
+    return self
 
 
 @builtin(dict.fromkeys)
@@ -216,7 +263,7 @@ def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None =
 
 
 @builtin(tuple.__new__)
-def tuple_new(tx: Tracer, cls: Value, items: Value | None = None) -> Value:
+def tuple_new(tx: Tracer, cls: Value, items: Value | None = None, /) -> Value:
     assert isinstance(cls, ClassVal)
     if not (is_named_tuple(cls.obj) or cls.obj is tuple):
         return bare_instance(tx, cls.obj, [items] if items is not None else [])
@@ -224,7 +271,7 @@ def tuple_new(tx: Tracer, cls: Value, items: Value | None = None) -> Value:
 
 
 @builtin(str.__new__, int.__new__, float.__new__, bytes.__new__, complex.__new__, frozenset.__new__, set.__new__)
-def scalar_new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(cls, ClassVal)
     if cls.obj in _BUILTIN_CLASSES:
         return tx.call(cls, args, kwargs)
@@ -232,15 +279,18 @@ def scalar_new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
 
 
 @builtin(set.__init__)
-def set_init(tx: Tracer, self: Value, items: Value | None = None) -> Value:
+def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
     assert isinstance(target, SetVal)
-    target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
+    try:
+        target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
+    except Raised as raised:
+        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
     return ConstVal(None)
 
 
 @builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
-def new(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(cls, ClassVal)
     if (args or kwargs) and lookup_type(cls.obj, "__new__")[0] is object.__new__:
         # what is raised here is object's own business
@@ -284,7 +334,7 @@ def bare_instance(tx: Tracer, cls: type, args: Sequence[Value] = (), kwargs: dic
 
 
 @builtin(BaseException.__new__, BaseException.__init__)
-def exception_init(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+def exception_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     if isinstance(self, ClassVal):
         return ExceptionVal(self.obj, args)
     if not isinstance(self, ExceptionVal):  # the user's class's `__init__` is called from eager code
@@ -429,13 +479,13 @@ def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) 
 
 @builtin(types.FunctionType.__call__)
 @tail_call
-def function_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
+def function_call(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     return tx.call(self, args, kwargs, tx.take_direct())
 
 
 @builtin(type.__call__)
 @tail_call
-def type_call(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def type_call(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     return tx.construct_plain(cls, args, kwargs, tx.take_direct())
 
 

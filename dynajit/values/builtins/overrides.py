@@ -70,7 +70,7 @@ def make_subclass(tx: Tracer, cls: Value, data: Value, require_grad: Value | Non
 
 
 @builtin(torch.Tensor.__new__)
-def new_tensor(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def new_tensor(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     """Of a subclass, for a tensor: the same memory."""
     of_tensor = len(args) == 1 and isinstance(args[0], (TensorVal, SubTensorVal)) and not kwargs
     if of_tensor and isinstance(cls, ClassVal) and cls.obj is not torch.Tensor:
@@ -170,7 +170,7 @@ def has_torch_function_variadic(tx: Tracer, *args: Value) -> Value:
 
 
 @builtin(torch.overrides.handle_torch_function)
-def handle_torch_function(tx: Tracer, func: Value, relevant: Value, *args: Value, **kwargs: Value) -> Value:
+def handle_torch_function(tx: Tracer, func: Value, relevant: Value, /, *args: Value, **kwargs: Value) -> Value:
     named = tx.new_dict()
     for name, value in kwargs.items():
         named.setitem(tx, ConstVal(name), value)

@@ -36,7 +36,7 @@ from dynajit.values import graph_arrays, operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.asking import asks, format_asked, text_asked
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
-from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.constant import ConstVal, constant_of, integer_of, is_none
 from dynajit.values.deque import DequeIterator, DequeVal
 from dynajit.values.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
@@ -54,11 +54,6 @@ from dynajit.values.slices import make_slice
 from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
 from dynajit.values.unread import unread_text
-
-
-def is_none(value: Value | None) -> bool:
-    return value is None or (isinstance(value, ConstVal) and value.value is None)
-
 
 # ------------------------------------------------------------------------------------------------ types and attributes
 
@@ -272,7 +267,7 @@ def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
 
 
 @builtin(object.__init__)
-def object_init(tx: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+def object_init(tx: Tracer, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
     kind = obj.py_type()
     if args or kwargs:
         if lookup_type(kind, "__init__")[0] is not object.__init__:
@@ -464,7 +459,9 @@ def as_iterator(tx: Tracer, value: Value) -> IteratorVal:
 
 @constructor(enumerate)
 def enumerate_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
-    return EnumerateIterator(as_iterator(tx, iterable), constant_of(start, "start") if start is not None else 0)
+    return EnumerateIterator(
+        as_iterator(tx, iterable), 0 if start is None else integer_of(tx, start, "start", most=None)
+    )
 
 
 @constructor(zip)
@@ -491,7 +488,10 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
         return ConstIterator(sequence.value[::-1])
     if isinstance(sequence, TensorVal):
         return sequence.call_method(tx, "__reversed__", [], {})
-    return SequenceIterator(tx.unpack(payload_of(sequence))[::-1], reversed)
+    whole = payload_of(sequence)
+    if not isinstance(whole, SequenceVal) and not (isinstance(whole, ConstVal) and hasattr(whole.value, "__getitem__")):
+        raise GraphBreak(breaks.RAISES, f"TypeError: {sequence.describe()} is not reversible")
+    return SequenceIterator(tx.unpack(whole)[::-1], reversed)
 
 
 @builtin(all)
@@ -506,6 +506,8 @@ def any_(tx: Tracer, iterable: Value) -> Value:
 
 @builtin(sum)
 def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    if start is not None and issubclass(start.py_type(), (str, bytes, bytearray)):
+        raise GraphBreak(breaks.RAISES, "TypeError: sum() can't sum texts")
     total: Value = start or ConstVal(0)
     for item in tx.unpack(iterable):
         total = operators.binary(tx, "+", total, item)
@@ -514,7 +516,7 @@ def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
 
 @builtin(sorted)
 def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
-    return ListVal(sorted_values(tx, tx.unpack(iterable), key, reverse))
+    return ListVal(sorted_values(tx, tx.unpack_hinted(iterable), key, reverse))
 
 
 def _extreme(tx: Tracer, symbol: str, args: tuple[Value, ...], key: Value | None, default: Value | None) -> Value:
@@ -712,7 +714,10 @@ def _of_index(function: Any) -> None:
 def as_index(tx: Tracer, value: Value) -> Value:
     """An object of the user's as the integer that it stands for."""
     if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
-        return value.call_special(tx, "__index__")
+        found = value.call_special(tx, "__index__")
+        if not issubclass(found.py_type(), int):
+            raise GraphBreak(breaks.RAISES, f"TypeError: __index__ gives a {found.py_type().__name__}")
+        return found
     return payload_of(value) if issubclass(value.py_type(), int) else value
 
 
@@ -755,7 +760,7 @@ def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
 
 
 @builtin(builtins.__build_class__)
-def build_class(tx: Tracer, function: Value, name: Value, *bases: Value, **kwargs: Value) -> Value:
+def build_class(tx: Tracer, function: Value, name: Value, /, *bases: Value, **kwargs: Value) -> Value:
     made = make_class(tx, function, name, bases) if not kwargs else None
     if made is not None:
         return made

@@ -63,7 +63,7 @@ def translate(tx: Tracer, text: Value, table: Value) -> Value:
 
 
 @builtin(str.format)
-def str_format(tx: Tracer, template: Value, *args: Value, **kwargs: Value) -> Value:
+def str_format(tx: Tracer, template: Value, /, *args: Value, **kwargs: Value) -> Value:
     try:
         given = (*args, *kwargs.values())
         if not any(map(is_unread, given)) and not any(map(_has_own_text, given)):

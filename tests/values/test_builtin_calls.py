@@ -1,0 +1,77 @@
+"""Every registered model takes what the real function takes, and gives what it gives: a sample of generated calls."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import pytest
+from builtin_calls import Target, check, choose, sample, targets
+
+from dynajit.interp.policy import real_signature, signature_of
+from dynajit.values.builtins import BUILTINS, CONSTRUCTORS
+
+_TARGETS = targets()
+#: calls of each function, chosen from all kinds of outcome; more of them by DYNAJIT_BUILTIN_CALLS
+_MOST = int(os.environ.get("DYNAJIT_BUILTIN_CALLS", "2"))
+_GROUPS = 16
+
+
+def _name(fn: Any) -> str:
+    return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', fn)}"
+
+
+def test_no_model_takes_a_name_for_its_own() -> None:
+    """What a function hands on as a keyword argument must not meet a parameter of the model."""
+    wrong = []
+    for fn, model in [*BUILTINS.items(), *CONSTRUCTORS.items()]:
+        real = real_signature(fn)
+        if real is None or all(each.kind is not each.VAR_KEYWORD for each in real.parameters.values()):
+            continue
+        own = list(signature_of(model).parameters.values())[1:]
+        named = [each.name for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        if any(each.kind is each.VAR_KEYWORD for each in own) and not set(named) <= set(real.parameters):
+            wrong.append(f"{_name(fn)}{real}: {signature_of(model)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_functions_of_the_library_have_a_known_signature() -> None:
+    unknown = [_name(fn) for target in _TARGETS if (fn := target.function) and real_signature(fn) is None]
+    assert not unknown
+
+
+def test_positions_agree() -> None:
+    """A model has a parameter for each argument that the real function takes by position, or any number."""
+    wrong = []
+    for fn, model in [*BUILTINS.items(), *CONSTRUCTORS.items()]:
+        real = real_signature(fn)
+        own = list(signature_of(model).parameters.values())[1:]
+        if real is None or any(each.kind is each.VAR_POSITIONAL for each in (*real.parameters.values(), *own)):
+            continue
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        counts = [sum(each.kind in kinds for each in part) for part in (own, real.parameters.values())]
+        if counts[0] < counts[1] and _name(fn) not in _FEWER:
+            wrong.append(f"{_name(fn)}{real}: {signature_of(model)}")
+    assert not wrong, "\n".join(wrong)
+
+
+# what the model leaves out makes the call one for the real function
+_FEWER = {"copy.deepcopy", "torch._tensor.Tensor.__array__", "numpy.dtype"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("group", range(_GROUPS))
+def test_generated_calls(group: int) -> None:
+    wrong = []
+    for target in _TARGETS[group::_GROUPS]:
+        for call in _chosen(target):
+            found = check(call, made_inside=choose(str(call)) % 2 == 0)
+            if found is not None:
+                wrong.append(found)
+    assert not wrong, "\n".join(wrong)
+
+
+def _chosen(target: Target) -> list[Any]:
+    calls = sample(target, tries=40 * _MOST)
+    return sorted(calls, key=lambda call: choose(str(call)))[:_MOST]
