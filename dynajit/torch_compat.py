@@ -143,7 +143,7 @@ def quiet_shape_env(**options: Any) -> Any:
 
 @functools.cache
 def _quiet_shape_env() -> Callable[..., Any]:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc  # type: ignore[attr-defined]
 
     class QuietShapeEnv(ShapeEnv):
         def _get_stack_summary(self, *args: Any, **options: Any) -> tuple[SLoc, str]:
