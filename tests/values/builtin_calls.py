@@ -4,7 +4,7 @@ In: the tables of models, the arguments below. Out: `sample(target, each)`, the 
 in what they do, and `check(call)`, what differs between eager and compiled. The real function is asked what a call
 does: of all the calls that give one kind of outcome (a type, or an exception with its text), `each` are taken.
 
-    python tests/values/builtin_calls.py [--each 8] [--seed 0] [name ...]     # more of them, all that differ
+    python tests/values/builtin_calls.py [--each 8] [--seed 0] [--texts] [name ...]     # more of them, all that differ
 """
 
 from __future__ import annotations

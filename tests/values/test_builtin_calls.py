@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import inspect
 import os
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 from builtin_calls import Target, check, choose, sample, targets
 
+import dynajit
 from dynajit.interp.policy import real_signature, signature_of
+from dynajit.testing import assert_same
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS
 
 _TARGETS = targets()
@@ -58,6 +62,50 @@ def test_positions_agree() -> None:
 
 # what the model leaves out makes the call one for the real function
 _FEWER = {"copy.deepcopy", "torch._tensor.Tensor.__array__", "numpy.dtype"}
+
+
+class Items(list):
+    pass
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "collections.OrderedDict(other={'a': 1})",
+        "collections.defaultdict(list, factory=1, self=2)",
+        "functools.partial(dict, fn=3, func=4)()",
+        "'{template}'.format(template=1)",
+        "list(enumerate([7], True))",
+        "enumerate([7], 1.5)",
+        "enumerate([1], None)",
+        "sum(['a'], '')",
+        "reversed({1, 2})",
+        "[1, 2, 3][0.5:]",
+        "list(map(len))",
+        "{1, 2}.__eq__([1])",
+        # containers given themselves
+        "(made := Items([1, 2])).extend(made) or made",
+        "(made := Items([1, 2])).__iadd__(made)",
+        "(made := [1, 2]).__setitem__(slice(None), made) or made",
+        "(made := {1, 2}).difference_update(made) or made",
+        "(made := {1: 2}).update(made) or made",
+        "(made := collections.deque([1, 2])).extend(made) or made",
+        "(made := collections.deque([1, 2], 3)).extendleft(made) or made",
+    ],
+)
+def test_the_calls_of_one_line(program: str) -> None:
+    world = {"collections": collections, "functools": functools, "Items": Items}
+    assert_same(eval(f"lambda: {program}", world))
+
+
+def test_a_list_is_extended_by_itself_in_one_graph() -> None:
+    def program() -> Any:
+        made = Items([1, 2])
+        made.extend(made)
+        made += made
+        return made
+
+    assert dynajit.compile(program, backend="eager", fullgraph=True)() == [1, 2] * 4
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Using a non-tuple sequence")
