@@ -91,10 +91,10 @@ class Index:
         low: int = constant
         high: int = constant
         for atom, coefficient in terms:
-            if coefficient > 0:
+            if coefficient >= 0:  # of a symbolic one that may be more is not known
                 low += coefficient * atom.low
                 high += coefficient * atom.high
-            elif coefficient < 0:
+            elif coefficient <= 0:
                 low += coefficient * atom.high
                 high += coefficient * atom.low
             else:

@@ -205,7 +205,8 @@ class _Lowering:
             return NameRef(name)
         if fake.is_neg() or fake.is_conj():  # the memory holds something else than the tensor
             return NameRef(name)
-        shape, stride = self._numbers(fake.shape), self._numbers(fake.stride())
+        shape = tuple(map(self.sizes.of_size, fake.shape))
+        stride = self._numbers(fake.stride())
         self.build.order += 1
         source = Source(name, shape, stride, fake.dtype, self.build.order, self.build.origin, fake.device)
         self.program.sources[name] = source
@@ -299,7 +300,8 @@ class _Lowering:
             return None
         if all(type(number) is int for number in (*out.shape, *out.stride())):
             return out
-        return SizedFake(self._numbers(out.shape), self._numbers(out.stride()), out.dtype, out.device)
+        shape = tuple(map(self.sizes.of_size, out.shape))
+        return SizedFake(shape, self._numbers(out.stride()), out.dtype, out.device)
 
     def _extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         target = node.target if node.op == "call_function" else operator.methodcaller(str(node.target))

@@ -345,6 +345,15 @@ class SizeTable:
         found = self._of(node.expr, node.shape_env)
         return 1 if isinstance(found, Size) and hint_of(found) == 1 and _is_one(number) else found
 
+    def of_size(self, number: Any) -> Any:
+        """As `of`, the size of a tensor: not negative, as a symbol may be that was made for a number of the program's."""
+        found = self.of(number)
+        if isinstance(found, Size):
+            match list(found.terms.items()):
+                case [((symbol,), 1)]:
+                    symbol.low = max(symbol.low, 0)
+        return found
+
     def _float(self, expr: Any, env: Any) -> float | RuntimeFloat:
         if expr.is_number:
             return float(expr)

@@ -10,9 +10,11 @@ import torch
 
 pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
-from triton_harness import compile_all, plan_of, plan_of_any_size, run
+from triton_harness import GPU, compile_all, moved, plan_of, plan_of_any_size, run
 
-from dynajit.codegen import ExternStep, KernelStep
+import dynajit
+from dynajit.aot import compile_joint, decompositions
+from dynajit.codegen import ExternStep, KernelStep, generate
 from dynajit.codegen.plan import SizeStep
 from dynajit.codegen.triton import sizes
 from dynajit.loopir.size import Size, SizeSymbol
@@ -113,6 +115,30 @@ def test_what_is_padded_to_a_multiple() -> None:
     for size in (5, 9, 33):
         x, y = randn(3, size), randn(3, size)
         torch.testing.assert_close(run(plan, x, y)[0], function(x, y))
+
+
+def test_a_size_that_a_number_of_the_programs_is_too() -> None:
+    """The symbol is made for the number, which may be negative; a size is not."""
+    plans = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        def collect(graph: torch.fx.GraphModule, given: list[Any], phase: str) -> Any:
+            mode = next(x.fake_mode for x in given if isinstance(x, torch.Tensor))
+            plans.append(generate(*moved(graph, given, mode), "test", GPU))
+            return graph.forward
+
+        return compile_joint(gm, inputs, collect, decompositions.for_codegen("cuda", False))
+
+    def function(n: int, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache = torch.zeros(4, n, 8)
+        cache.index_copy_(1, at, x)
+        return cache.transpose(0, 1) * 2
+
+    compiled = dynajit.compile(function, backend=backend, fullgraph=True)
+    for n in (9, 11, 12):
+        x, at = randn(4, 2, 8), torch.tensor([1, 3])
+        torch.testing.assert_close(compiled(n, x, at), function(n, x, at))
+    assert plans[-1].kernels and len(plans) == 2
 
 
 def test_the_least_of_a_size() -> None:
