@@ -346,7 +346,7 @@ class SizeTable:
         return 1 if isinstance(found, Size) and hint_of(found) == 1 and _is_one(number) else found
 
     def of_size(self, number: Any) -> Any:
-        """As `of`, the size of a tensor: not negative, as a symbol may be that was made for a number of the program's."""
+        """As `of`, the size of a tensor: not negative, as a symbol made for a number of the program's may be."""
         found = self.of(number)
         if isinstance(found, Size):
             match list(found.terms.items()):
