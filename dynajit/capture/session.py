@@ -152,6 +152,8 @@ class Session:
         self._roots = CodeSet()
         self._memories: dict[int, tuple[weakref.ref[types.CodeType], Memory]] = {}
         self.idle = Idle()
+        # names of classes that are made anew again and again
+        self.classes_made_anew: set[str] = set()
         sessions.add(self)
 
     def owner(self) -> Owner:
@@ -166,6 +168,7 @@ class Session:
         """Nothing has been seen: sizes are static again until they are found to change."""
         self._memories.clear()
         self.idle.clear()
+        self.classes_made_anew.clear()
 
     def touch(self, code: types.CodeType) -> None:
         """Remember a code object that has variants of this session."""
@@ -199,12 +202,18 @@ class Session:
             self.memory(function.__code__).seen.expect(source)
 
     def hand_over(self, seen: Seen, function: types.FunctionType, moved: Sequence[tuple[Source, Source]]) -> None:
-        """What `seen` says of numbers and texts holds for the parameters of a part that they become."""
+        """What `seen` says of numbers, texts and objects holds for the parameters of a part that they become."""
+        if not (seen.restless or seen.counters or seen.made_anew):
+            return
+        known = self.memory(function.__code__).seen
         for source, there in moved:
-            for found in (seen.restless, seen.counters):
+            for found, kept in (
+                (seen.restless, known.restless),
+                (seen.counters, known.counters),
+                (seen.made_anew, known.made_anew),
+            ):
                 if source in found:
-                    known = self.memory(function.__code__).seen
-                    (known.restless if found is seen.restless else known.counters).add(there)
+                    kept.add(there)
 
     def continuation(self, resume: Resume, inner: InnerCall | None) -> Callable[..., Any]:
         """The call object that goes on in a frame; made once for each shape."""

@@ -23,6 +23,8 @@ _TORCH_MARKS = (
 )
 _TORCH_RANGES = "_dynamo_dynamic_range"
 CHANGED: Any = object()
+#: integers from here on are no sizes but seeds, hashes and the like: they have no symbols
+NO_SIZE = 1 << 31
 
 
 class Mark(NamedTuple):
@@ -51,8 +53,10 @@ class Seen:
         self.dynamic = dynamic
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
-        #: numbers, texts and functions that were another one in each variant so far: whatever needs one ends the graph
+        #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
         self.restless: set[Source] = set()
+        #: where another object of the same look was found, once: what is there is told by its contents from then on
+        self.made_anew: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers
         self.counters: set[Source] = set()
 

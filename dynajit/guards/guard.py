@@ -55,7 +55,11 @@ class GuardKind:
         return ()
 
     def pins(self, params: tuple[Any, ...]) -> bool:
-        """Whether the guard holds for a single number, text or function."""
+        """Whether the guard holds for a single number, text or object."""
+        return False
+
+    def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
+        """Whether the object that fails the guard looks like the wanted one, and differs by its identity alone."""
         return False
 
 
@@ -118,7 +122,7 @@ class Guard:
         return f"<Guard {self.kind}: {self.describe()}>"
 
     def pinned(self) -> Source | None:
-        """Where the number, text or function is, if the guard holds for a single one."""
+        """Where the number, text or object is, if the guard holds for a single one."""
         source = self.source
         if not kinds[self.kind].pins(self.params):
             return None
@@ -137,6 +141,10 @@ class Guard:
         """The Python twin: whether the guard holds for the object its source leads to now."""
         return kinds[self.kind].check(value, self.params)
 
+    def looks_alike(self, value: Any) -> bool:
+        """Whether what fails the guard is another object that looks like the one it wants: made anew, perhaps."""
+        return kinds[self.kind].looks_alike(value, self.params)
+
     def explain_failure(self, value: Any) -> str:
         """What differs from what the trace relied on."""
         return kinds[self.kind].explain(self._name(), value, self.params)
@@ -151,11 +159,12 @@ class Held:
     `weakly=False` is for what lives for ever anyway.
     """
 
-    __slots__ = ("_strong", "_weak", "id", "text")
+    __slots__ = ("_strong", "_weak", "id", "is_singleton", "text")
 
     def __init__(self, obj: Any, weakly: bool = True) -> None:
         self.id = id(obj)
         self.text = short(obj)
+        self.is_singleton = obj is None or isinstance(obj, bool)
         self._weak: weakref.ref[Any] | None = None
         self._strong: Any = None
         with contextlib.suppress(TypeError):  # ints, tuples, None: kept strongly
@@ -166,6 +175,10 @@ class Held:
     def get(self) -> Any:
         """The object, or None where it is gone."""
         return self._strong if self._weak is None else self._weak()
+
+    def is_gone(self) -> bool:
+        """Whether the program has let go of it."""
+        return self._weak is not None and self._weak() is None
 
     def is_(self, obj: object) -> bool:
         """Whether it is this object."""

@@ -71,6 +71,12 @@ class DictKeys(GuardKind):
         found = _keys(value)
         return len(found) == len(params[0]) and all(map(const_equal, found, params[0]))
 
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        return any(key_identity(key) == ("object", id(key)) for key in params[0])
+
+    def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return isinstance(value, dict) and [*map(short, _keys(value))] == [*map(short, params[0])]
+
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
         return f"list({name}) == [{', '.join(map(short, params[0]))}]"
 

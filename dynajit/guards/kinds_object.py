@@ -78,7 +78,10 @@ class Identity(GuardKind):
         return params[0].encode("ID")
 
     def pins(self, params: tuple[Any, ...]) -> bool:
-        return isinstance(params[0].get(), (types.FunctionType, types.CodeType))
+        return not params[0].is_singleton
+
+    def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return short(value) == params[0].text
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return params[0].is_(value)
@@ -108,6 +111,12 @@ class Code(GuardKind):
 
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
         return "CODE", params[0].encode("ID")[1]
+
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        return True
+
+    def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return isinstance(value, types.FunctionType) and short(value.__code__) == params[0].text
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, types.FunctionType) and params[0].is_(value.__code__)
@@ -182,6 +191,12 @@ class Predicate(GuardKind):
 
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
         return "PREDICATE", params[0]
+
+    def pins(self, params: tuple[Any, ...]) -> bool:
+        return bool(params[1].startswith(("is ", "== ")))
+
+    def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
+        return f"is {short(value)}" == params[1]
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         predicate: Callable[[Any], object] = params[0]

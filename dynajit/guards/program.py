@@ -7,14 +7,22 @@ whatever the order in the program. To change the order in the program: `_ordered
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynajit import _C
 from dynajit.exc import ConfigError
-from dynajit.guards.guard import EARLY, USUAL, Guard, kinds
+from dynajit.guards.guard import EARLY, USUAL, Guard, Held, kinds
 from dynajit.guards.source import Environment, Source, Unreachable, _LocalSlot
 from dynajit.report.shown import short
+
+
+class MadeAnew(NamedTuple):
+    """Where an object is that was another one when a trace was made, and whether that one is gone."""
+
+    source: Source
+    gone: bool
 
 
 class GuardSet:
@@ -102,18 +110,37 @@ class GuardSet:
             text += f"  ({guard.user_loc.filename}:{guard.user_loc.lineno})"
         return text
 
-    def class_made_anew(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> bool:
-        """Whether guard `index` failed because another class of the same name is there: a class statement, or a call
+    def made_anew(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> MadeAnew | None:
+        """Where guard `index` met another object that looks like the one it wants; None if it failed for other
+        reasons. Classes are `class_made_anew`'s."""
+        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        failed = self._guards[index]
+        # what can't be reached may be an entry of a dictionary whose keys are guarded later
+        keys = (guard for guard in self._guards if guard.kind == "DICT_KEYS" and _leads_through(failed.source, guard))
+        for guard in (failed, *keys):
+            source = guard.pinned()
+            with contextlib.suppress(Unreachable):
+                value = reader.value(guard)
+                if source is None or issubclass(type(value), type) or not guard.looks_alike(value):
+                    return None
+                wanted = guard.params[0]
+                return MadeAnew(source, isinstance(wanted, Held) and wanted.is_gone())
+        return None
+
+    def class_made_anew(
+        self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
+    ) -> type | None:
+        """The class that guard `index` met in the place of another one of the same name: a class statement, or a call
         that makes a class, ran again."""
         guard = self._guards[index]
         if guard.kind not in ("ID", "TYPE"):
-            return False
+            return None
         try:
             value = _Reader(Environment(locals, globals if globals is not None else {})).value(guard)
         except Unreachable:
-            return False
+            return None
         found = value if guard.kind == "ID" else type(value)
-        return issubclass(type(found), type) and short(found) == guard.params[0].text
+        return found if issubclass(type(found), type) and short(found) == guard.params[0].text else None
 
     def _ordered(self) -> list[int]:
         """Guard indices as the program runs them: modes, guards on arguments that are likeliest to fail, the others as
@@ -128,6 +155,13 @@ class GuardSet:
             return kind_rank
 
         return sorted(range(len(self._guards)), key=rank)
+
+
+def _leads_through(source: Source | None, guard: Guard) -> bool:
+    """Whether the source leads through the object of a guard."""
+    while source is not None and source is not guard.source:
+        source = source.base
+    return source is not None
 
 
 class _Builder:

@@ -23,7 +23,7 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
-from dynajit.values import arrays, graph_arrays, operators
+from dynajit.values import arrays, graph_arrays, numpy_numbers, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, random_tensors, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
@@ -97,39 +97,58 @@ class Calls(Tracer):
         assert isinstance(function, FunctionVal)
         real = function.real_function
         if real is not None:
-            handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
-            if handler is not None:
-                self.direct_call = direct
-                return call_handler(self, real, handler, args, kwargs)
-            if torch_functions.is_operation(real):
-                return self.torch_op("call_function", real, args, kwargs)
-            if is_pure(real):
-                return self.fold(real, args, kwargs)
-            if graph_arrays.computes(real, args, kwargs):
-                return graph_arrays.call(self, real, args, kwargs)
-            if arrays.known_python_function(real):
-                return arrays.compute(self, real, args, kwargs)
-            if policy.is_marked_constant(real):
-                return self.compute_once(real, args, kwargs)
-            original = policy.undisabled(real)
-            if original in BUILTINS:
-                return self.call_builtin(original, args, kwargs)
-            if original is not None:
-                return self.inline_body(original, args, kwargs, direct)
-            printed = policy.recursive_text(real)
-            if printed is not None:
-                # its set of what is being printed is not kept here: a break inside goes back to the call
-                with self.indirect():
-                    inner = FunctionVal.outside(self, printed, ConstSource(printed, printed.__qualname__))
-                    return self._trace(inner, args, kwargs, None)
-            if policy.treatment_of(policy.module_of(real))[0] == "compute" and _plain_data([*args, *kwargs.values()]):
-                return self.compute(real, args, kwargs)
-            if is_replayed(real, args):
-                return replay(self, function, args, kwargs, real.__name__)
+            known = self._known_otherwise(function, real, args, kwargs, direct)
+            if known is not None:
+                if function.pin is not None:
+                    function.pin()  # what is known is of this very function
+                return known()
             reason = policy.skip_reason(real)
             if reason is not None:
                 raise GraphBreak(reason[0], reason[1])
         return self._trace(function, args, kwargs, direct)
+
+    def _known_otherwise(
+        self,
+        function: FunctionVal,
+        real: types.FunctionType,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+        direct: Landing | None,
+    ) -> Callable[[], Value] | None:
+        """What gives the result of a call by other means than tracing the function's own body."""
+        handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
+        if handler is not None:
+            self.direct_call = direct
+            return functools.partial(call_handler, self, real, handler, args, kwargs)
+        if torch_functions.is_operation(real):
+            return functools.partial(self.torch_op, "call_function", real, args, kwargs)
+        if is_pure(real):
+            return functools.partial(self.fold, real, args, kwargs)
+        if graph_arrays.computes(real, args, kwargs):
+            return functools.partial(graph_arrays.call, self, real, args, kwargs)
+        if arrays.known_python_function(real):
+            return functools.partial(arrays.compute, self, real, args, kwargs)
+        if policy.is_marked_constant(real):
+            return functools.partial(self.compute_once, real, args, kwargs)
+        original = policy.undisabled(real)
+        if original in BUILTINS:
+            return functools.partial(self.call_builtin, original, args, kwargs)
+        if original is not None:
+            return functools.partial(self.inline_body, original, args, kwargs, direct)
+        printed = policy.recursive_text(real)
+        if printed is not None:
+            return functools.partial(self._inline_text, printed, args, kwargs)
+        if policy.treatment_of(policy.module_of(real))[0] == "compute" and _plain_data([*args, *kwargs.values()]):
+            return functools.partial(self.compute, real, args, kwargs)
+        if is_replayed(real, args):
+            return functools.partial(replay, self, function, args, kwargs, real.__name__)
+        return None
+
+    def _inline_text(self, printed: types.FunctionType, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        # its set of what is being printed is not kept here: a break inside goes back to the call
+        with self.indirect():
+            inner = FunctionVal.outside(self, printed, ConstSource(printed, printed.__qualname__))
+            return self._trace(inner, args, kwargs, None)
 
     def _trace(
         self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
@@ -262,9 +281,10 @@ class Calls(Tracer):
     def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
         """Run a pure function on known arguments; what it raises, the program raises."""
         if not kwargs and any(arg.symbolic for arg in args):
-            result = operate(self, fn, args)
-            if result is None:
-                result = call_on_number(self, fn, args)
+            if any(isinstance(arg, numpy_numbers.VaryingScalar) for arg in args):
+                result = numpy_numbers.compute(self, fn, args)
+            else:
+                result = operate(self, fn, args) or call_on_number(self, fn, args)
             if result is not None:
                 return result
         result = self._run_for_real(fn, args, kwargs or {})

@@ -37,6 +37,8 @@ def short(value: Any, limit: int = 80) -> str:
     if type(value) is types.FunctionType:
         code = value.__code__
         return f"function {value.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    if type(value) is types.CodeType:
+        return f"code of {value.co_name} ({os.path.basename(value.co_filename)}:{value.co_firstlineno})"
     if type(value) is types.BuiltinFunctionType:
         return f"built-in {value.__name__}"
     return f"an object of type {short(type(value))}"

@@ -15,14 +15,17 @@ from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, Lo
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.values.base import Value
-from dynajit.values.constant import ConstVal, UnreadConst
+from dynajit.values.constant import ConstVal
 from dynajit.values.functions import CellVal
 from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
 from dynajit.values.mapping import DictIterator, DictVal, DictViewVal
-from dynajit.values.opaque import VaryingFunction
 from dynajit.values.ranges import UnreadRange, UnreadRangeIterator
-from dynajit.values.sequence import Lazy, SequenceVal, TupleVal
+from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal
+from dynajit.values.tensor import TensorVal
+
+#: iterators that tell what they go through, and where they are
+_ITERATORS: frozenset[type] = frozenset({type(iter([])), type(iter(())), type(iter(range(0)))})
 
 
 def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
@@ -38,13 +41,13 @@ def varying_of(function: Any, values: Sequence[Any]) -> list[Source]:
 
 
 def handed_over(function: Any, values: Sequence[Any]) -> list[tuple[Source, Source]]:
-    """Numbers, texts and functions from outside that a continuation is given as they are: where each comes from, and
-    where it is then."""
+    """Numbers, texts and other objects from outside that a continuation is given as they are: where each comes from,
+    and where it is then."""
     names = function.__code__.co_varnames
     return [
         (value.source, LocalSource(place, names[place]))
         for place, value in enumerate(values)
-        if isinstance(value, (UnreadConst, SymVal, VaryingFunction)) and value.source is not None
+        if isinstance(value, Value) and value.source is not None and not isinstance(value, TensorVal)
     ]
 
 
@@ -83,10 +86,26 @@ def _in_items(iterated: Value, source: Source) -> Iterator[Source]:
     elif isinstance(iterated, ConstIterator) or (isinstance(iterated, ConstVal) and iterated.py_type() is range):
         if isinstance(iterated.value, range) and len(iterated.value) > 1:
             yield source
-    elif isinstance(iterated, (SequenceVal, SequenceIterator)):
-        first = iterated.first_items if isinstance(iterated, SequenceVal) else iterated.items[:2]
+    else:
+        first = _first_items(iterated)
         if len(first) == 2:
             yield from _differing(source, *map(_real, first))
+
+
+def _first_items(iterated: Value) -> Sequence[Any]:
+    """The first two items of a sequence or of what is left of an iterator; none if they are not known beforehand."""
+    if isinstance(iterated, SequenceVal):
+        return iterated.first_items
+    if isinstance(iterated, LiveIterator):
+        return iterated.sequence.items[iterated.index :][:2] if iterated.index else iterated.sequence.first_items
+    if isinstance(iterated, SequenceIterator):
+        return iterated.items[:2]
+    real = getattr(iterated, "real_object", None)
+    if type(real) in _ITERATORS:
+        made: Any = real.__reduce__()  # `iter`, what it is called with, and where the iterator is
+        start = made[2] or 0 if len(made) > 2 else 0
+        return [Lazy(item, None) for item in made[1][0][start : start + 2]]
+    return ()
 
 
 def _real(item: Any) -> Any:

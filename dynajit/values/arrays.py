@@ -257,13 +257,8 @@ def make_tensor(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwarg
     return tx.torch_op("call_method", "clone", [tx.wrap(made, ConstSource(made, "a NumPy array"))], {})
 
 
-def wrap_scalar(tx: Tracer, obj: Any, source: Source) -> Value:
-    """A scalar from outside, guarded by its value."""
-    tx.guard(source, "PREDICATE", functools.partial(_same_scalar, obj), f"is {obj!r}")
-    return ArrayVal(obj, source=source)
-
-
-def _same_scalar(expected: Any, found: Any) -> bool:
+def same_scalar(expected: Any, found: Any) -> bool:
+    """Whether they are of one class and the same, bit for bit."""
     return type(found) is type(expected) and found.tobytes() == expected.tobytes()
 
 

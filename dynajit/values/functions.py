@@ -249,7 +249,7 @@ class FunctionVal(Value):
             return self.attributes()
         if name == "__code__":
             return tx.from_real(self.code)
-        if name in ("__name__", "__qualname__"):
+        if name in ("__name__", "__qualname__") and (self.real_function is None or self.pin is None):
             return ConstVal(getattr(self, name.strip("_")))
         if self.real_function is not None:
             return tx.wrap(getattr(self.real_function, name), AttrSource(self.base_source(), name))
@@ -407,6 +407,8 @@ class CompiledVal(Value):
         self.obj = obj
         self.function = function
         self.source = source
+        # guards the object's identity, where that is not done from the start
+        self.pin: Callable[[], None] | None = None
 
     def py_type(self) -> type:
         return _C.CompiledFunction
@@ -415,10 +417,12 @@ class CompiledVal(Value):
         return f"the compiled function {self.function.qualname}"
 
     def real(self) -> Any:
+        if self.pin is not None:
+            self.pin()
         return self.obj
 
     def hash_key(self, tx: Tracer) -> object:
-        return self.obj
+        return self.real()
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "__get__":

@@ -48,6 +48,9 @@ class LibraryVal(RealVal):
             hash(self.obj)
         except Exception:  # of something that the object holds
             raise GraphBreak(breaks.RAISES, f"TypeError: {self.describe()} has no hash") from None
+        kind: Any = type(self.obj)
+        if kind.__hash__ is object.__hash__:
+            tx.guard(self.source, "ID", self.obj)
         return self.obj
 
 

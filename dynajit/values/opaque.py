@@ -42,11 +42,14 @@ class OpaqueVal(Value):
         raise GraphBreak(self.reason, f"the truth value of {self.detail}")
 
 
-class VaryingFunction(OpaqueVal):
-    """A function that was another one in each variant so far."""
+class VaryingObject(OpaqueVal):
+    """An object that was another one in each variant so far."""
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(types.FunctionType, source, breaks.VARYING_VALUE, source.name())
+    def __init__(self, kind: type, source: Source) -> None:
+        super().__init__(kind, source, breaks.VARYING_VALUE, source.name())
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        raise GraphBreak(self.reason, f"{name!r} of {self.detail}")
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         raise GraphBreak(self.reason, f"a call of {self.detail}")

@@ -28,7 +28,10 @@ from dynajit.values.graph_arrays import GraphArrayVal
 from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
+from dynajit.values.modules import LibraryVal
+from dynajit.values.numpy_numbers import VaryingScalar
 from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
+from dynajit.values.opaque import OpaqueVal
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_number
@@ -363,7 +366,11 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
         return _same_constant(tx, left, right)
     try:
         if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
-            return left.real() is right.real()
+            same: bool = left.real() is right.real()
+            for side in (left, right):
+                if isinstance(side, LibraryVal) or type(side) is RealVal:
+                    tx.guard(side.source, "ID", side.real())  # an equal one may have been good enough so far
+            return same
     except NotReal:
         return False
     if left.source is not None and right.source is not None:
@@ -395,6 +402,8 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return _user_compare(tx, symbol, left, right, method, reflected)
     if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
         return graph_arrays.operate(tx, function, [left, right])
+    if isinstance(left, VaryingScalar) or isinstance(right, VaryingScalar):
+        return tx.fold(function, [left, right])
     if isinstance(left, ArrayVal) or isinstance(right, ArrayVal):
         return compute(tx, function, [left, right], {})
     own = _own_operator(tx, left, method)
@@ -443,6 +452,12 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     """Equality of values that are not both constants and not user objects."""
     if left is right:
         return True
+    by_identity: Any = object.__eq__
+    for side in (left, right):
+        if isinstance(side, OpaqueVal) and side.kind.__eq__ is not by_identity:
+            raise GraphBreak(side.reason, f"== of {side.detail}")
+    if isinstance(left, LibraryVal) and type(left.obj).__eq__ is by_identity:
+        return same_object(tx, left, right)
     if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
     if any(isinstance(side, DictViewVal) and side.what == "values" for side in (left, right)):

@@ -38,6 +38,7 @@ from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
 from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
+from dynajit.values.numpy_numbers import VaryingScalar
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
@@ -96,6 +97,8 @@ class Lowered:
 
     def _array(self, value: ArrayVal) -> tuple[Any, Any]:
         """NumPy's scalars count as Python's numbers."""
+        if isinstance(value, VaryingScalar):
+            return self.both(value.number)
         if not value.is_scalar:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
         return (value.array.item(),) * 2

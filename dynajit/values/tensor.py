@@ -28,6 +28,7 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_literal
 from dynajit.values.known_truth import known_truth
 from dynajit.values.sequence import TupleVal
+from dynajit.values.symbolic import SymVal, decide
 
 CONSTANT_ATTRIBUTES = frozenset(
     {
@@ -194,7 +195,39 @@ class TensorVal(Value):
         return tx.iterator(tx.unpack(parts), type(iter(())))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        return tx.torch_op("call_function", operator.getitem, [self, _without_arrays(tx, key)], {})
+        key = _without_arrays(tx, key)
+        parts = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
+        if any(map(_is_symbol, parts)) and all(map(_is_basic, parts)) and not tx.function_modes:
+            found = self._selected(tx, parts)
+            if found is not None:
+                return found
+        return tx.torch_op("call_function", operator.getitem, [self, key], {})
+
+    def _selected(self, tx: Tracer, parts: Sequence[Value]) -> Value | None:
+        """What indexing with symbolic integers gives, and slices, None and `...` beside them; None if it raises.
+
+        torch's own indexing would take the integers for what they are now."""
+        known = [part.const() if isinstance(part, ConstVal) else part for part in parts]
+        dims, wide = self.fake.dim(), sum(part is not None and part is not ... for part in known)
+        if wide > dims or sum(part is ... for part in known) > 1:
+            return None
+        chosen: list[tuple[int, SymVal]] = []
+        dim = 0
+        for part in known:
+            if isinstance(part, SymVal):
+                size = self.fake.shape[dim]
+                if not (decide(tx.graph, bool, part.number < size) and decide(tx.graph, bool, part.number >= -size)):
+                    return None
+                chosen.append((dim - len(chosen), part))
+            if part is ...:
+                dim += dims - wide
+            elif part is not None:
+                dim += 1
+        found: Value = self
+        for dim, number in chosen:
+            found = tx.torch_op("call_method", "select", [found, ConstVal(dim), number], {})
+        rest = [part for part in parts if not isinstance(part, SymVal)]
+        return tx.torch_op("call_function", operator.getitem, [found, TupleVal(rest)], {}) if rest else found
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         tx.torch_op("call_function", operator.setitem, [self, _without_arrays(tx, key), value], {})
@@ -477,6 +510,17 @@ def _without_arrays(tx: Tracer, key: Value) -> Value:
     if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
         return TupleVal([_without_arrays(tx, item) for item in key.values(tx)])
     return tx.call_builtin(torch.as_tensor, [key], {}) if issubclass(key.py_type(), _ARRAY) else key
+
+
+def _is_symbol(part: Value) -> bool:
+    return isinstance(part, SymVal) and part.py_type() is int and not (part.from_graph or part.unknown)
+
+
+def _is_basic(part: Value) -> bool:
+    """Whether it chooses along one dimension, or none: no tensor, list or truth value."""
+    if isinstance(part, ConstVal):
+        return part.py_type() in (int, slice, type(None), type(...))
+    return _is_symbol(part) or part.py_type() is slice
 
 
 def is_constant_result(result: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import functools
 import gc
 import inspect
@@ -25,13 +26,22 @@ import torch
 
 from dynajit import _C
 from dynajit.graph.lazy_dynamo import package_of
-from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source, key_identity
+from dynajit.graph.seen import NO_SIZE
+from dynajit.guards.source import (
+    AttrSource,
+    CallSource,
+    ConstSource,
+    InstanceAttrSource,
+    ItemSource,
+    Source,
+    key_identity,
+)
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.report.shown import short
 from dynajit.symbols import is_symbolic
 from dynajit.values import graph_arrays
-from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy, wrap_scalar
+from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
@@ -41,8 +51,9 @@ from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.lookup import hides_dict
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
+from dynajit.values.numpy_numbers import wrap_scalar
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal
-from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal, VaryingFunction
+from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal, VaryingObject
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal, is_named_tuple
@@ -57,7 +68,8 @@ Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
 # Immutable, and their methods are pure.
 LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field)
-_LARGE = 1 << 31  # numbers that are no sizes, such as seeds and hashes
+# immutable, and equal ones are alike
+_EQUAL_ALIKE = (re.Pattern, types.GenericAlias, types.UnionType)
 _KNOWN_CALLABLES = (
     functools._lru_cache_wrapper,
     torch._ops.OpOverloadPacket,
@@ -101,25 +113,30 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
         if type(obj) in VALUE_TYPES:
             tx.guard(source, "TYPE", type(obj))
             return UnreadConst(tx, obj, source)
+        if not isinstance(source, ConstSource) and issubclass(type(obj), enum.Enum):
+            tx.guard(source, "TYPE", type(obj))  # a class that is made anew is told by it
         guard_literal(tx, obj, source)
         return ConstVal(obj, source)
     kind = type(obj)  # never isinstance(): it would run a user's __getattribute__
-    if issubclass(kind, LIBRARY_TYPES):
-        tx.guard(source, "ID", obj)
-        return LibraryVal(obj, source)
     known = tx.known_object(obj, source)
     if known is not None:
         return known
-    wrapper = WRAPPERS.get(kind)
+    wrapper = _varying if source in tx.seen.restless else WRAPPERS.get(kind)
     made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
     tx.remember_object(obj, made)
     return made
 
 
+def _varying(tx: Tracer, obj: Any, source: Source) -> Value:
+    """The model of an object that was another one in each variant so far."""
+    tx.guard(source, "TYPE", type(obj))
+    return VaryingObject(type(obj), source)
+
+
 def _varies(tx: Tracer, obj: Any, source: Source) -> bool:
     """Whether a number from outside is symbolic in this capture."""
     if type(obj) is int:
-        return abs(obj) < _LARGE and tx.seen.number(source, obj)
+        return abs(obj) < NO_SIZE and tx.seen.number(source, obj)
     # a symbol that turns out to be zero has lost its sign
     return type(obj) is float and math.isfinite(obj) and obj != 0 and tx.seen.number(source, obj)
 
@@ -130,6 +147,30 @@ def guard_literal(tx: Tracer, obj: Any, source: Source) -> None:
         tx.guard(source, "PREDICATE", functools.partial(_same_literal, obj), f"== {obj!r}")
     else:
         tx.guard(source, "ID", obj)
+
+
+def _guard_immutable(tx: Tracer, obj: Any, source: Source) -> None:
+    """The very object, or one that does the same, where equal ones are made again and again."""
+    if type(obj) is re.Match and issubclass(type(obj.string), (str, bytes)):
+        tx.guard(source, "PREDICATE", functools.partial(_same_match, obj), f"is {short(obj)}")
+    elif source in tx.seen.made_anew and issubclass(type(obj), _EQUAL_ALIKE):
+        tx.guard(source, "PREDICATE", functools.partial(_equal_alike, obj), f"is {short(obj)}")
+    else:
+        tx.guard(source, "ID", obj)
+
+
+def _same_match(expected: re.Match[Any], found: Any) -> bool:
+    """Whether all that a match can be asked gives the same."""
+    if type(found) is not re.Match or found.re != expected.re or found.regs != expected.regs:
+        return False
+    if (found.pos, found.endpos, found.lastindex) != (expected.pos, expected.endpos, expected.lastindex):
+        return False
+    old, new = expected.string, found.string
+    return new is old or (type(new) is type(old) and type(new) in (str, bytes) and new == old)
+
+
+def _equal_alike(expected: Any, found: Any) -> bool:
+    return type(found) is type(expected) and bool(found == expected)
 
 
 def _same_literal(expected: Any, found: Any) -> bool:
@@ -255,8 +296,15 @@ def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
     behind = gc.get_referents(obj)
     if len(behind) != 1 or type(behind[0]) not in (dict, collections.OrderedDict):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, "a mapping proxy of a type of its own")
+    if source in tx.seen.made_anew:
+        tx.guard(source, "TYPE", types.MappingProxyType)
+        return ProxyVal(wrap(tx, behind[0], CallSource(source, _behind_proxy, "the dict behind {}")), source)
     tx.guard(source, "ID", obj)
     return ProxyVal(wrap(tx, behind[0], ConstSource(behind[0], f"dict behind {source.name()}")), source)
+
+
+def _behind_proxy(proxy: Any) -> Any:
+    return gc.get_referents(proxy)[0]
 
 
 @wraps_type(set, frozenset)
@@ -280,13 +328,10 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps_type(types.FunctionType)
 def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
-    if source in tx.seen.restless:
-        tx.guard(source, "TYPE", types.FunctionType)
-        return VaryingFunction(source)
     made = FunctionVal.outside(tx, obj, source)
     if isinstance(source, ConstSource):
         return made
-    if "<locals>" in obj.__qualname__ and not obj.__dict__:
+    if "<" in obj.__qualname__ or source in tx.seen.made_anew:  # <lambda>, <locals>
         # made anew at each call of the function around it: the code is what counts, its cells are guarded one by one
         tx.guard(source, "TYPE", types.FunctionType)
         tx.guard(AttrSource(source, "__code__"), "ID", obj.__code__)
@@ -301,11 +346,17 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
 
 @wraps_type(_C.CompiledFunction)
 def _compiled(tx: Tracer, obj: _C.CompiledFunction, source: Source) -> Value:
-    if not isinstance(source, ConstSource):
-        tx.guard(source, "ID", obj)
     inner: Any = obj.function
-    function = FunctionVal.outside(tx, inner, ConstSource(obj.function, obj.function.__qualname__))
-    return CompiledVal(obj, function, source)
+    if isinstance(source, ConstSource) or source not in tx.seen.made_anew:
+        if not isinstance(source, ConstSource):
+            tx.guard(source, "ID", obj)
+        return CompiledVal(obj, FunctionVal.outside(tx, inner, ConstSource(inner, inner.__qualname__)), source)
+    tx.guard(source, "TYPE", _C.CompiledFunction)
+    function = wrap(tx, inner, AttrSource(source, "function"))
+    assert isinstance(function, FunctionVal)
+    made = CompiledVal(obj, function, source)
+    made.pin = functools.partial(tx.guard, source, "ID", obj)
+    return made
 
 
 @wraps_type(types.CellType)
@@ -356,6 +407,9 @@ def _thread_local(tx: Tracer, obj: threading.local, source: Source) -> Value:
 
 def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     """Classes, C functions, subclasses of containers, and instances of user classes."""
+    if issubclass(kind, LIBRARY_TYPES):
+        _guard_immutable(tx, obj, source)
+        return LibraryVal(obj, source)
     if issubclass(kind, _C_CALLABLES):
         return _wrap_c_callable(tx, obj, source)
     if issubclass(kind, type):
@@ -381,7 +435,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if hides_dict(kind) or issubclass(kind, _STAND_INS):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
     if kind.__module__ == "typing" or issubclass(kind, (types.GenericAlias, types.UnionType)):
-        tx.guard(source, "ID", obj)
+        _guard_immutable(tx, obj, source)
         return RealVal(obj, source)
     tx.guard(source, "TYPE", kind)
     payload: Value | None = None
