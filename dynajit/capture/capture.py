@@ -6,10 +6,8 @@ Out: a new variant in the code cache, or None. Whatever can't be captured runs e
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
-import dataclasses
 import traceback
 import types
 import warnings
@@ -28,13 +26,24 @@ from dynajit.capture import collector, rules, stance
 from dynajit.capture.answers import Answers, AskAgain
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
+from dynajit.capture.variants import (
+    LAST_VARIANTS,
+    MOST_ROLES,
+    Reasons,
+    VariantData,
+    class_name,
+    never_fits_again,
+    note_objects_made_anew,
+    other_roles,
+    role_of,
+    varying_sources,
+)
 from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
-from dynajit.graph.seen import NO_SIZE, Seen
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import LocalSource, Source
+from dynajit.guards.source import LocalSource
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.fuel import current as current_fuel
@@ -46,7 +55,6 @@ from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
 from dynajit.report.places import trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
-from dynajit.report.shown import short
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
 from dynajit.resume.rerun import Rerun, kept_for_undo, undoing
@@ -58,29 +66,10 @@ from dynajit.values.symbolic import is_data_dependent
 from dynajit.values.warned import filters_kept
 from dynajit.verify import VerifiedGraph
 
-Reasons = Sequence[tuple[_C.Variant, int]]
 _warned_codes: set[int] = set()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
-# a value is not relied on any more that this many variants relied on and that is another one again: when so many
-# variants are left to the frame, or earlier if a loop counts with it
-MANY_VALUES, LAST_VARIANTS = 3, 2
-MANY_COUNTS = 2
-MANY_OBJECTS = 3
-# variants of a function that makes classes, none of which was ever run again
-MOST_MADE_ANEW = 3
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-
-
-@dataclasses.dataclass
-class VariantData:
-    """What a variant keeps for reports."""
-
-    guards: GuardSet
-    compile_id: str
-    eager: bool = False
-    # where objects were told by their contents
-    made_anew: frozenset[Source] = frozenset()
 
 
 def _is_flat(compiled: Any) -> bool:
@@ -138,19 +127,22 @@ def _capture(
     why = _recompile_reason(own, reasons, values, function.__globals__)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
-    if len(own) >= config.recompile_limit or _never_fits_again(session, own, reasons, values, function.__globals__):
-        _give_up(session, code, why, len(own))
+    # variants for other sets of keyword arguments are other roles, each with its own limit
+    count = len(own) - other_roles(own, values)
+    full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MOST_ROLES
+    if full or never_fits_again(session, own, reasons, values, function.__globals__):
+        _give_up(session, code, why, len(own), full)
         return None
     if session.classes_made_anew and not own and not session.fullgraph:
-        known = session.classes_made_anew.intersection(map(_class_name, values))
+        known = session.classes_made_anew.intersection(map(class_name, values))
         if known:
-            _give_up(session, code, f"instances of {', '.join(sorted(known))} are given", 0)
+            _give_up(session, code, f"instances of {', '.join(sorted(known))} are given", 0, False)
             return None
     seen = session.memory(code).seen
     if not session.fullgraph and seen.dynamic is not False:
-        last = len(own) >= config.recompile_limit - LAST_VARIANTS
-        seen.restless.update(_restless(own, reasons, seen.counters, last))
-    _note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
+        last = count >= config.recompile_limit - LAST_VARIANTS
+        seen.restless.update(varying_sources(own, reasons, seen.counters, last))
+    note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
         logs.emit(
@@ -216,77 +208,9 @@ def _recompile_reason(
     return "; ".join(texts) if texts else None
 
 
-def _restless(own: list[_C.Variant], reasons: Reasons, counters: set[Source], last: bool) -> list[Source]:
-    """Where numbers, texts and objects are that many variants rely on, and that are other ones now."""
-    found: collections.Counter[Source] = collections.Counter()
-    no_symbols: set[Source] = set()
-    for variant, index in reasons:
-        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
-            guard = variant.data.guards[index]
-            source = guard.pinned()
-            if source is not None:
-                found[source] += 1
-                if guard.kind == "EQUALS" and type(guard.params[0]) is int and abs(guard.params[0]) >= NO_SIZE:
-                    no_symbols.add(source)
-    return [
-        source
-        for source, count in found.items()
-        if (last and count >= MANY_VALUES) or (source in counters | no_symbols and count >= MANY_COUNTS)
-    ]
-
-
-def _note_objects_made_anew(
-    session: Session,
-    seen: Seen,
-    own: list[_C.Variant],
-    reasons: Reasons,
-    values: tuple[Any, ...],
-    globals_: dict[str, Any],
-) -> None:
-    """Objects that variants told by their identity, and in whose place others are now: told by their contents the next
-    time. Where that was no help the object is left out of the graph."""
-    found: collections.Counter[Source] = collections.Counter()
-    gone: set[Source] = set()
-    for variant, index in reasons:
-        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
-            missed = variant.data.guards.made_anew(index, values, globals_)
-            if missed is not None:
-                found[missed.source] += 1
-                if missed.gone and missed.source in variant.data.made_anew:
-                    gone.add(missed.source)
-    seen.made_anew.update(found)
-    if not session.fullgraph:
-        seen.restless.update(source for source, count in found.items() if source in gone or count >= MANY_OBJECTS)
-
-
-def _never_fits_again(
-    session: Session, own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
-) -> bool:
-    """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
-    failed = [(variant, index) for variant, index in reasons if variant in own]
-    if len(own) < MOST_MADE_ANEW or session.fullgraph or len(failed) < len(own):
-        return False
-    names: set[str] = set()
-    for variant, index in failed:
-        if variant.hits or index < 0 or not isinstance(variant.data, VariantData):
-            return False
-        found = variant.data.guards.class_made_anew(index, values, globals_)
-        if found is None:
-            return False
-        names.add(short(found))
-    session.classes_made_anew.update(names)
-    return True
-
-
-def _class_name(value: Any) -> str:
-    """How the class of a parameter is shown, or the parameter, if it is a class."""
-    kind = type(value)
-    return short(value if issubclass(kind, type) else kind)
-
-
-def _give_up(session: Session, code: types.CodeType, why: str | None, count: int) -> None:
+def _give_up(session: Session, code: types.CodeType, why: str | None, count: int, full: bool) -> None:
     """The frame has been compiled too often; say which guard keeps failing, and run it eagerly from now on."""
-    limit = "config.recompile_limit" if count >= config.recompile_limit else "its classes are made anew at each call"
+    limit = "config.recompile_limit" if full else "its classes are made anew at each call"
     text = (
         f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {count} times "
         f"({limit}); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
@@ -589,7 +513,8 @@ class FrameCapture:
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
-        data = VariantData(guards, self.record.compile_id, made_anew=made_anew)
+        role = role_of(self.code, guards)
+        data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role)
         variant = _C.Variant(
             program, function, emission.plan is not None, self.function.__globals__, data, self.session
         )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.capture.capture import MOST_MADE_ANEW
+from dynajit.capture.variants import MOST_MADE_ANEW
 
 
 def statement(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,133 @@
+"""What a frame's variants tell about the next one.
+
+In: the variants of a code object, and which guard of each failed for the call at hand. Out: which numbers, texts and
+objects the next variant is not to rely on, how many variants count for the limit, and whether none fits ever again.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import inspect
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.capture.session import Session
+from dynajit.graph.seen import NO_SIZE, Seen
+from dynajit.guards.guard import Guard
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import LocalSource, Source
+from dynajit.report.shown import short
+
+Reasons = Sequence[tuple[_C.Variant, int]]
+# a value is not relied on any more that this many variants relied on and that is another one again: when so many
+# variants are left to the frame, or earlier if a loop counts with it
+MANY_VALUES, LAST_VARIANTS = 3, 2
+MANY_COUNTS = 2
+MANY_OBJECTS = 3
+# sets of keyword arguments that have a limit of variants each, and what tells them apart
+MOST_ROLES = 4
+ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
+# variants of a function that makes classes, none of which was ever run again
+MOST_MADE_ANEW = 3
+
+
+@dataclasses.dataclass
+class VariantData:
+    """What a variant keeps for reports."""
+
+    guards: GuardSet
+    compile_id: str
+    eager: bool = False
+    # where objects were told by their contents
+    made_anew: frozenset[Source] = frozenset()
+    # which keyword arguments it is for
+    role: Sequence[tuple[int, Guard]] = ()
+
+
+def other_roles(own: list[_C.Variant], values: tuple[Any, ...]) -> int:
+    """How many of the variants are for calls that give other keyword arguments by `**kwargs`."""
+    held = [variant.data.role for variant in own if isinstance(variant.data, VariantData)]
+    return sum(not all(guard.check(values[place]) for place, guard in role) for role in held)
+
+
+def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
+    """The guards on which keyword arguments there are, each with the place of `**kwargs` among the parameters."""
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return []
+    named = code.co_varnames[code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)]
+    return [
+        (guard.source.index, guard)
+        for guard in guards
+        if guard.kind in ROLE_GUARDS and isinstance(guard.source, LocalSource) and guard.source.local_name == named
+    ]
+
+
+def varying_sources(own: list[_C.Variant], reasons: Reasons, counters: set[Source], last: bool) -> list[Source]:
+    """Where numbers, texts and objects are that many variants rely on, and that are other ones now."""
+    found: collections.Counter[Source] = collections.Counter()
+    no_symbols: set[Source] = set()
+    for variant, index in reasons:
+        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            guard = variant.data.guards[index]
+            source = guard.pinned()
+            if source is not None:
+                found[source] += 1
+                if guard.kind == "EQUALS" and type(guard.params[0]) is int and abs(guard.params[0]) >= NO_SIZE:
+                    no_symbols.add(source)
+    return [
+        source
+        for source, count in found.items()
+        if (last and count >= MANY_VALUES) or (source in counters | no_symbols and count >= MANY_COUNTS)
+    ]
+
+
+def note_objects_made_anew(
+    session: Session,
+    seen: Seen,
+    own: list[_C.Variant],
+    reasons: Reasons,
+    values: tuple[Any, ...],
+    globals_: dict[str, Any],
+) -> None:
+    """Objects that variants told by their identity, and in whose place others are now: told by their contents the next
+    time. Where that was no help the object is left out of the graph."""
+    found: collections.Counter[Source] = collections.Counter()
+    gone: set[Source] = set()
+    for variant, index in reasons:
+        if variant in own and index >= 0 and isinstance(variant.data, VariantData):
+            missed = variant.data.guards.made_anew(index, values, globals_)
+            if missed is not None:
+                found[missed.source] += 1
+                if missed.gone and missed.source in variant.data.made_anew:
+                    gone.add(missed.source)
+    seen.made_anew.update(found)
+    if not session.fullgraph:
+        seen.restless.update(source for source, count in found.items() if source in gone or count >= MANY_OBJECTS)
+
+
+def never_fits_again(
+    session: Session, own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
+) -> bool:
+    """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
+    failed = [(variant, index) for variant, index in reasons if variant in own]
+    if len(own) < MOST_MADE_ANEW or session.fullgraph or len(failed) < len(own):
+        return False
+    names: set[str] = set()
+    for variant, index in failed:
+        if variant.hits or index < 0 or not isinstance(variant.data, VariantData):
+            return False
+        found = variant.data.guards.class_made_anew(index, values, globals_)
+        if found is None:
+            return False
+        names.add(short(found))
+    session.classes_made_anew.update(names)
+    return True
+
+
+def class_name(value: Any) -> str:
+    """How the class of a parameter is shown, or the parameter, if it is a class."""
+    kind = type(value)
+    return short(value if issubclass(kind, type) else kind)
