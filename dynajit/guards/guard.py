@@ -164,7 +164,7 @@ class Held:
     def __init__(self, obj: Any, weakly: bool = True) -> None:
         self.id = id(obj)
         self.text = short(obj)
-        self.is_singleton = obj is None or isinstance(obj, bool)
+        self.is_singleton = obj is None or type(obj) is bool
         self._weak: weakref.ref[Any] | None = None
         self._strong: Any = None
         with contextlib.suppress(TypeError):  # ints, tuples, None: kept strongly

@@ -75,7 +75,7 @@ class DictKeys(GuardKind):
         return any(key_identity(key) == ("object", id(key)) for key in params[0])
 
     def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
-        return isinstance(value, dict) and [*map(short, _keys(value))] == [*map(short, params[0])]
+        return issubclass(type(value), dict) and [*map(short, _keys(value))] == [*map(short, params[0])]
 
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
         return f"list({name}) == [{', '.join(map(short, params[0]))}]"

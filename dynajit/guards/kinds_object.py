@@ -116,7 +116,7 @@ class Code(GuardKind):
         return True
 
     def looks_alike(self, value: Any, params: tuple[Any, ...]) -> bool:
-        return isinstance(value, types.FunctionType) and short(value.__code__) == params[0].text
+        return type(value) is types.FunctionType and short(value.__code__) == params[0].text
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, types.FunctionType) and params[0].is_(value.__code__)
