@@ -89,6 +89,11 @@ PyObject *dj_tensor_stride(PyObject *tensor, Py_ssize_t dimension); /* new or NU
 int dj_global_state_init(PyObject *module);
 bool dj_is_global_state(PyObject *object);
 bool dj_global_state_holds(PyObject *snapshot);
+/* Whether another tracer, a dispatch mode or a transform of torch.func is given each operation as the program calls it, or
+ * was given the one that is running. Compiled graphs give them nothing, so what runs now must run as it was written. */
+bool dj_torch_is_watched(void);
+/* torch.fx.symbolic_trace runs: modules and proxies, not the dispatcher, tell it what the program does. */
+bool dj_fx_is_tracing(void);
 
 /* ---- code_cache.c: variants of a code object, in its extra slot ---- */
 
@@ -159,6 +164,8 @@ void dj_hook_enter_off(HookRegion *region);
  * calls few functions written in Python. */
 bool dj_hook_pause(HookRegion *region, bool flat);
 void dj_hook_leave(HookRegion *region);
+/* Another tracer or compiler of torch is given what runs now, so it must run as it was written. */
+bool dj_is_recorded(void);
 /* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing; `inputs`
  * may be NULL. */
 PyObject *dj_run_variant(Variant *variant, PyObject *callback, PyObject *const *locals, Py_ssize_t n,

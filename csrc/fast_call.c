@@ -16,6 +16,8 @@ typedef struct {
     PyObject *config;
     PyObject *key;
     PyObject *reduce;
+    PyObject *recorded; /* what is called in the function's place while another tracer runs, or NULL */
+    PyObject *inlined;  /* what torch.compile traces in the function's place, or NULL */
     PyObject *dict;
     PyObject *weakrefs;
     PyObject *known_code; /* whose state `known_state` is; NULL: not looked up yet */
@@ -94,11 +96,29 @@ static CodeState *state_of(CompiledFunction *self, PyObject *code)
     return state;
 }
 
+/* The call as it was written: to be seen by whoever traces or compiles. */
+static PyObject *call_recorded(CompiledFunction *self, const Call *call)
+{
+    if (self->recorded == NULL) {
+        return call_original(self, self->function, NULL, call);
+    }
+    HookRegion region;
+    dj_hook_enter(&region, NULL, NULL);
+    PyObject *recorded = Py_NewRef(self->recorded);
+    PyObject *result = PyObject_Vectorcall(recorded, call->args, call->nargsf, call->kwnames);
+    Py_DECREF(recorded);
+    dj_hook_leave(&region);
+    return result;
+}
+
 /* One call; what it returns may ask for another. */
 static PyObject *one_call(CompiledFunction *self, const Call *call)
 {
     if (force_eager || dj_thread_is_traced(PyThreadState_Get())) {
         return call_original(self, self->function, NULL, call);
+    }
+    if (dj_is_recorded()) {
+        return call_recorded(self, call);
     }
     /* Guards may run Python code that drops the last outside reference to any of these. */
     Py_INCREF(self);
@@ -199,6 +219,8 @@ static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->config);
     Py_VISIT(self->key);
     Py_VISIT(self->reduce);
+    Py_VISIT(self->recorded);
+    Py_VISIT(self->inlined);
     Py_VISIT(self->dict);
     Py_VISIT(self->known_code);
     return 0;
@@ -212,6 +234,8 @@ static int compiled_clear(PyObject *object)
     Py_CLEAR(self->config);
     Py_CLEAR(self->key);
     Py_CLEAR(self->reduce);
+    Py_CLEAR(self->recorded);
+    Py_CLEAR(self->inlined);
     Py_CLEAR(self->dict);
     Py_CLEAR(self->known_code);
     return 0;
@@ -256,6 +280,22 @@ static PyObject *function_attribute(PyObject *self, void *name)
     return PyObject_GetAttrString(((CompiledFunction *)self)->function, name);
 }
 
+/* To `isinstance` and `inspect.isfunction` it is a function: what TorchScript, torch.fx and torch.compile ask before they look
+ * at the code. */
+static PyObject *function_class(PyObject *self, void *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_NewRef((PyObject *)&PyFunction_Type);
+}
+
+static PyObject *inlined_function(PyObject *object, void *unused)
+{
+    (void)unused;
+    CompiledFunction *self = (CompiledFunction *)object;
+    return Py_NewRef(self->inlined != NULL ? self->inlined : self->function);
+}
+
 static PyObject *compiled_new_reference(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -264,6 +304,8 @@ static PyObject *compiled_new_reference(PyObject *self, PyObject *unused)
 
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__class__", function_class, NULL, NULL, NULL},
+    {"_torchdynamo_inline", inlined_function, NULL, "What torch.compile traces in its place.", NULL},
     {"__code__", function_attribute, NULL, NULL, "__code__"},
     {"__globals__", function_attribute, NULL, NULL, "__globals__"},
     {"__closure__", function_attribute, NULL, NULL, "__closure__"},
@@ -277,6 +319,10 @@ static PyMemberDef compiled_members[] = {
     {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
     {"callback", T_OBJECT, offsetof(CompiledFunction, callback), READONLY, "Called on a miss."},
     {"config", T_OBJECT, offsetof(CompiledFunction, config), READONLY, "What the maker gave."},
+    {"recorded", T_OBJECT, offsetof(CompiledFunction, recorded), 0,
+     "Called in the function's place, with the same arguments, while another tracer or compiler runs; None: the function."},
+    {"inlined", T_OBJECT, offsetof(CompiledFunction, inlined), 0,
+     "The function that torch.compile traces in this one's place; None: the function."},
     {"key", T_OBJECT, offsetof(CompiledFunction, key), READONLY, "Only variants with this key are used."},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, NULL},

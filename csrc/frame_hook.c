@@ -126,6 +126,33 @@ static bool alone(void)
         || (current == eval_frame && depth == 1 && previous[0] == _PyEval_EvalFrameDefault);
 }
 
+/* torch.compile's frame evaluator stands in the chain and looks at this thread's frames, to compile them. */
+static bool torch_compile_is_on(void)
+{
+    if (alone()) {
+        return false;
+    }
+    static PyObject *ask; /* whoever asks has the GIL */
+    if (ask == NULL) {
+        PyObject *torch = PyImport_ImportModule("torch._C");
+        PyObject *bindings = torch != NULL ? PyObject_GetAttrString(torch, "_dynamo") : NULL;
+        PyObject *frames = bindings != NULL ? PyObject_GetAttrString(bindings, "eval_frame") : NULL;
+        ask = frames != NULL ? PyObject_GetAttrString(frames, "get_eval_frame_callback") : NULL;
+        Py_XDECREF(frames);
+        Py_XDECREF(bindings);
+        Py_XDECREF(torch);
+    }
+    PyObject *callback = ask != NULL ? PyObject_CallNoArgs(ask) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(callback);
+    return callback != NULL && callback != Py_None && callback != Py_False; /* off; on for what is compiled already */
+}
+
+bool dj_is_recorded(void)
+{
+    return dj_torch_is_watched() || dj_fx_is_tracing() || torch_compile_is_on();
+}
+
 /* Nobody captures what runs. */
 static inline bool is_off(const Thread *self)
 {
@@ -288,7 +315,7 @@ static PyObject *hand_on(PyThreadState *tstate, Frame *frame, int throwflag)
     return result;
 }
 
-/* Nothing is captured while somebody traces, or where C's stack is deep. And we go away: where there is a hook CPython
+/* Nothing is captured while somebody traces Python or torch, or where C's stack is deep. And we go away: where there is a hook CPython
  * runs generators and calls by other ways, of which tracers see other events, and each call is one in C. */
 static PyObject *hand_on_and_go(PyThreadState *tstate, Frame *frame, int throwflag)
 {
@@ -499,7 +526,7 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
         self->variant = NULL;
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    if (dj_thread_is_traced(tstate) || dj_stack_is_deep(tstate)) {
+    if (dj_thread_is_traced(tstate) || dj_stack_is_deep(tstate) || (!throwflag && dj_is_recorded())) {
         return hand_on_and_go(tstate, frame, throwflag);
     }
     if (throwflag || self->handed_on == frame || !dj_frame_is_fresh_call(frame)) {

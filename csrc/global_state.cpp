@@ -133,6 +133,12 @@ const Places &places()
     return *found;
 }
 
+/* torch includes these while operations are handed to something that records or replaces them: a tracer of TorchScript,
+ * dispatch modes, those of make_fx with pre_dispatch, a transform of torch.func. */
+constexpr c10::DispatchKeySet kWatching({c10::DispatchKey::Tracer, c10::DispatchKey::Python,
+                                         c10::DispatchKey::PreDispatch,
+                                         c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
+
 /* Thread-local and process-wide state, looked up once for a check. */
 struct Torch {
     const Places &thread = places();
@@ -466,6 +472,36 @@ bool dj_is_global_state(PyObject *object)
 bool dj_global_state_holds(PyObject *snapshot)
 {
     return holds(reinterpret_cast<GlobalState *>(snapshot));
+}
+
+bool dj_torch_is_watched(void)
+{
+    const c10::impl::PODLocalDispatchKeySet &keys = *places().keys;
+    return keys.included().has_any(kWatching) || keys.excluded().has(c10::DispatchKey::PythonTLSSnapshot);
+}
+
+bool dj_fx_is_tracing(void)
+{
+    static PyObject *fx, *flag, *modules; /* whoever asks has the GIL */
+    static unsigned int settled;          /* the version of nn.Module, which is patched while fx traces, when it did not */
+    if (modules != nullptr && settled != 0 && reinterpret_cast<PyTypeObject *>(modules)->tp_version_tag == settled) {
+        return false;
+    }
+    if (modules == nullptr) {
+        fx = PyImport_ImportModule("torch.fx._symbolic_trace");
+        flag = PyUnicode_InternFromString("_is_fx_tracing_flag");
+        PyObject *module = PyImport_ImportModule("torch.nn.modules.module");
+        modules = module != nullptr ? PyObject_GetAttrString(module, "Module") : nullptr;
+        Py_XDECREF(module);
+    }
+    PyObject *value = fx != nullptr && flag != nullptr ? PyObject_GetAttr(fx, flag) : nullptr;
+    PyErr_Clear();
+    Py_XDECREF(value);
+    if (value != Py_True && modules != nullptr && PyType_Check(modules)) {
+        dj_type_lookup(reinterpret_cast<PyTypeObject *>(modules), flag); /* gives it a version */
+        settled = reinterpret_cast<PyTypeObject *>(modules)->tp_version_tag;
+    }
+    return value == Py_True;
 }
 
 int dj_global_state_init(PyObject *module)

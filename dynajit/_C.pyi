@@ -84,6 +84,8 @@ class CompiledFunction:
     def config(self) -> Any: ...
     @property
     def key(self) -> Any: ...
+    recorded: Callable[..., Any] | None
+    inlined: FunctionType | None
     __wrapped__: FunctionType
     __name__: str
     __qualname__: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -218,7 +219,27 @@ def _compiled_module(module: torch.nn.Module, session: Session) -> torch.nn.Modu
 
     call = _call_object(_own_code(entry, type(original).__name__), session)
     again = functools.partial(compile, **session.settings)
-    return _with_call(original, types.MethodType(call, original), lambda other: _compiled_module(other, session), again)
+    made = _with_call(original, types.MethodType(call, original), lambda other: _compiled_module(other, session), again)
+    _tell_tracers(call, original, made)
+    return made
+
+
+def _tell_tracers(call: _C.CompiledFunction, original: torch.nn.Module, made: torch.nn.Module) -> None:
+    """What other tracers see of a compiled module's call: its class's call of the module that they know, for they know
+    modules by identity."""
+    plain_call, compiled_class = type(original).__call__, type(made)
+    reference = weakref.ref(made)
+
+    def recorded(original: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return plain_call(reference() or original, *args, **kwargs)
+
+    def inlined(original: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # torch.compile takes the method for a function, and gives the module that it knows as well
+        if args and isinstance(args[0], compiled_class):
+            return plain_call(*args, **kwargs)
+        return plain_call(original, *args, **kwargs)
+
+    call.recorded, call.inlined = recorded, inlined
 
 
 def _with_call(

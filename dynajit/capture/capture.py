@@ -108,7 +108,7 @@ def _capture(
     session: Session, code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
 ) -> _C.Variant | None:
     fuel = current_fuel()
-    if rules.builtins_replaced() or rules.in_dispatch() or (fuel is not None and fuel.empty):
+    if rules.builtins_replaced() or (fuel is not None and fuel.empty):
         return None
     if rules.belongs_to_torch_compile(code, function.__globals__):
         return _detached(session, code, function)
@@ -117,9 +117,7 @@ def _capture(
             _C.mark_skip(code)
             touched.add(code)
         return None
-    if not session.is_root(code) and (
-        rules.runs_for_another() is not None or rules.takes_packed_sequence(code, values)
-    ):
+    if not session.is_root(code) and (rules.saves_for_hooks() or rules.takes_packed_sequence(code, values)):
         return None
     if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None

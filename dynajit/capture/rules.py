@@ -55,11 +55,6 @@ _BUILTINS = {
 
 _MISSING: Any = object()
 
-# Dispatch modes under which tensors are fake, or operations are written down.
-_MODE_KEYS: Any = torch._C._TorchDispatchModeKey
-_BELOW: Any = torch._C.DispatchKey.PythonTLSSnapshot
-_TRACING_MODES = (_MODE_KEYS.FAKE, _MODE_KEYS.PROXY, _MODE_KEYS.FUNCTIONAL)
-
 
 def _is_torchs_own(code: types.CodeType) -> bool:
     filename = code.co_filename
@@ -133,31 +128,15 @@ def own_builtins() -> Iterator[None]:
                 _BUILTINS_NOW[name] = value
 
 
-def in_dispatch() -> bool:
-    """Whether each operation is, or just was, handed to a `__torch_dispatch__`: a mode's, which sees all operations one
-    by one as the program calls them, or one that is running, whose operations begin below autograd and
-    functionalisation. Neither can be captured: kernels hand nothing to modes."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._dispatch_tls_is_dispatch_key_excluded(_BELOW)
-
-
 def takes_packed_sequence(code: types.CodeType, values: tuple[Any, ...]) -> bool:
     """Whether this is the call of a recurrent network that ends a graph, in which there is nothing to compile."""
     return code.co_filename == _RECURRENT_FILE and any(type(value) is PackedSequence for value in values)
 
 
-def runs_for_another() -> str | None:
-    """Why frames reached right now run eagerly: something records each of their operations, and may run them again.
-
-    Activation checkpointing runs a function a second time in backward, where nothing is captured, and
-    compares what it saved; inside a torch.func transform no tensor is plain.
-    """
-    if any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING_MODES):
-        return "another compiler is tracing"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "inside of a torch.func transform"
-    if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        return "hooks on saved tensors are active"
-    return None
+def saves_for_hooks() -> bool:
+    """Whether hooks on saved tensors record what frames reached right now save, and may run them again: activation
+    checkpointing runs a function a second time in backward, where nothing is captured, and compares what it saved."""
+    return torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 @contextlib.contextmanager

@@ -1,12 +1,17 @@
 """torch.compile in the same process: both evaluators in one chain, in both orders, nested either way."""
 
+import itertools
+import sys
 import threading
+import types
 
 import pytest
 import torch
 from csrc_harness import CloneCapture, compiled
 
 from dynajit import _C
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +35,11 @@ class Counter:
 
 
 def make(source, **names):
-    """Functions of one source, with a module of their own."""
-    namespace = {"torch": torch, "__name__": __name__, **names}
+    """Functions of one source, with a module of their own, which torch.compile looks up by its name."""
+    module = types.ModuleType(f"made_for_torch_compile_{next(_numbers)}")
+    namespace = vars(module)
+    namespace.update(torch=torch, **names)
+    sys.modules[module.__name__] = module
     exec(compile(source, __file__, "exec"), namespace)
     return namespace
 
@@ -90,8 +98,8 @@ def test_ours_inside_theirs():
     call = torch.compile(fn, backend=counter)
     for _ in range(4):
         assert torch.equal(call(X), (X + 2) * 2 - 1)
-    assert capture.seen == ["g", "h"]
-    assert counter.graphs >= 2  # theirs goes on after the call it does not know
+    assert capture.seen == []  # it is theirs, as a function that nobody compiled would be
+    assert counter.graphs == 1
 
 
 def test_theirs_does_not_compile_our_generated_code():
@@ -118,7 +126,7 @@ def test_ours_inside_theirs_inside_ours():
     call = compiled(make("def e(x): return f(middle(x))\ndef f(x): return x - 1\n", middle=middle)["e"], outer_capture)
     for _ in range(4):
         assert torch.equal(call(X), (X * 2 + 1) * 5 - 1)
-    assert inner_capture.seen[:2] == ["a", "b"]
+    assert inner_capture.seen == []
     assert {"e", "f"} <= set(outer_capture.seen)
     check_theirs()
     check_ours()
