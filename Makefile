@@ -89,6 +89,7 @@ bench: build
 	$(BIN)/python benchmarks/kernels_cpu.py --save
 	-$(BIN)/python benchmarks/scaling.py --save
 	-$(BIN)/python benchmarks/growth.py --save
+	-$(BIN)/python benchmarks/limits.py --save
 	$(BIN)/python benchmarks/demo.py --save
 
 setup: $(READY)

@@ -220,7 +220,8 @@ Variant *dj_lookup(CodeState *state, PyObject *key, PyObject *globals, PyObject 
             continue;
         }
         Py_INCREF(variant);
-        int failed = dj_guard_check(variant->guards, locals, inputs);
+        int failed = misses != NULL ? dj_guard_check(variant->guards, locals, inputs)
+                                    : dj_guard_check_again(variant->guards, locals, inputs);
         if (failed < 0) {
             variant->hits++;
             if (i > 0) {

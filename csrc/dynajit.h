@@ -30,6 +30,8 @@ int dj_guard_program_init(PyObject *module);
 /* -1 when every leaf holds, else the guard index of the first failing access or leaf. Never leaves an exception set. */
 /* `inputs`, if not NULL: the tuple that a variant with these guards is handed after its locals; new reference. */
 int dj_guard_check(PyObject *program, PyObject *const *locals, PyObject **inputs);
+/* The same, for whom it does not matter which guard fails: the one that failed last time is asked first. */
+int dj_guard_check_again(PyObject *program, PyObject *const *locals, PyObject **inputs);
 /* The same tuple whether or not the guards hold; NULL without an error if something can't be reached. */
 PyObject *dj_guard_read_inputs(PyObject *program, PyObject *const *locals);
 Py_ssize_t dj_guard_n_inputs(PyObject *program);
@@ -164,6 +166,8 @@ void dj_hook_enter_off(HookRegion *region);
  * calls few functions written in Python. */
 bool dj_hook_pause(HookRegion *region, bool flat);
 void dj_hook_leave(HookRegion *region);
+/* The next frame is this function's, unless the call fails, and nothing fits it: it runs as it is. */
+void dj_hook_pass(PyObject *function);
 /* Another tracer or compiler of torch is given what runs now, so it must run as it was written. */
 bool dj_is_recorded(void);
 /* Calls the variant's function with the callback on or off, as the variant asks. `owned`: see dj_call_releasing; `inputs`

@@ -36,10 +36,15 @@ typedef struct {
 static PyTypeObject *CompiledType;
 static bool force_eager; /* the stance: compiled functions run as they were written */
 
-static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, const Call *call)
+/* `passed`: no variant fits, and none will be made. */
+static PyObject *call_original(CompiledFunction *self, PyObject *function, PyObject *callback, bool passed,
+                               const Call *call)
 {
     HookRegion region;
     dj_hook_enter(&region, callback, callback != NULL ? self->key : NULL);
+    if (passed) {
+        dj_hook_pass(function);
+    }
     PyObject *result =
         dj_call_releasing(function, call->args, call->nargsf, call->kwnames, call->owned, call->n_owned);
     dj_hook_leave(&region);
@@ -100,7 +105,7 @@ static CodeState *state_of(CompiledFunction *self, PyObject *code)
 static PyObject *call_recorded(CompiledFunction *self, const Call *call)
 {
     if (self->recorded == NULL) {
-        return call_original(self, self->function, NULL, call);
+        return call_original(self, self->function, NULL, false, call);
     }
     HookRegion region;
     dj_hook_enter(&region, NULL, NULL);
@@ -115,10 +120,10 @@ static PyObject *call_recorded(CompiledFunction *self, const Call *call)
 static PyObject *one_call(CompiledFunction *self, const Call *call)
 {
     if (force_eager || dj_thread_is_traced(PyThreadState_Get())) {
-        return call_original(self, self->function, NULL, call);
+        return call_original(self, self->function, NULL, false, call);
     }
-    if (dj_is_recorded()) {
-        return call_recorded(self, call);
+    if (dj_fx_is_tracing()) {
+        return call_recorded(self, call); /* its modules' calls must be seen, even of plain tensors */
     }
     /* Guards may run Python code that drops the last outside reference to any of these. */
     Py_INCREF(self);
@@ -130,8 +135,12 @@ static PyObject *one_call(CompiledFunction *self, const Call *call)
     if (state != NULL && state->count > 0 && !(state->flags & (DJ_SKIP | DJ_OURS))) {
         result = try_variants(self, state, (PyFunctionObject *)function, call, &hit);
     }
-    if (!hit) {
-        result = call_original(self, function, self->callback, call);
+    if (!hit && dj_is_recorded()) { /* the dispatch keys of a tracer are no variant's */
+        result = call_recorded(self, call);
+    }
+    else if (!hit) {
+        bool passed = state != NULL && state->flags & DJ_RUN_ONLY;
+        result = call_original(self, function, self->callback, passed, call);
     }
     Py_DECREF(code);
     Py_DECREF(function);

@@ -29,6 +29,7 @@ typedef struct {
         int change; /* what waiting did to the chain */
     } release;
     PyObject *variant; /* borrowed, to be compared with only: the next frame is likely this function's */
+    PyObject *passed;  /* the same, of a function that no variant fits */
 } Thread;
 
 static __thread Thread threads_own;
@@ -235,6 +236,11 @@ void dj_hook_leave(HookRegion *region)
     /* Last, because a destructor may run Python code. */
     Py_XDECREF(inner.callback);
     Py_XDECREF(inner.key);
+}
+
+void dj_hook_pass(PyObject *function)
+{
+    this_thread()->passed = function;
 }
 
 PyObject *dj_hook_key(void)
@@ -481,12 +487,14 @@ static PyObject *eval_captured(PyThreadState *tstate, Frame *frame, CodeState *s
                                Py_ssize_t n_params, Py_ssize_t n)
 {
     MissList misses = {.count = 0};
+    bool run_only = state != NULL && state->flags & DJ_RUN_ONLY;
     Variant *variant = NULL;
     PyObject *inputs = NULL;
     if (state != NULL && state->count > 0) {
-        variant = dj_lookup(state, this_thread()->mode.key, dj_frame_globals(frame), locals, &misses, &inputs);
+        variant = dj_lookup(state, this_thread()->mode.key, dj_frame_globals(frame), locals,
+                            run_only ? NULL : &misses, &inputs);
     }
-    if (variant == NULL && !(state != NULL && state->flags & DJ_RUN_ONLY)) {
+    if (variant == NULL && !run_only) {
         variant = capture(dj_frame_code(frame), dj_frame_function(frame), locals, n, &misses);
         if (variant != NULL && dj_guard_n_inputs(variant->guards) > 0) {
             /* it was made for this call, so its guards are not asked */
@@ -528,6 +536,13 @@ static PyObject *eval_frame(PyThreadState *tstate, Frame *frame, int throwflag)
     }
     if (dj_thread_is_traced(tstate) || dj_stack_is_deep(tstate) || (!throwflag && dj_is_recorded())) {
         return hand_on_and_go(tstate, frame, throwflag);
+    }
+    if (self->passed != NULL) {
+        bool passed = self->passed == (PyObject *)dj_frame_function(frame);
+        self->passed = NULL;
+        if (passed) {
+            return hand_on(tstate, frame, throwflag);
+        }
     }
     if (throwflag || self->handed_on == frame || !dj_frame_is_fresh_call(frame)) {
         return hand_on(tstate, frame, throwflag);

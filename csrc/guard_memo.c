@@ -289,3 +289,57 @@ PyObject *dj_memo_steps(const GuardProgram *program)
 }
 
 #endif
+
+/* ---- a check that failed ---- */
+
+/* Whether a leaf can be tested by itself: of one local, or of none, by code that runs no Python. */
+static bool stands_alone(const GuardProgram *self, const Instruction *leaf)
+{
+    switch (leaf->op) {
+    case OP_GLOBAL_STATE:
+        return true;
+    case OP_EQUALS:
+        return leaf->a < self->n_locals && dj_is_plain_constant(leaf->payload);
+    case OP_TYPE:
+    case OP_TYPE_WEAK:
+    case OP_ID:
+    case OP_ID_WEAK:
+    case OP_CODE:
+    case OP_TENSOR:
+        return leaf->a < self->n_locals;
+    default:
+        return false;
+    }
+}
+
+static void suspect_guard(GuardProgram *self, int guard)
+{
+    if (self->failed == guard) {
+        return; /* looked for before */
+    }
+    self->failed = guard;
+    self->suspect = NULL;
+    for (Py_ssize_t i = 0; i < self->n_instructions; i++) {
+        const Instruction *leaf = &self->instructions[i];
+        if (leaf->guard == guard && leaf->op > OP_LAST_ACCESS && stands_alone(self, leaf)) {
+            self->suspect = leaf;
+        }
+    }
+}
+
+int dj_guard_check_again(PyObject *program, PyObject *const *locals, PyObject **inputs)
+{
+    GuardProgram *self = (GuardProgram *)program;
+    if (self->suspect != NULL && !dj_guard_leaf(self->suspect, locals)) {
+        return self->suspect->guard;
+    }
+    int failed = dj_guard_check(program, locals, inputs);
+    if (failed >= 0) {
+        suspect_guard(self, failed);
+    }
+    else if (self->suspect != NULL) {
+        self->suspect = NULL;
+        self->failed = -1;
+    }
+    return failed;
+}

@@ -606,6 +606,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     self->n_locals = self->n_slots = n_locals;
+    self->failed = -1;
     self->instructions = PyMem_Calloc((size_t)PyList_GET_SIZE(list) + 1, sizeof(Instruction));
     if (self->instructions == NULL) {
         PyErr_NoMemory();
@@ -659,6 +660,7 @@ static int program_clear(PyObject *object)
     PyMem_Free(instructions);
     PyMem_Free(self->inputs);
     self->inputs = NULL;
+    self->suspect = NULL;
     self->n_inputs = 0;
     Py_CLEAR(self->globals);
     Py_CLEAR(self->builtins);

@@ -76,6 +76,8 @@ typedef struct {
     GuardMemo *memo;    /* or NULL */
     Py_ssize_t n_inputs;
     int *inputs; /* slots that are handed to the variant, as a tuple */
+    const Instruction *suspect; /* the leaf that failed last time, if it looks at a local alone; or NULL */
+    int failed;                 /* the guard that `suspect` was looked for by */
 } GuardProgram;
 
 /* New reference or NULL; NULL is a failed guard, with or without an error. */

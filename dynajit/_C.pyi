@@ -85,7 +85,7 @@ class CompiledFunction:
     @property
     def key(self) -> Any: ...
     recorded: Callable[..., Any] | None
-    inlined: FunctionType | None
+    inlined: Callable[..., Any] | None
     __wrapped__: FunctionType
     __name__: str
     __qualname__: str

@@ -96,7 +96,7 @@ def compile(
             "dynajit.compile takes a function, a method, an nn.Module or another callable, "
             f"not {type(model).__name__}: {model!r}"
         )
-    if disable or getattr(model, "_dynajit_disable", False):
+    if disable or (getattr(model, "_dynajit_disable", False) and getattr(model, "_dynajit_recursive", True)):
         return model
     return _compiled(model, _session(fullgraph, dynamic, backend, mode, options))
 
@@ -159,6 +159,8 @@ def _compiled(model: Any, session: Session) -> Any:
         model = model.function
     if isinstance(model, torch.nn.Module):
         return _compiled_module(model, session)
+    if getattr(model, "_dynajit_disable", False):
+        return _call_object(_entry_function(model), session)  # not itself, but what it calls
     if isinstance(model, types.FunctionType):
         return _call_object(model, session)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
@@ -336,7 +338,8 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None =
 
     Args:
         fn: the function.
-        recursive: False compiles what the function calls, though not the function itself.
+        recursive: False compiles what the function calls, though not the function itself: also where it is what
+            `compile` is given.
         reason: for the reader of reports.
     """
     if fn is None:
@@ -366,6 +369,7 @@ def _disabled(target: Any, recursive: bool, reason: str | None) -> Callable[...,
         if not recursive and isinstance(target, types.FunctionType):
             _C.mark_skip(target.__code__)
     made._dynajit_disable = True
+    made._dynajit_recursive = recursive
     made._dynajit_reason = reason
     return made  # type: ignore[no-any-return]
 

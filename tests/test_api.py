@@ -652,3 +652,20 @@ compiled = dynajit.compile(noisy, backend="eager")
 compiled(torch.ones(3))
 compiled(torch.ones(4))
 """
+
+
+def test_compile_of_what_is_disabled_alone_compiles_what_it_calls() -> None:
+    def callee(x: Tensor) -> Tensor:
+        return x.sin() * 2
+
+    def outer(x: Tensor, *, more: int = 1) -> Tensor:
+        return callee(x + more) - 1
+
+    counter, x = CompileCounter(), torch.randn(3)
+    compiled = dynajit.compile(dynajit.disable(outer, recursive=False), backend=counter)
+    for _ in range(3):
+        assert torch.equal(compiled(x, more=2), outer(x, more=2))
+    assert (counter.frame_count, counter.op_count) == (1, 2)  # sine and product of the callee
+    whole = dynajit.compile(dynajit.disable(outer), backend=counter)
+    assert torch.equal(whole(x), outer(x))
+    assert counter.frame_count == 1
