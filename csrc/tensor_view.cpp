@@ -75,10 +75,11 @@ bool is_dual(const torch::autograd::AutogradMeta *meta)
     return meta != nullptr && meta->fw_grad_ != nullptr && !meta->fw_grad_->empty();
 }
 
-/* As TensorImpl's, without its two calls. */
+/* As TensorImpl's, without its two calls. Only a view may need gradients without saying so itself: made where gradients
+ * were off, it answers by its base. */
 bool requires_grad(const torch::autograd::AutogradMeta *meta)
 {
-    return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_);
+    return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ || (meta->is_view_ && meta->requires_grad()));
 }
 
 bool check(const TensorSpec *spec, PyObject *value)
@@ -134,7 +135,7 @@ bool fill(TensorSpec *self, PyObject *example, PyObject *sizes, PyObject *stride
     self->key_set = impl->key_set().raw_repr();
     self->dtype = c10::typeMetaToScalarType(impl->dtype());
     self->device = impl->device();
-    self->requires_grad = impl->requires_grad();
+    self->requires_grad = requires_grad(autograd_of(impl));
     self->dual = is_dual(autograd_of(impl));
     self->strided = impl->layout() == c10::kStrided;
     const size_t dim = impl->sizes().size();

@@ -43,6 +43,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     # whether an operation ran that raises for some values, since somebody who asks set it to False
     looked_at_values: bool | None = None
     _inside = False  # of one of torch's fake kernels
+    _converts = False  # a real tensor into a fake one
 
     def __init__(self, **options: Any) -> None:
         lazy_dynamo.postpone()
@@ -59,6 +60,11 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             rule = func.python_key_table.get(FakeTensorMode)
             if rule is not None:
                 return rule(self, *args, **(kwargs or {}))
+        if self._converts and func is torch.ops.aten.view_as_complex.default:
+            # torch makes the base of a complex view complex, whatever its shape, and cuts the view out of its memory
+            base: Any = args[0]
+            with self:
+                args = (torch.ops.aten.as_strided.default(base, [base.numel() // 2, 2], [2, 1]),)
         refused = refusal(func, args, kwargs or {}) or (None if self._inside else reaches_beyond(func, args))
         if refused is not None:
             raise RuntimeError(refused)
@@ -82,11 +88,11 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def from_tensor(self, *args: Any, **options: Any) -> Any:
         """torch's own; the memory of what it makes views of may be smaller by now than when they were taken."""
-        inside, self._inside = self._inside, True
+        before, self._inside, self._converts = (self._inside, self._converts), True, True
         try:
             return super().from_tensor(*args, **options)
         finally:
-            self._inside = inside
+            self._inside, self._converts = before
 
     def _expanded(self, args: Sequence[Any], result: Any) -> Any:
         """A tensor without dimensions has no steps: with symbols about, torch's rule in Python has others for sizes of

@@ -331,11 +331,15 @@ class Interpreter(Calls):
             self.guards.add(guard)
 
     def guard_writes(self) -> None:
-        """Guard that autograd takes the writes into what has a history as it took them while tracing; called once."""
+        """Guard that autograd takes the writes into what has a history as it took them while tracing; called once.
+
+        It need not take what was written without a history, through `detach` or where gradients are off.
+        """
+        takes = torch_compat.takes_writes
         for entry in self.graph.inputs:
-            if entry.requires_grad and entry.node.meta["grad_fn"] is not None and entry.mutated:
-                text = "takes writes with a history"
-                self.guards.add(Guard(entry.source, "PREDICATE", torch_compat.takes_writes, text))
+            written = entry.requires_grad and entry.node.meta["grad_fn"] is not None and entry.mutated
+            if written and takes(entry.real):
+                self.guards.add(Guard(entry.source, "PREDICATE", takes, "takes writes with a history"))
 
     def guard_distinct(self, left: Value, right: Value) -> None:
         if left.source is not None and right.source is not None and left.source != right.source:

@@ -92,7 +92,19 @@ def _tensor(rng: random.Random) -> torch.Tensor:
         made = made.transpose(0, 1)
     if made.is_floating_point() and rng.random() < 0.3:
         made.requires_grad_()
-    return torch.nn.Parameter(made.detach()) if made.is_floating_point() and rng.random() < 0.2 else made
+    if made.is_floating_point() and rng.random() < 0.2:
+        made = torch.nn.Parameter(made.detach())
+    return _view(rng, made) if rng.random() < 0.4 else made
+
+
+def _view(rng: random.Random, tensor: torch.Tensor) -> torch.Tensor:
+    """A view of it, or of a view of it, or itself computed with; in some grad mode."""
+    mode = rng.choice((torch.enable_grad, torch.no_grad, torch.inference_mode))
+    with mode():
+        for _ in range(rng.randrange(1, 3)):
+            step = rng.choice((torch.Tensor.detach, lambda t: t[...], lambda t: t.unsqueeze(0), torch.Tensor.clone))
+            tensor = step(tensor)
+    return tensor
 
 
 def _function(rng: random.Random, depth: int) -> Any:
@@ -326,8 +338,9 @@ def check_guards(seed: int | random.Random) -> str | None:
             expected, found = guards.check_python(locals), program.check(locals)
             if expected != found:
                 return f"step {step}: the program says {_told(guards, found)}, the twins say {_told(guards, expected)}"
-        if expected >= 0 and not guards.failure_reason(expected, locals):
-            return f"step {step}: no reason for {guards[expected]}"
+        reason = guards.failure_reason(expected, locals) if expected >= 0 else "all hold"
+        if not reason or reason.endswith("and holds"):
+            return f"step {step}: no reason for {guards[expected]}: {reason!r}"
         with _changed_classes(rng):
             if guards.check_python(locals) != program.check(locals):
                 return f"step {step}: a class changed"
