@@ -19,11 +19,11 @@ Py_ssize_t dj_code_n_params(PyCodeObject *code)
 
 static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "function", "needs_hook", "globals", "data", "key", NULL};
+    static char *names[] = {"guards", "function", "needs_hook", "globals", "data", "key", "asked_last", NULL};
     PyObject *guards, *function, *globals, *data = Py_None, *key = NULL;
-    int needs_hook;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!pO!|OO:Variant", names, dj_GuardProgramType, &guards,
-                                     &PyFunction_Type, &function, &needs_hook, &PyDict_Type, &globals, &data, &key)) {
+    int needs_hook, asked_last = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!pO!|OOp:Variant", names, dj_GuardProgramType, &guards,
+                                     &PyFunction_Type, &function, &needs_hook, &PyDict_Type, &globals, &data, &key, &asked_last)) {
         return NULL;
     }
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -51,6 +51,7 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->data = Py_NewRef(data);
     self->key = Py_NewRef(key != NULL ? key : Py_None);
     self->needs_hook = (char)needs_hook;
+    self->asked_last = (char)asked_last;
     return (PyObject *)self;
 }
 
@@ -96,6 +97,7 @@ static PyMemberDef variant_members[] = {
     {"key", T_OBJECT, offsetof(Variant, key), READONLY, "Only threads with this key see the variant."},
     {"data", T_OBJECT, offsetof(Variant, data), 0, "Whatever the capture wants to keep."},
     {"needs_hook", T_BOOL, offsetof(Variant, needs_hook), READONLY, "The callback stays on while it runs."},
+    {"asked_last", T_BOOL, offsetof(Variant, asked_last), READONLY, "Whether it is tried after all that are not."},
     {"hits", T_ULONGLONG, offsetof(Variant, hits), READONLY, "Lookups that found this variant."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Variant, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -103,7 +105,7 @@ static PyMemberDef variant_members[] = {
 
 static PyType_Slot variant_slots[] = {
     {Py_tp_doc,
-     "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>)\n--\n\n"
+     "Variant(guards, function, needs_hook, globals, data=None, key=<the thread's key>, asked_last=False)\n--\n\n"
      "One compiled form of a code object: what must hold, and what to run then."},
     {Py_tp_new, variant_new},
     {Py_tp_dealloc, variant_dealloc},
@@ -181,6 +183,15 @@ int dj_code_mark(PyCodeObject *code, unsigned flags)
     return 0;
 }
 
+/* Where a variant that is at `i`, or is about to come in there, goes: before all others of its kind. */
+static Py_ssize_t front(const CodeState *state, Py_ssize_t i, const Variant *variant)
+{
+    while (i > 0 && (!variant->asked_last || state->variants[i - 1]->asked_last)) {
+        i--;
+    }
+    return i;
+}
+
 static int append_variant(CodeState *state, Variant *variant)
 {
     if (state->count == state->capacity) {
@@ -194,8 +205,9 @@ static int append_variant(CodeState *state, Variant *variant)
         state->capacity = capacity;
     }
     /* The newest is the likeliest: it was made for the call at hand. */
-    memmove(state->variants + 1, state->variants, (size_t)state->count * sizeof(Variant *));
-    state->variants[0] = (Variant *)Py_NewRef((PyObject *)variant);
+    Py_ssize_t at = front(state, state->count, variant);
+    memmove(state->variants + at + 1, state->variants + at, (size_t)(state->count - at) * sizeof(Variant *));
+    state->variants[at] = (Variant *)Py_NewRef((PyObject *)variant);
     state->count++;
     return 0;
 }
@@ -206,8 +218,9 @@ static void move_to_front(CodeState *state, Py_ssize_t i, Variant *variant)
 {
     /* A guard's user code may have changed the list meanwhile. */
     if (i < state->count && state->variants[i] == variant) {
-        memmove(state->variants + 1, state->variants, (size_t)i * sizeof(Variant *));
-        state->variants[0] = variant;
+        Py_ssize_t at = front(state, i, variant);
+        memmove(state->variants + at + 1, state->variants + at, (size_t)(i - at) * sizeof(Variant *));
+        state->variants[at] = variant;
     }
 }
 
@@ -369,7 +382,7 @@ static PyMethodDef methods[] = {
     {"mark_run_only", mark_run_only, METH_O,
      "mark_run_only(code)\n--\n\nExisting variants are used; a miss runs the original and captures nothing."},
     {"code_flags", code_flags, METH_O, "code_flags(code)\n--\n\nThe OR of OURS, SKIP and RUN_ONLY."},
-    {"variants", variants, METH_O, "variants(code)\n--\n\nThe code's variants, most recently hit first."},
+    {"variants", variants, METH_O, "variants(code)\n--\n\nThe code's variants in the order in which they are tried."},
     {"reset_code", reset_code, METH_O, "reset_code(code)\n--\n\nForget the code's variants, SKIP and RUN_ONLY."},
     {"add_variant", add_variant, METH_VARARGS, "add_variant(code, variant)\n--\n\nMake a variant known for this code."},
     {NULL, NULL, 0, NULL},

@@ -109,6 +109,7 @@ typedef struct {
     PyObject *weakrefs;
     unsigned long long hits;
     char needs_hook;
+    char asked_last;
 } Variant;
 
 enum { DJ_OURS = 1, DJ_SKIP = 2, DJ_RUN_ONLY = 4 };
@@ -117,7 +118,7 @@ typedef struct {
     unsigned flags;
     Py_ssize_t count;
     Py_ssize_t capacity;
-    Variant **variants; /* most recently hit first */
+    Variant **variants; /* most recently hit first; those that are asked last behind the others */
 } CodeState;
 
 enum { DJ_MAX_MISSES = 32 };

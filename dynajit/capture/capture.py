@@ -22,7 +22,7 @@ from dynajit import _C
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
-from dynajit.capture import collector, rules, stance
+from dynajit.capture import collector, rules, stance, unfit
 from dynajit.capture.answers import Answers, AskAgain
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -122,7 +122,7 @@ def _capture(
     if _is_idle(session, code, function) and not any(map(_holds_tensors, values)):
         return None
     own = [variant for variant in _C.variants(code) if variant.key is session]
-    why = _recompile_reason(own, reasons, values, function.__globals__)
+    why = _recompile_reason(code, own, reasons, values, function.__globals__)
     if not stance.on_miss(code.co_name, why is not None, why):
         return None
     # variants for other sets of keyword arguments are other roles, each with its own limit
@@ -195,14 +195,21 @@ def _detached(session: Session, code: types.CodeType, function: types.FunctionTy
 
 
 def _recompile_reason(
-    own: list[_C.Variant], reasons: Reasons, values: tuple[Any, ...], globals_: dict[str, Any]
+    code: types.CodeType,
+    own: list[_C.Variant],
+    reasons: Reasons,
+    values: tuple[Any, ...],
+    globals_: dict[str, Any],
 ) -> str | None:
     texts = []
     if all(map(_is_eager, own)):
         return None  # nothing was compiled so far
     for variant, index in reasons:
         if variant in own and isinstance(variant.data, VariantData) and index >= 0:
-            texts.append(f"{variant.data.compile_id} {variant.data.guards.failure_reason(index, values, globals_)}")
+            guards = variant.data.guards
+            texts.append(f"{variant.data.compile_id} {guards.failure_reason(index, values, globals_)}")
+            if guards.holds(index, values, globals_):
+                unfit.report(code, texts[-1])
     return "; ".join(texts) if texts else None
 
 
@@ -246,9 +253,19 @@ class FrameCapture:
         try:
             while True:
                 with contextlib.suppress(AskAgain):
-                    return self._trace()
+                    return self._kept(self._trace())
         finally:
             self.values = ()
+
+    def _kept(self, variant: _C.Variant | None) -> _C.Variant | None:
+        """The variant, added to the code's, if its guards hold for this frame."""
+        if variant is None:
+            return None
+        changed = self.session.memory(self.code).changed
+        if not unfit.fits(variant, variant.data.guards, self.code, self.values, self.record, changed):
+            return None
+        _C.add_variant(self.code, variant)
+        return variant
 
     def _trace(self) -> _C.Variant | None:
         budget = self.session.idle.budget(self.code)
@@ -443,17 +460,16 @@ class FrameCapture:
             return None
         if any(type(value) is types.CellType and value == types.CellType() for value in self.values):
             # reading an empty cell raises an error that only the original words right
-            if not self.is_root and self.session.idle.given_up(self.code):
-                _C.mark_skip(self.code)
+            if not self.is_root and self.code in self.session.left_with_empty_cells:
+                _C.mark_run_only(self.code)
+            self.session.left_with_empty_cells.add(self.code)
             return None
         code = copy_of(self.code, self.part)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         program = guards.build(len(self.values), self.function.__globals__)
         data = VariantData(guards, self.record.compile_id, True)
-        variant = _C.Variant(program, function, True, self.function.__globals__, data, self.session)
-        _C.add_variant(self.code, variant)
-        return variant
+        return _C.Variant(program, function, True, self.function.__globals__, data, self.session)
 
     def _internal_error(self, error: Exception) -> None:
         """A fault of dynajit's own: the frame runs eagerly, loudly."""
@@ -513,11 +529,12 @@ class FrameCapture:
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)
         role = role_of(self.code, guards)
         data = VariantData(guards, self.record.compile_id, made_anew=made_anew, role=role)
-        variant = _C.Variant(
-            program, function, emission.plan is not None, self.function.__globals__, data, self.session
+        # it doesn't look at why the exception is raised, so states fit it that another variant has a whole graph for
+        broken = self.record.breaks[-1] if emission.plan is not None and self.record.breaks else None
+        last = broken is not None and broken.kind == breaks.RAISES.id
+        return _C.Variant(
+            program, function, emission.plan is not None, self.function.__globals__, data, self.session, last
         )
-        _C.add_variant(self.code, variant)
-        return variant
 
     def _graph_call(
         self, tx: Interpreter, module: fx.GraphModule, inputs: Sequence[GraphInput]

@@ -108,10 +108,12 @@ def reset_caches() -> None:
 
 
 class Memory(NamedTuple):
-    """One code object's captures: which sizes and numbers they saw, and what the backend made of their graphs."""
+    """One code object's captures: which sizes and numbers they saw, what the backend made of their graphs, and which
+    sources had changed before they were done."""
 
     seen: Seen
     graphs: dict[Key, tuple[fx.GraphModule, _C.GraphCall]]
+    changed: set[Source | None]
 
 
 class Session:
@@ -154,6 +156,8 @@ class Session:
         self.idle = Idle()
         # names of classes that are made anew again and again
         self.classes_made_anew: set[str] = set()
+        # code objects left to the interpreter once, since a cell was empty
+        self.left_with_empty_cells = CodeSet()
         sessions.add(self)
 
     def owner(self) -> Owner:
@@ -169,6 +173,7 @@ class Session:
         self._memories.clear()
         self.idle.clear()
         self.classes_made_anew.clear()
+        self.left_with_empty_cells.clear()
 
     def touch(self, code: types.CodeType) -> None:
         """Remember a code object that has variants of this session."""
@@ -188,7 +193,7 @@ class Session:
         entry = self._memories.get(key)
         if entry is None or entry[0]() is not code:
             known = self._memories
-            made = Memory(Seen(self.dynamic), {})
+            made = Memory(Seen(self.dynamic), {}, set())
             entry = known[key] = (weakref.ref(code, lambda _: known.pop(key, None) and None), made)
         return entry[1]
 

@@ -25,6 +25,7 @@ class GuardKind:
     name: str = ""
     rank: int = USUAL  # where it stands in the program
     reads_source: bool = True
+    runs_code: bool = False  # whether the check may run code of the program's, such as a key's `__eq__`
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         """Check the parameters and bring them into the form that the guard keeps."""

@@ -12,7 +12,7 @@ from typing import Any
 from dynajit.guards.guard import GuardKind, guard_kind
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import key_identity
-from dynajit.report.shown import short
+from dynajit.report.shown import apart, short
 
 
 def _length(value: Any) -> int | None:
@@ -55,6 +55,8 @@ class Length(GuardKind):
 class DictKeys(GuardKind):
     """A dict's keys in order: constants by value, other objects by identity or their own equality."""
 
+    runs_code = True
+
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (keys,) = params
         return (tuple(keys),)
@@ -81,12 +83,15 @@ class DictKeys(GuardKind):
         return f"list({name}) == [{', '.join(map(short, params[0]))}]"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        now = ", ".join(map(short, _keys(value))) if isinstance(value, dict) else ""
-        return f"the keys of {name} were [{', '.join(map(short, params[0]))}], are [{now}]"
+        if not isinstance(value, dict):
+            return f"{name} was a dict, is {short(value)}"
+        then, now = ("[" + ", ".join(map(short, keys)) + "]" for keys in (params[0], _keys(value)))
+        return f"the keys of {name} were {then}, are {now if now != then else f'others that look so: {now}'}"
 
 
 class _DictMember(GuardKind):
     wanted = True
+    runs_code = True
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (key,) = params
@@ -106,6 +111,8 @@ class _DictMember(GuardKind):
         return f"{short(params[0])} {'in' if self.wanted else 'not in'} {name}"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        if not isinstance(value, dict):
+            return f"{name} was a dict, is {short(value)}"
         return f"{short(params[0])} is {'no longer' if self.wanted else 'now'} in {name}"
 
 
@@ -125,6 +132,8 @@ class DictMissing(_DictMember):
 class SetEquals(GuardKind):
     """A set or frozenset of exactly these constants."""
 
+    runs_code = True
+
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (members,) = params
         return (frozenset(members),)
@@ -143,3 +152,7 @@ class SetEquals(GuardKind):
 
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
         return f"{name} == {{{', '.join(map(short, params[0]))}}}"
+
+    def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
+        then, now = apart(set(params[0]), set(value) if isinstance(value, (set, frozenset)) else value)
+        return f"{name} was {then}, is {now}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from dynajit.guards.guard import LAST, GuardKind, Held, guard_kind, names
 from dynajit.guards.source import Source, key_identity
-from dynajit.report.shown import short
+from dynajit.report.shown import apart, short
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that can go away
 
@@ -60,7 +60,8 @@ class TypeIs(GuardKind):
         return f"type({name}) is {params[0].text}"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        return f"type({name}) was {params[0].text}, is {short(type(value))}"
+        now = short(type(value))
+        return f"type({name}) was {params[0].text}, is {now if now != params[0].text else 'another class of that name'}"
 
 
 @guard_kind("ID")
@@ -152,7 +153,8 @@ class Equals(GuardKind):
         return f"{name} == {short(params[0])}"
 
     def explain(self, name: str, value: Any, params: tuple[Any, ...]) -> str:
-        return f"{name} was {short(params[0])}, is {short(value)}"
+        then, now = apart(params[0], value)
+        return f"{name} was {then}, is {now}"
 
 
 @guard_kind("CELL_EMPTY")
@@ -179,6 +181,7 @@ class Predicate(GuardKind):
     """A callable that says whether the object will do; an exception counts as no."""
 
     rank = LAST
+    runs_code = True
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         predicate, text = params

@@ -20,16 +20,19 @@ def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
 
 
 def _metadata(value: torch.Tensor) -> dict[str, Any]:
-    return {
-        "class": type(value),
-        "dtype": value.dtype,
-        "device": value.device,
-        "requires_grad": value.requires_grad,
-        "forward-mode tangent": _C.tensor_is_dual(value),
-        "sizes": tuple(value.shape),
-        "strides": value.stride() if value.layout is torch.strided else None,
-        "dispatch keys": torch._C._dispatch_keys(value).raw_repr(),
-    }
+    """As torch keeps it, whatever a subclass says of itself."""
+    base: Any = torch.Tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return {
+            "class": type(value),
+            "dtype": base.dtype.__get__(value),
+            "device": base.device.__get__(value),
+            "requires_grad": base.requires_grad.__get__(value),
+            "forward-mode tangent": _C.tensor_is_dual(value),
+            "sizes": tuple(base.shape.__get__(value)),
+            "strides": base.stride(value) if base.layout.__get__(value) is torch.strided else None,
+            "dispatch keys": torch._C._dispatch_keys(value).raw_repr(),
+        }
 
 
 def _expected(spec: _C.TensorSpec) -> dict[str, Any]:

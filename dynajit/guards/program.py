@@ -98,6 +98,16 @@ class GuardSet:
                 return index
         return -1
 
+    def holds(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> bool:
+        """Whether guard `index` holds for these locals, by its Python twin; False where that would run code of the
+        program's."""
+        guard = self._guards[index]
+        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        try:
+            return not kinds[guard.kind].runs_code and guard.check(reader.value(guard))
+        except Unreachable:
+            return False
+
     def failure_reason(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> str:
         """Why guard `index` failed for these locals: what was relied on, what is there now, the user's line."""
         guard = self._guards[index]
@@ -106,6 +116,8 @@ class GuardSet:
             text = guard.explain_failure(reader.value(guard))
         except Unreachable as error:
             text = f"{error} can't be reached any more; the guard was {guard.describe()}"
+        if self.holds(index, locals, globals):
+            text = f"{guard.describe()} failed, and holds"
         if guard.user_loc is not None:
             text += f"  ({guard.user_loc.filename}:{guard.user_loc.lineno})"
         return text

@@ -160,3 +160,8 @@ IMPORT = _kind(
     "import", "an import statement loads a module that is not loaded yet", "import it at the top of the file"
 )
 INTERNAL = _kind("internal-error", "dynajit failed while tracing", "please report the program with the traceback")
+UNFIT_GUARD = _kind(
+    "unfit-guard",
+    "a guard fails on the very state that it was made from",
+    "states that no variant fits run eagerly; please report the program with this text",
+)

@@ -49,3 +49,16 @@ def _items(items: tuple[Any, ...], brackets: str, limit: int) -> str:
     shown = [short(item, limit // 2) for item in items[:_MOST_ITEMS]] + ["..."] * (len(items) > _MOST_ITEMS)
     text = ", ".join(shown)
     return brackets[0] + (text if len(text) <= limit else text[: limit - 3] + "...") + brackets[1]
+
+
+def apart(old: Any, new: Any) -> tuple[str, str]:
+    """Two values that aren't the same, in few characters that aren't the same either."""
+    then, now = short(old), short(new)
+    if then != now:
+        return then, now
+    if type(old) is not type(new):
+        return f"{then} of type {short(type(old))}", f"{now} of type {short(type(new))}"
+    if type(old) in (str, bytes):
+        at = next((at for at, (one, other) in enumerate(zip(old, new)) if one != other), min(len(old), len(new)))
+        return f"{then} with {old[at : at + 9]!r} at {at}", f"{now} with {new[at : at + 9]!r} at {at}"
+    return then, f"another one ({now})"

@@ -13,13 +13,13 @@ def program(*instructions, n_locals=1):
     return _C.GuardProgram(list(instructions), n_locals, globals())
 
 
-def make_variant(answer, expected, key=None):
+def make_variant(answer, expected, key=None, asked_last=False):
     """Answers `answer` where the argument equals `expected`; guard 3 is the one that fails."""
     namespace = {}
     exec(f"def replacement(x): return {answer!r}", namespace)
     replacement = type(flatten_parameters)(namespace["replacement"].__code__, globals())
     guards = program(("EQUALS", 3, 0, -1, expected))
-    return _C.Variant(guards, replacement, False, globals(), data=answer, key=key)
+    return _C.Variant(guards, replacement, False, globals(), data=answer, key=key, asked_last=asked_last)
 
 
 def no_capture(code, fn, values, reasons):
@@ -45,6 +45,22 @@ def test_the_variant_that_fits_is_run_and_moves_to_the_front():
     assert call(True) == "original"
     assert no_capture.reasons == [("for 2", 3), ("for 1", 3), ("for 3", 3)]
     assert [variant.hits for variant in _C.variants(target.__code__)] == [1, 1, 0]
+
+
+def test_variants_that_are_asked_last():
+    """They come after all others, whatever was hit; among themselves the one hit last is first."""
+    target = make_target()
+    call = compiled(target, no_capture, key="k")
+
+    def order():
+        return [variant.data for variant in _C.variants(target.__code__)]
+
+    for name, value, last in (("a", 1, True), ("b", 2, False), ("c", 3, True), ("d", 1, False), ("e", 4, True)):
+        _C.add_variant(target.__code__, make_variant(name, value, "k", last))
+    assert order() == ["d", "b", "e", "c", "a"]
+    assert [call(3), call(1), call(2), call(3)] == ["c", "d", "b", "c"]
+    assert order() == ["b", "d", "c", "e", "a"]
+    assert [variant.asked_last for variant in _C.variants(target.__code__)] == [False, False, True, True, True]
 
 
 def test_other_keys_and_other_globals_are_not_seen():

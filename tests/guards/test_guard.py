@@ -3,9 +3,11 @@
 import collections
 import enum
 import gc
+import re
 import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +66,11 @@ ORDERED = collections.OrderedDict(a=1, b=2)
 REORDERED = collections.OrderedDict(a=1, b=2)
 REORDERED.move_to_end("a")
 
+LEAF = torch.ones(2, requires_grad=True)
+with torch.no_grad():
+    SILENT_VIEW = LEAF[:]  # it needs gradients, as its base does, and doesn't say so itself
+with torch.inference_mode():
+    INFERENCE = torch.ones(2)
 VALUES = [
     None, True, False, 0, 1, 2, -1, 2**70, 2**70 + 1, 0.0, -0.0, 1.0, NAN, -NAN, float("inf"), 1j, complex(0.0, -0.0),
     "", "a", "b", "ab", "ä", "日", Text("a"), b"", b"a", (), (1,), (True,), (1.0,), (1, (2, NAN)), [], [1], [1, 2],
@@ -71,6 +78,9 @@ VALUES = [
     collections.defaultdict(int, a=1), set(), {1}, {True}, {1, 2}, frozenset({1, 2}), frozenset(), slice(1, 2),
     slice(True, 2), slice(None), range(3), int, list, Sub, Color.RED, Angry(), Ellipsis, len, types.CellType(),
     types.CellType(1), types.CellType(None), WithDict(), WithDict(a=1), Inline(), torch.ones(2), torch.ones(3),
+    torch.ones(2).double(), LEAF, LEAF[:], LEAF * 1, LEAF.detach(), LEAF.detach()[:], SILENT_VIEW, SILENT_VIEW[None],
+    torch.nn.Parameter(LEAF.detach()), INFERENCE, torch.ones(4)[::2], torch.ones(2).to(torch.complex64),
+    torch.ones(2).to(torch.complex64).conj(), torch.ones(2).to(torch.complex64).conj().imag,
     torch.nn.ReLU(), HOOKED, coded, torch.float32, torch.device("cpu"), torch.Size([1]), Angry,
 ]  # fmt: skip
 
@@ -84,13 +94,19 @@ GUARDS = [
     *[("SET_EQUALS", members) for members in ((), (1,), (True,), (1, 2), ("a",))],
     *[(kind, name) for kind in ("HAS_NO_INSTANCE_ATTR", "HAS_NO_TYPE_ATTR") for name in ("a", "__len__", "_modules")],
     ("NO_HOOKS",),
-    ("TENSOR", torch.ones(2)),
+    *[("TENSOR", value) for value in VALUES if isinstance(value, torch.Tensor)],
     ("TENSOR", torch.ones(2), (None,)),
     ("CELL_EMPTY",),
     *[("CODE", function.__code__) for function in (coded, recoded)],
     ("PREDICATE", lambda value: value == 1, "== 1"),
     ("PREDICATE", lambda value: value, "is true"),
 ]
+
+
+def names_a_difference(text):
+    assert text.strip() and "and holds" not in text, text
+    for then, now in re.findall(r"(?:was|were) (.+?), (?:is|are) ([^;]+)", text):
+        assert then != now, text
 
 
 @pytest.mark.parametrize("index", range(len(GUARDS)))
@@ -105,7 +121,7 @@ def test_leaf_and_twin_agree(index):
         assert found == guards.check_python((value,)), (guard, value)
         assert found in (0, -1)
         if found == 0:
-            assert guards.failure_reason(0, (value,))
+            names_a_difference(guards.failure_reason(0, (value,)))
         held += found == -1
     assert held < len(VALUES)
     assert "L['x']" in guard.describe()
@@ -203,6 +219,30 @@ def test_explanations():
     )
     assert explain(None, "TENSOR", torch.ones(2)) == "L['x'] was a tensor, is None"
     assert explain(HOOKED, "NO_HOOKS") == "L['x'] has hooks now"
+
+
+@pytest.mark.parametrize("guard", ["EQUALS", "ID", "TYPE", "DICT_KEYS", "SET_EQUALS"])
+def test_explanations_of_what_looks_the_same(guard):
+    """Values whose short texts are equal."""
+    long = "a" * 200
+    alike = [
+        *[(long + "b", long + "c"), (b"x" * 90, b"x" * 91), (2**600, 2**600 + 1), ("a", Text("a"))],
+        *[(tuple(range(20)), (*range(19), 0)), ((long,), (long + "b",)), (1.0, np.float64(1.0))],
+        (WithDict(), WithDict()),
+    ]
+    for old, new in alike:
+        guards = GuardSet()
+        if guard == "TYPE":
+            old, new = (type("Same", (), {"__module__": "m"}) for _ in range(2))
+            guards.add(Guard(X, guard, old))
+            new = new()
+        elif guard in ("DICT_KEYS", "SET_EQUALS"):
+            guards.add(Guard(X, guard, [old]))
+            new = {new: 1} if guard == "DICT_KEYS" else {new}
+        else:
+            guards.add(Guard(X, guard, old))
+        assert guards.build(1).check((new,)) == 0
+        names_a_difference(guards.failure_reason(0, (new,)))
 
 
 def test_bad_guards_are_refused():
