@@ -53,25 +53,37 @@ def compare(
 # ------------------------------------------------------------------------------------------------ running
 
 
+Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
 def copies(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
     then: Sequence[tuple[Any, ...]],
     repeat: int,
-) -> tuple[Callable[..., Any], list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """One side's own function and calls (arguments, keyword arguments).
-
-    A single deep copy, so that what is shared between them stays shared.
-    """
-    everything = (fn, args, dict(kwargs or {}), list(then))
+) -> tuple[Callable[..., Any], Calls, list[Calls]]:
+    """One side's own function and calls, with what is shared between them shared between the copies too; and rounds of
+    the same calls with fresh copies of the arguments, so many that in the last one the first call is made for at least
+    the third time."""
+    arguments = (args, dict(kwargs or {}), list(then))
     memo: dict[int, Any] = {}
-    for _, value in walk(everything, "x"):
-        # torch refuses to deep-copy what autograd computed; for a test a leaf with the same contents does.
-        if isinstance(value, torch.Tensor) and not value.is_leaf:
-            memo[id(value)] = value.detach().clone().requires_grad_()
-    own_fn, own_args, own_kwargs, own_then = copy.deepcopy(everything, memo)
-    return own_fn, [(own_args, own_kwargs)] * repeat + [(more, {}) for more in own_then]
+    own_fn = _copy(fn, memo)
+    of_fn = dict(memo)
+    own_args, own_kwargs, own_then = _copy(arguments, memo)
+    rounds = []
+    for _ in range(max(1, 3 - repeat)):
+        new_args, new_kwargs, new_then = _copy(arguments, dict(of_fn))
+        rounds.append([(new_args, new_kwargs), *((more, {}) for more in new_then)])
+    return own_fn, [(own_args, own_kwargs)] * repeat + [(more, {}) for more in own_then], rounds
+
+
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy. torch refuses one of what autograd computed; for a test a leaf with the same contents does."""
+    for _, found in walk(value, "x"):
+        if isinstance(found, torch.Tensor) and not found.is_leaf and id(found) not in memo:
+            memo[id(found)] = found.detach().clone().requires_grad_()
+    return copy.deepcopy(value, memo)
 
 
 def run(

@@ -118,7 +118,7 @@ def survey(
 
     def side() -> Side:
         # one deep copy, so that what program and inputs share stays shared
-        own, made = outcomes.copies(fn, (), None, [(args, kwargs) for args, kwargs in calls], 0)
+        own, made, _ = outcomes.copies(fn, (), None, [(args, kwargs) for args, kwargs in calls], 0)
         return Side(own, [(call[0], call[1]) for call, _ in made], own=False)
 
     name = getattr(fn, "__qualname__", type(fn).__name__)

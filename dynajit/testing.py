@@ -25,6 +25,7 @@ __all__ = [
     "Outcome",
     "assert_same",
     "compare",
+    "require_no_capture",
     "survey",
 ]
 
@@ -90,9 +91,11 @@ def assert_same(
     backend: str | Callable[..., Any] = "eager",
     rtol: float | None = None,
     atol: float | None = None,
+    never_repeats: str = "",
     **options: Any,
 ) -> ExplainReport:
-    """Compare eager and compiled: `repeat` calls of `fn(*args, **kwargs)`, then `fn(*more)` for each tuple of `then`.
+    """Compare eager and compiled: `repeat` calls of `fn(*args, **kwargs)`, then `fn(*more)` for each tuple of `then`,
+    then each of these calls again with fresh copies of its arguments.
 
     The eager and the compiled side have deep copies of their own of `fn` (a module or bound method; plain functions are
     shared), the arguments and `then`, so a mutation is seen by the later calls of its side. Everything in `Outcome` has
@@ -100,10 +103,14 @@ def assert_same(
     the user's frames. With backend "eager" values agree bit for bit, else within `rtol` and `atol` (torch.testing's
     defaults). `graphs`, `breaks`, `recompiles`: the counts over all calls. `options` go to `dynajit.compile`. Returns
     the report of what was compiled. Raises AssertionError saying which call and place differ.
+
+    A call made again, for the third time if it is the first one, compiles nothing: a capture is an AssertionError that
+    says which guard failed. What the calls made again do isn't in the counts and the report. `never_repeats`: why this
+    can't be asked of a program, since at each call it changes what it is compiled for; then no call is made again.
     """
     dynajit.reset()
-    eager_fn, eager_calls = copies(fn, args, kwargs, then, repeat)
-    compiled_original, compiled_calls = copies(fn, args, kwargs, then, repeat)
+    eager_fn, eager_calls, eager_rounds = copies(fn, args, kwargs, then, repeat)
+    compiled_original, compiled_calls, compiled_rounds = copies(fn, args, kwargs, then, repeat)
     exact = backend == "eager" and rtol is None and atol is None
     seen: list[records.CompileRecord] = []
     with records.listen(seen.append):
@@ -112,7 +119,16 @@ def assert_same(
             expected = run(eager_fn, eager_fn, *eager, seed=number)
             actual = run(compiled_fn, compiled_original, *compiled, seed=number)
             compare(actual, expected, f"call {number}", exact=exact, rtol=rtol, atol=atol)
-    report = ExplainReport(seen)
+        report = ExplainReport(seen)
+        rounds = [] if never_repeats else [*zip(eager_rounds, compiled_rounds, strict=True)]
+        for left, (eager_round, compiled_round) in enumerate(rounds, 1 - len(rounds)):
+            for number, (eager, compiled) in enumerate(zip(eager_round, compiled_round, strict=True), 1):
+                seen.clear()
+                expected = run(eager_fn, eager_fn, *eager, seed=number)
+                actual = run(compiled_fn, compiled_original, *compiled, seed=number)
+                compare(actual, expected, f"call {number} made again", exact=exact, rtol=rtol, atol=atol)
+                if left == 0:
+                    require_no_capture(seen, f"call {number} made again")
     counts = {
         "graphs": (report.graph_count, graphs),
         "breaks": (report.graph_break_count, breaks),
@@ -122,3 +138,10 @@ def assert_same(
     if wrong:
         raise AssertionError("\n".join([*wrong, str(report)]))
     return report
+
+
+def require_no_capture(seen: Sequence[records.CompileRecord], where: str) -> None:
+    """Raise AssertionError if a call that repeats an earlier one captured something: `seen` is what it captured."""
+    told = [f"{record.compile_id} {record.code_name}: {record.recompile_reason or record.skipped}" for record in seen]
+    if told:
+        raise AssertionError("\n".join([f"{where} captured frames", *told]))

@@ -257,3 +257,20 @@ def test_counting_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = EagerAndRecordGraphs()
     assert torch.equal(recorder(gm, [x])(x), f(x))
     assert recorder.graphs == [gm]
+
+
+def test_a_call_made_again_compiles_nothing() -> None:
+    """A program that is compiled for a value that it changes at each call is found out, unless it says so."""
+
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[int] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls.append(1)
+            return x * len(self.calls)
+
+    with pytest.raises(AssertionError, match=r"made again captured frames(.|\n)*Counting: .*calls"):
+        assert_same(Counting(), torch.ones(2))
+    assert_same(Counting(), torch.ones(2), never_repeats="it counts its calls in a list")

@@ -47,6 +47,7 @@ from fuzz_world import (
 )
 
 import dynajit
+from dynajit.report import records
 
 _ADDRESS = re.compile(r"at 0x[0-9a-f]+")  # in the text of objects without __repr__
 # bfloat16 keeps 8 bits; a fused kernel rounds once where eager rounds after each operation.
@@ -196,6 +197,10 @@ def failed_passes_leave_nothing() -> Iterator[None]:
         yield
     finally:
         torch.autograd.Variable._execution_engine = former
+
+
+# what a program changes and `captured_again` does not put back
+STATE = ("NET", "POINT", "OPT", "ADAM", "OPTS")
 
 
 @dataclass
@@ -361,4 +366,28 @@ def check(source: str, calls: list[Call], backend: str, name: str = "<fuzz>") ->
             found = difference(wanted.parts[kind], got.parts[kind])
             if found:
                 return Finding(kind, index, found)
+    return captured_again(function, calls, compiled)
+
+
+def captured_again(function: Any, calls: list[Call], namespace: dict[str, Any]) -> Finding | None:
+    """A capture in a call that repeats the one before it: of equal arguments, with the program's state as it was."""
+    start = {"COUNT": namespace["COUNT"], "SEEN": list(namespace["SEEN"])}
+    for index, call in enumerate(dict.fromkeys(calls)):
+        seen: list[records.CompileRecord] = []
+        before = None
+        for _ in range(2):
+            namespace["COUNT"] = start["COUNT"]
+            namespace["SEEN"][:] = start["SEEN"]
+            state = Describer().describe([namespace.get(name) for name in STATE])
+            if before is not None and difference(before, state):
+                break  # the call changes more than can be put back
+            before = state
+            seen.clear()
+            with records.listen(seen.append), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                observe(function, call, namespace)
+        else:
+            if seen:
+                told = [f"{record.compile_id} {record.code_name}: {record.recompile_reason}" for record in seen]
+                return Finding("captured again", index, "; ".join(told)[:1500])
     return None

@@ -150,6 +150,13 @@ o$ = {{torch.as_strided(m$, (2, 2), (1, 1))||m$.t()||m$.expand(2, *m$.shape)||m$
 {{m$.add_(1)||m$.mul_(<tensor>)||o$.mul_(2)||o$ += <float>||m$[..., 0] = 0.5}}
 {{x = o$.sum() + m$||y = o$||x = x * o$.mean()||m$ = None; x = o$ + 1}}
 
+with {{torch.no_grad()||torch.inference_mode()||torch.enable_grad()||torch.autocast('cpu', dtype=torch.bfloat16)}}:
+    v$ = {{NET.weight||NET.child.bias||<tensor>||<tensor>.detach()}}{{[None]||.t()||.view(-1)||.detach()||[..., :1]||}}
+{{dynajit.graph_break()||print(v$.requires_grad)||pass}}
+try: x = x + {{v$.sum()||v$.detach().mean()||(v$ * 2).float().sum()||torch.relu(v$).mean()}}
+except RuntimeError as error: print('view', str(error)[:40])
+print(v$.requires_grad, v$.is_leaf, v$.is_inference())
+
 opt$ = OPTS['{{AdamW||RMSprop||Adagrad||Nesterov||NAdam||Adamax||Adadelta||RAdam}}']
 for _ in range({{1||2}}):
     opt$.zero_grad({{||set_to_none=False}})

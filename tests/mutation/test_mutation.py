@@ -1,5 +1,6 @@
 """Soundness by mutation: after a program was compiled, one thing that it can observe changes, and the next call still
-gives what eager gives. Every program of `tests/programs` and `tests/torch_features`, every change that fits it.
+gives what eager gives; and after the change is taken back, the old variant fits again: nothing is captured. Every
+program of `tests/programs` and `tests/torch_features`, every change that fits it.
 
 `python tests/mutation/test_mutation.py --save` runs all of them and writes the counts; the test runs a part that
 rotates over the changes, so that each program sees each kind.
@@ -27,11 +28,13 @@ for folder in (HERE, HERE.parent / "programs", HERE.parent / "torch_features"):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-from mutations import mutations  # noqa: E402
+from mutations import mutations, nothing  # noqa: E402
 from program_cases import Cases  # noqa: E402
 
 import dynajit  # noqa: E402
 from dynajit import outcomes  # noqa: E402
+from dynajit.report import records  # noqa: E402
+from dynajit.testing import require_no_capture  # noqa: E402
 
 A_PROGRAM = 2
 RESULTS = HERE.parent.parent / "benchmarks" / "results" / "mutation.md"
@@ -53,12 +56,13 @@ PROGRAMS = programs()
 
 
 def count_of(case: Any) -> int:
-    return sum(1 for _ in mutations(case.fn, list(fresh(case)[1])))
+    return sum(1 for _ in mutations(case.fn, fresh(case)[1]))
 
 
-def fresh(case: Any) -> tuple[Any, list[Any]]:
-    fn, calls = outcomes.copies(case.fn, case.args, case.options.get("kwargs"), (), 1)
-    return fn, list(calls[0][0])
+def fresh(case: Any) -> tuple[Any, list[Any], list[Any]]:
+    """The program, its arguments, and equal ones."""
+    fn, calls, rounds = outcomes.copies(case.fn, case.args, case.options.get("kwargs"), (), 2)
+    return fn, list(calls[0][0]), list(rounds[0][0][0])
 
 
 def outcome(fn: Any, owner: Any, args: Any) -> Any:
@@ -69,14 +73,37 @@ def outcome(fn: Any, owner: Any, args: Any) -> Any:
     return found if found.error is None else dataclasses.replace(found, error=found.error[:2])
 
 
+def captured_again(case: Any, number: int | None) -> list[records.CompileRecord]:
+    """What is captured by a call of the first arguments, after a call with the number-th thing changed (None: nothing)
+    and the change taken back."""
+    dynajit.reset()
+    fn, args, again = fresh(case)
+    run = dynajit.compile(fn, backend="eager")
+    outcome(run, fn, args)
+    outcome(run, fn, args)
+    if number is not None:
+        _, change = list(mutations(fn, args))[number]
+        undo = change()
+        try:
+            outcome(run, fn, args)
+        finally:
+            undo()
+        if undo is nothing and not isinstance(fn, types.FunctionType):
+            return []  # it may have been a change of the program, and stays
+    seen: list[records.CompileRecord] = []
+    with records.listen(seen.append):
+        outcome(run, fn, again)
+    return seen
+
+
 def trial(case: Any, number: int) -> str | None:
     """Compile, change the number-th thing, compare the next call with eager's; the change's name, or None if eager
-    itself doesn't give the same twice."""
+    itself doesn't give the same twice. Then the change is taken back."""
     results = []
     name = ""
     for side in ("eager", "eager again", "compiled"):
         dynajit.reset()
-        fn, args = fresh(case)
+        fn, args, _ = fresh(case)
         run = dynajit.compile(fn, backend="eager") if side == "compiled" else fn
         outcome(run, fn, args)
         outcome(run, fn, args)
@@ -94,6 +121,9 @@ def trial(case: Any, number: int) -> str | None:
     except AssertionError:
         return None
     outcomes.compare(results[2], results[0], f"after the change {name!r}", exact=True, rtol=None, atol=None)
+    seen = captured_again(case, number)
+    if seen and not captured_again(case, None):  # else the program itself changes what it depends on
+        require_no_capture(seen, f"after the change {name!r} was taken back, the first call made again")
     return name
 
 

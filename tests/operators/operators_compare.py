@@ -1,7 +1,8 @@
 """Is one compiled operator call the eager call? In: an operator's sample input. Out: a list of `Finding`s.
 
-Three ways of calling are compared: `forward` (results in value, dtype, shape, strides, aliasing of inputs; arguments
-unchanged), `inplace` (result and the argument written to) and `backward` (the gradients of every floating argument).
+Four ways of calling are compared: `forward` (results in value, dtype, shape, strides, aliasing of inputs; arguments
+unchanged), `inplace` (result and the argument written to), `backward` (the gradients of every floating argument) and
+`over_break` (results kept over a graph break, in each grad mode). A call made again must compile nothing.
 A floating result may differ from eager's by rounding; where it differs by more it must be at least as close to the
 float64 result as eager's is. One more way of calling: a function beside `forward`, and its line in `VARIANTS`.
 """
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import dynajit
 from dynajit.exc import DynajitError
+from dynajit.report import records
 
 TOLERANCES = {
     torch.float16: (4e-3, 1e-3),
@@ -36,7 +38,7 @@ ORACLE_SLACK = 4.0
 
 @dataclass(frozen=True)
 class Finding:
-    """`kind`: wrong (a difference), refused (dynajit says it can't), error (raises something else)."""
+    """`kind`: wrong (a difference), refused (dynajit says it can't), error (raises something else), captured again."""
 
     variant: str
     kind: str
@@ -118,6 +120,7 @@ def seeded() -> Iterator[None]:
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         # the call would run eagerly then, and equal itself
         warnings.filterwarnings("error", message="dynajit failed while compiling")
+        warnings.filterwarnings("error", message="dynajit: a guard fails on the very state")
         warnings.filterwarnings("error", message="dynajit: Triton .* refuses a kernel")
         yield
 
@@ -234,11 +237,18 @@ def widened(case: Case, op: Callable[..., Any]) -> list[Any]:
 # ---- ways of calling
 
 
-def run_compiled(case: Case, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The compiled call's result, or a Finding."""
+def run_compiled(case: Case, op: Callable[..., Any], args: Any, kwargs: Any, grad: bool = False) -> Any:
+    """The compiled call's result, or a Finding. The call is made twice, with arguments that ask for gradients if
+    `grad`."""
+    call = compiled(case, op)
+    more, more_keywords = arguments_of(case, grad)
+    seen: list[records.CompileRecord] = []
     try:
         with seeded():
-            return compiled(case, op)(*args, **kwargs)
+            result = call(*args, **kwargs)
+        with seeded(), records.listen(seen.append):
+            call(*more, **more_keywords)
+        return result if not seen else captured_again(seen)
     except DynajitError as error:
         return Finding("", "refused", _first_lines(error))
     except Exception as error:  # whatever it is, it is a finding
@@ -247,6 +257,11 @@ def run_compiled(case: Case, op: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 def _first_lines(error: BaseException) -> str:
     return " | ".join(line.strip() for line in str(error).splitlines()[:4])[:400]
+
+
+def captured_again(seen: list[records.CompileRecord]) -> Finding:
+    """What a call captured that had been made before."""
+    return Finding("", "captured again", "; ".join(f"{record.code_name}: {record.recompile_reason}" for record in seen))
 
 
 def run_eager(case: Case, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -313,7 +328,7 @@ def backward(case: Case) -> str | Finding:
         raise Skip("eager has no gradient here")
     own_args, own_kwargs = arguments_of(case, True)
     own_wanted = [x for x in tensors_in((own_args, own_kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
-    actual = run_compiled(case, case.op, own_args, own_kwargs)
+    actual = run_compiled(case, case.op, own_args, own_kwargs, grad=True)
     if isinstance(actual, Finding):
         return actual
     text = difference(actual, expected, case.metadata_only, lambda: widened(case, case.op))
@@ -352,7 +367,46 @@ def _gradients(results: Any, wanted: list[torch.Tensor]) -> tuple[Any, ...] | No
         return torch.autograd.grad(floating, wanted, weights, allow_unused=True)
 
 
-VARIANTS: dict[str, Callable[[Case], str | Finding]] = {"forward": forward, "inplace": inplace, "backward": backward}
+def over_break(case: Case) -> str | Finding:
+    """The results, kept over a graph break and read after it; each grad mode, three calls of equal arguments.
+
+    The graphs run eagerly: what is asked is whether the guards know what the operator really gives.
+    """
+
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        result = case.op(*args, **kwargs)
+        dynajit.graph_break()
+        return [value.clone() if isinstance(value, torch.Tensor) else value for value in tensors_in(result)]
+
+    modes = [torch.no_grad, torch.inference_mode, *([torch.enable_grad] if case.differentiable else [])]
+    for mode in modes:
+        call = dynajit.compile(own_code(keep, "sample"), backend="eager")
+        seen: list[records.CompileRecord] = []
+        for _ in range(3):
+            args, kwargs = arguments_of(case, True)
+            own_args, own_kwargs = arguments_of(case, True)
+            with mode():
+                expected = run_eager(case, keep, args, kwargs)
+                seen.clear()
+                try:
+                    with seeded(), records.listen(seen.append):
+                        actual = call(*own_args, **own_kwargs)
+                except Exception as error:  # whatever it is, it is a finding
+                    return Finding("", "error", f"{mode.__name__}: {type(error).__name__}: {_first_lines(error)}")
+            text = difference(actual, expected, case.metadata_only, lambda: widened(case, keep))
+            if text:
+                return f"{mode.__name__}: {text}"
+        if seen:
+            return captured_again(seen)
+    return ""
+
+
+VARIANTS: dict[str, Callable[[Case], str | Finding]] = {
+    "forward": forward,
+    "inplace": inplace,
+    "backward": backward,
+    "over_break": over_break,
+}
 
 
 def findings(case: Case, variant: str) -> Finding | None:

@@ -78,4 +78,4 @@ def test_entries_are_written_past_the_descriptor() -> None:
 
 
 def test_descriptors_of_a_local_class(capsys: Any) -> None:
-    assert_same(inside)
+    assert_same(inside, never_repeats="each call makes a class of its own")

@@ -119,7 +119,8 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_like_eager(program: Callable[[Tensor], Any]) -> None:
-    assert_same(program, X)
+    by_identity = "each call makes a signature that is guarded by identity"
+    assert_same(program, X, never_repeats=by_identity if program is signature_without_following else "")
 
 
 class Lazy(types.ModuleType):
