@@ -31,7 +31,7 @@ MANY_OBJECTS = 3
 MOST_ROLES = 4
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
 # variants of a function that makes classes, none of which was ever run again
-MOST_MADE_ANEW = 3
+MOST_MADE_ANEW = 2
 
 
 @dataclasses.dataclass
