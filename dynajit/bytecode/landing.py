@@ -36,7 +36,8 @@ class Landing(NamedTuple):
         result: "push" what the function returns, push it as a "callable" with the NULL beside it, "drop" it, run the
             instruction "again" with it in the place of its topmost operand, or "decide" with it whether to jump and
             keep the operand.
-        finish: what is returned goes through this function first.
+        finish: what is returned goes through this function first, the rule of the method's slot.
+        takes: results of exactly this type are taken by `finish` as they are.
         under: what the instruction pushes below it.
         inverted: the way of the same instruction with `not`.
         others: the ways of other instructions.
@@ -45,6 +46,7 @@ class Landing(NamedTuple):
     ops: frozenset[str]
     result: Literal["push", "callable", "drop", "again", "decide"] = "push"
     finish: Callable[[Any], Any] | None = None
+    takes: type | None = None
     under: Any = None
     inverted: Landing | None = None
     others: tuple[Landing, ...] = ()
@@ -91,7 +93,19 @@ def _length(found: Any) -> int:
         raise ValueError("__len__() should return >= 0")
     if length > sys.maxsize:
         raise OverflowError("cannot fit 'int' into an index-sized integer")
-    return length
+    return length if type(length) is int else int(length)
+
+
+def _hinted(found: Any) -> Any:
+    if found is NotImplemented:
+        return found
+    if not isinstance(found, int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(found).__name__}")
+    if found > sys.maxsize or found < -sys.maxsize - 1:
+        raise OverflowError("Python int too large to convert to C ssize_t")
+    if found < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return found if type(found) is int else int(found)
 
 
 def _is_long(found: Any) -> bool:
@@ -175,27 +189,28 @@ OPERATED: Final = Landing(_OPERATORS)
 _CALLABLE: Final = Landing(frozenset({"LOAD_METHOD", "LOAD_SUPER_ATTR"}), "callable")
 DROPPED: Final = Landing(_WRITES, "drop")
 INITIALISED: Final = Landing(_CALLS, "drop", _nothing)
-TESTED: Final = Landing(_TESTS, "again", _truth_value, others=(Landing(_CHOICES, "decide", _truth_value),))
+TESTED: Final = Landing(_TESTS, "again", _truth_value, bool, others=(Landing(_CHOICES, "decide", _truth_value, bool),))
 TESTED_LENGTH: Final = Landing(_TESTS, "again", _length, others=(Landing(_CHOICES, "decide", _length),))
 _NOT_CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_not_in)
 CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_in, inverted=_NOT_CONTAINED)
 ITERATED: Final = Landing(frozenset({"GET_ITER"}), "push", _iterator)
 ENTERED: Final = Landing(frozenset({"BEFORE_WITH"}))
-INDEX: Final = Landing(_SUBSCRIPTS, "again", _number)
+INDEX: Final = Landing(_SUBSCRIPTS, "again", _number, int)
 
 # What builtin functions make of it that ask an object's class for a special method, where such a function is what the
 # instruction calls, or does what it does.
 MEASURED: Final = Landing(_CALLS, "push", _length)
+HINTED: Final = Landing(_CALLS, "push", _hinted)
 MEASURED_TRUTH: Final = Landing(_CALLS, "push", _is_long)
-TRUTH: Final = Landing(_CALLS, "push", _truth_value)
+TRUTH: Final = Landing(_CALLS, "push", _truth_value, bool)
 HASHED: Final = Landing(_CALLS, "push", _hash)
 ITERATOR: Final = Landing(_CALLS, "push", _iterator)
-NUMBER: Final = Landing(_CALLS, "push", _number)
-COMPLEX: Final = Landing(_CALLS, "push", _complex)
-INTEGER: Final = Landing(_CALLS, "push", _integer)
-STRUNG: Final = Landing(_CALLS | _FORMATS, "push", _strung)
-REPRESENTED: Final = Landing(_CALLS | _FORMATS, "push", _represented)
-FORMATTED: Final = Landing(_CALLS | _FORMATS, "push", _formatted)
+NUMBER: Final = Landing(_CALLS, "push", _number, int)
+COMPLEX: Final = Landing(_CALLS, "push", _complex, complex)
+INTEGER: Final = Landing(_CALLS, "push", _integer, int)
+STRUNG: Final = Landing(_CALLS | _FORMATS, "push", _strung, str)
+REPRESENTED: Final = Landing(_CALLS | _FORMATS, "push", _represented, str)
+FORMATTED: Final = Landing(_CALLS | _FORMATS, "push", _formatted, str)
 
 
 @functools.cache
@@ -207,7 +222,7 @@ def floating(name: str) -> Landing:
 
     # which raises, or warns, as CPython does, and says the class's name
     wrong = type(name, (), {"__init__": _keep, "__float__": _kept})
-    return Landing(_CALLS, "push", check)
+    return Landing(_CALLS, "push", check, float)
 
 
 def after(direct: Landing | None, landing: Landing) -> Landing | None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode import decode, part_of
-from dynajit.bytecode.landing import READ, Landing
+from dynajit.bytecode.landing import HINTED, READ, Landing
 from dynajit.guards.source import CellContentsSource, ConstSource, Source
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
@@ -34,6 +34,7 @@ from dynajit.values.effects import is_replayed, replay
 from dynajit.values.exceptions import raised_again, with_context
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
+from dynajit.values.identity import object_key
 from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.modules import LibraryVal, ProxyVal
@@ -42,6 +43,7 @@ from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type,
 from dynajit.values.ops import torch_op
 from dynajit.values.replayed import ReplayedVal
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
+from dynajit.values.slots import by_rule
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal
@@ -413,10 +415,14 @@ class Calls(Tracer):
             if isinstance(lookup_type(value.cls, name)[0], types.FunctionType):
                 try:
                     with self.indirect():
-                        _ = value.length(self) if name == "__len__" else value.call_special(self, name)
+                        hint = value.length(self) if name == "__len__" else value.call_special(self, name)
                 except Raised as raised:
                     if not issubclass(raised.value.py_type(), TypeError):
                         raise
+                    break
+                hint = by_rule(self, hint, HINTED)
+                if hint.is_const() and hint.py_type() is int:
+                    check_length(hint.const())  # for so many there may be no room
                 break
         return self.unpack(iterator)
 
@@ -432,6 +438,9 @@ class Calls(Tracer):
 
     def same_object(self, left: Value, right: Value) -> bool:
         return operators.same_object(self, left, right)
+
+    def object_key(self, value: Value) -> object:
+        return object_key(self, value)
 
     def less(self, left: Value, right: Value) -> bool:
         with self.indirect():

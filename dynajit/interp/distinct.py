@@ -1,20 +1,23 @@
 """Which objects have to be distinct for a trace to hold.
 
-In: the journal's objects that the program changed, the tensors whose layout the graph changes, and all objects that the
-trace reached. Out: guards. The trace models each object once: what it changed in one it did not see in another, so a
-later call that passes one object in both places must not run it. (Two ways that led to one object are guarded where the
-second is found, in `Interpreter.known_object`; tensors that share memory are the business of the compiled graph.)
+In: pairs of objects that the program compared, by `is` or as keys and members; the journal's objects that it changed,
+the tensors whose layout the graph changes, and all objects that the trace reached. Out: guards. The trace models each
+object once: what it changed in one it did not see in another, so a later call that passes one object in both places
+must not run it. (Two ways that led to one object are guarded where the second is found, in `Interpreter.known_object`;
+tensors that share memory are the business of the compiled graph.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynajit.guards.guard import Guard
-from dynajit.guards.source import ConstSource, Source
+from dynajit.guards.source import ConstSource, RunTimeSource, Source
+from dynajit.report.records import FrameLoc
 from dynajit.values.base import Value
 
 if TYPE_CHECKING:
@@ -22,6 +25,62 @@ if TYPE_CHECKING:
 
 MOST_PAIRS = 32
 Places = dict[int, Source]  # id of an object -> how it is reached
+
+
+def may_be_one(left: Value, right: Value) -> bool:
+    """Whether two objects that are distinct now may be one object at another call."""
+    if _made_anew(left) or _made_anew(right) or left.py_type() is not right.py_type() or left.source == right.source:
+        return False
+    return not (isinstance(left.source, ConstSource) and isinstance(right.source, ConstSource))
+
+
+def compared_objects(
+    pairs: Iterable[tuple[Value, Value, FrameLoc | None]],
+    groups: Iterable[Sequence[Value]],
+    tables: Collection[frozenset[int]],
+) -> Iterator[Guard]:
+    """Guards that the objects of each pair are distinct, and so are those of each group that are of one type; keys of
+    one dictionary are anyway. Objects that are pairwise distinct take one guard together."""
+    apart: dict[int, dict[int, FrameLoc | None]] = {}
+    values: dict[int, Value] = {}
+    for left, right, location in pairs:
+        if not any(id(left) in table and id(right) in table for table in tables):
+            for one, other in ((left, right), (right, left)):
+                values[id(one)] = one
+                apart.setdefault(id(one), {})[id(other)] = location
+    while apart:
+        first, others = next(iter(apart.items()))
+        if not others:
+            del apart[first]
+            continue
+        second, location = next(iter(others.items()))
+        group = [first, second]
+        for key in others:
+            if key != second and all(key in apart[member] for member in group[1:]):
+                group.append(key)
+        for member, mate in itertools.permutations(group, 2):
+            apart[member].pop(mate, None)
+        yield _distinct([values[key] for key in group], location)
+    for whole in groups:
+        of_type: dict[type, list[Value]] = {}
+        for value in whole:
+            if not _made_anew(value):
+                of_type.setdefault(value.py_type(), []).append(value)
+        for alike in of_type.values():
+            ids = {id(value) for value in alike}
+            fixed = all(isinstance(value.source, ConstSource) for value in alike)
+            if len(alike) > 1 and not fixed and not any(ids <= table for table in tables):
+                yield _distinct(alike, None)
+
+
+def _made_anew(value: Value) -> bool:
+    """Whether each call makes the object."""
+    return value.source is None or isinstance(value.source.root(), RunTimeSource)
+
+
+def _distinct(values: list[Value], location: FrameLoc | None) -> Guard:
+    first, *others = dict.fromkeys(value.source for value in values)
+    return Guard(first, "NOT_ALIASED", *others, user_loc=location)
 
 
 def distinct_objects(

@@ -8,6 +8,7 @@ in `calls.py`, what an opcode means in `opcodes_*.py`.
 from __future__ import annotations
 
 import builtins
+import itertools
 import linecache
 import types
 from collections.abc import Collection, Sequence
@@ -26,17 +27,19 @@ from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.catching import catches
 from dynajit.interp.dispatch import SIMPLE
-from dynajit.interp.distinct import distinct_objects
+from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_one
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
 from dynajit.values import overrides
 from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.builtins.references import WeakRefVal
 from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
 from dynajit.values.dropping import dies_with, dropped
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
 from dynajit.values.functions import CellVal
+from dynajit.values.identity import MOST_COMPARED
 from dynajit.values.journal import Journal
 from dynajit.values.keepers import KeeperCell
 from dynajit.values.objects import ObjVal, is_trusted
@@ -89,6 +92,11 @@ class Interpreter(Calls):
         #: before the outermost context was entered that only the graph can leave
         self.opened_at: Snapshot | None = None
         self.addresses_are_keys = self.ids_are_keys = False
+        self.keyed: dict[int, tuple[Value, int]] = {}
+        #: pairs and groups of objects from outside that have to be distinct; and which objects are keys of one dict
+        self.told_apart: dict[tuple[int, int], tuple[Value, Value, FrameLoc | None]] = {}
+        self.groups_apart: dict[int, list[Value]] = {}
+        self.tables: dict[Source, frozenset[int]] = {}
         self.context_values: dict[int, Any] = {}
         self.class_writes: dict[tuple[type, str], Value | None] = {}
         self.broken_frames: list[SymFrame] | None = None
@@ -326,7 +334,13 @@ class Interpreter(Calls):
             self.guards.add(Guard(first, "RELATION", tree, tuple(sources), tuple(others), note, user_loc=location))
 
     def guard_aliases(self) -> None:
-        """Guard that objects which the program changed are none of the others; called once, at the end."""
+        """Guard which objects are distinct: those that the program compared from each other, and those that it changed
+        from all others; called once, at the end."""
+        groups = [*self.groups_apart.values()]
+        if any(hashed for _, hashed in self.keyed.values()):  # any two may have been compared, unnoticed
+            groups.append([value for value, _ in self.keyed.values()])
+        for guard in compared_objects(self.told_apart.values(), groups, self.tables.values()):
+            self.guards.add(guard)
         for guard in distinct_objects(self._objects.values(), self.journal.dirty.values(), self.graph.inputs):
             self.guards.add(guard)
 
@@ -342,8 +356,20 @@ class Interpreter(Calls):
                 self.guards.add(Guard(entry.source, "PREDICATE", takes, "takes writes with a history"))
 
     def guard_distinct(self, left: Value, right: Value) -> None:
-        if left.source is not None and right.source is not None and left.source != right.source:
-            self.guard(left.source, "NOT_ALIASED", right.source)
+        """The trace relied on it that these are two objects."""
+        if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
+            left, right = left.target, right.target
+        key = (id(left), id(right)) if id(left) < id(right) else (id(right), id(left))
+        if key not in self.told_apart and may_be_one(left, right):
+            self.journal.set_item(self.told_apart, key, (left, right, self._location()))
+
+    def guard_all_distinct(self, values: Sequence[Value]) -> None:
+        """The trace relied on it that no two of these are one object."""
+        if len(values) > MOST_COMPARED:
+            self.journal.set_item(self.groups_apart, len(self.groups_apart), list(values))
+            return
+        for left, right in itertools.combinations(values, 2):
+            self.guard_distinct(left, right)
 
     # --------------------------------------------------------------------------------------------------- models
 

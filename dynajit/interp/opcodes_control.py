@@ -25,6 +25,7 @@ from dynajit.values.mapping import DictVal, pairs_of
 from dynajit.values.objects import ClassVal
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import TupleVal
+from dynajit.values.slots import by_rule
 
 
 @opcode("JUMP", simple=True)
@@ -119,10 +120,7 @@ def call_inner(tx: Any, frame: SymFrame, instr: Instr) -> None:
     argc, landing, again = instr.arg
     args = frame.popn(argc)
     fn, owner = frame.pop_callable()
-    found = tx.call(fn, [*owner, *args], {}, landing)
-    if landing.finish is not None:
-        with tx.indirect():
-            found = tx.run_python(landing.finish, [found])
+    found = by_rule(tx, tx.call(fn, [*owner, *args], {}, landing), landing)
     if landing.result == "callable":
         frame.push_callable(found)
     elif landing.result == "decide":

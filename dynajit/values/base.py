@@ -77,6 +77,10 @@ class Tracer(Protocol):
     # whether numbers that may be addresses were keys, or objects' ids: which are equal is not known
     addresses_are_keys: bool
     ids_are_keys: bool
+    # objects from outside of which it matters to tables which one they are, by id, with their hashes
+    keyed: dict[int, tuple[Value, int]]
+    # by the source of a dictionary whose keys are guarded: the ids of the models of those that are objects
+    tables: dict[Source, frozenset[int]]
     # what the context variables hold that the program set, by id; None: what they held before
     context_values: dict[int, Any]
     # calls that generated code makes around the graph's, in order
@@ -165,6 +169,7 @@ class Tracer(Protocol):
     def resume_generator(self, frame: Any, value: Value) -> Any: ...
     def throw_into_generator(self, frame: Any, error: Value) -> Any: ...
     def guard_distinct(self, left: Value, right: Value) -> None: ...
+    def guard_all_distinct(self, values: Sequence[Value]) -> None: ...
     def bound_method(self, owner: Value, function: Value) -> Value: ...
     def construct_plain(
         self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
@@ -172,6 +177,7 @@ class Tracer(Protocol):
     def class_attribute(self, owner: Value, kind: type, name: str) -> Value: ...
     def equal(self, left: Value, right: Value) -> bool: ...
     def same_object(self, left: Value, right: Value) -> bool: ...
+    def object_key(self, value: Value) -> object: ...
     def less(self, left: Value, right: Value) -> bool: ...
 
 
@@ -246,7 +252,8 @@ class Value:
         self.unsupported("'in'")
 
     def hash_key(self, tx: Tracer) -> object:
-        """A hashable Python object that is equal exactly for keys that are equal in the program."""
+        """A hashable Python object that is equal exactly for keys that are equal in the program (`identity.object_key`
+        for what is equal to itself alone)."""
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{self.describe()} as a dictionary key or set item")
 
     def children(self) -> Sequence[Value]:

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
 from dynajit.values.base import GraphBreak, Raised, Tracer, Value
+from dynajit.values.slots import by_rule
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     {
@@ -168,8 +169,13 @@ class ConstVal(Value):
         return tx.class_attribute(self, type(self.value), name)
 
     def truth(self, tx: Tracer) -> bool:
-        own = self._own(tx, "__bool__") or self._own(tx, "__len__")
-        return bool(self.value) if own is None else tx.call(own, [], {}).truth(tx)
+        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+            own = self._own(tx, name)
+            if own is not None:
+                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+        if self.value is NotImplemented:
+            self.unsupported("a truth value")  # which warns, or raises
+        return bool(self.value)
 
     def _own(self, tx: Tracer, name: str) -> Value | None:
         """A special method that the program wrote for its enumeration, bound to the member."""
@@ -224,7 +230,7 @@ class ConstVal(Value):
             return super().hash_key(tx)
         if type(self.value) is int and self.value >= _LEAST_ADDRESS:
             _keep_from_ids(tx)
-        return self.value
+        return tx.object_key(self) if is_nan(self.value) else self.value
 
     def rebuild(self, out: Any) -> None:
         out.const(self.value)
@@ -288,10 +294,13 @@ class ConstMethod(Value):
         self.name = name
 
     def py_type(self) -> type:
-        return types.BuiltinMethodType
+        return type(getattr(self.owner.hint, self.name))
 
     def describe(self) -> str:
         return f"the method {self.name} of {self.owner.describe()}"
+
+    def hash_key(self, tx: Tracer) -> object:
+        return (ConstMethod, tx.object_key(self.owner), self.name)
 
     def real(self) -> Any:
         return getattr(self.owner.value, self.name)
@@ -317,11 +326,9 @@ class ConstMethod(Value):
         out.const(self.real())
 
 
-def identical(left: Value, right: Value) -> bool:
-    """Whether both are known to be one object, as containers ask before they compare."""
-    if left is right:
-        return True
-    return isinstance(left, ConstVal) and isinstance(right, ConstVal) and left.value is right.value
+def is_nan(value: object) -> bool:
+    """Whether it is a number that is not equal to itself, and so found in containers by identity alone."""
+    return isinstance(value, (float, complex)) and value != value
 
 
 def is_none(value: Value | None) -> bool:
@@ -338,9 +345,8 @@ def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsi
     if isinstance(getattr(value, "payload", value), ConstVal) or value.symbolic:
         found = constant_of(value, what)
     else:
-        found = constant_of(tx.call(tx.class_attribute(value, kind, "__index__"), [], {}), what)
-        if not isinstance(found, int):
-            raise GraphBreak(breaks.RAISES, f"TypeError: __index__ gives a {type(found).__name__}")
+        asked = tx.call(tx.class_attribute(value, kind, "__index__"), [], {})
+        found = constant_of(by_rule(tx, asked, NUMBER), what)
     number = int(operator.index(found))
     if most is not None and abs(number) > most:
         raise GraphBreak(breaks.RAISES, f"OverflowError: {what} is {short(number)}")

@@ -15,7 +15,8 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal, clipped_integer_of, identical, integer_of, missing_item
+from dynajit.values.constant import ConstVal, clipped_integer_of, integer_of, missing_item
+from dynajit.values.identity import identical
 from dynajit.values.iterators import check_length
 from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal
 
@@ -83,7 +84,7 @@ class DequeVal(SequenceVal):
     def is_item(self, tx: Tracer, member: Value, item: Value) -> bool:
         """Whether they are equal; what compares them must not change the deque."""
         before = self.changes
-        found = identical(member, item) or tx.equal(member, item)
+        found = identical(tx, member, item) or tx.equal(member, item)
         if self.changes != before:
             raise tx.raised(RuntimeError, "deque mutated during iteration")
         return found
@@ -307,7 +308,7 @@ def remove(tx: Tracer, self: DequeVal, item: Value) -> Value:
     items = self.values(tx)
     for position, member in enumerate(items):
         before = self.changes
-        found = identical(member, item) or tx.equal(member, item)
+        found = identical(tx, member, item) or tx.equal(member, item)
         if self.changes != before:
             self.unsupported("removing from it while what compares its items changes it")
         if found:

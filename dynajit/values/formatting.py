@@ -64,5 +64,7 @@ def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value:
     if kind in "sra":
         value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[kind]), [value], {})
         text = text[:-1] + "s"
+        if text == "%s":
+            return value
     unread = None if stars else unread_text(tx, text.__mod__, [value])
     return unread if unread is not None else tx.fold(lambda *parts: text % parts, [*stars, value])

@@ -17,6 +17,7 @@ from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.identity import object_key
 from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import TupleVal
 
@@ -485,7 +486,8 @@ class MethodVal(Value):
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def hash_key(self, tx: Tracer) -> object:
-        return ("method", self.owner.hash_key(tx), self.function.hash_key(tx))
+        # of one object, whatever that one is equal to
+        return (MethodVal, object_key(tx, self.owner), self.function.hash_key(tx))
 
     def real(self) -> Any:
         return types.MethodType(self.function.real(), self.owner.real())
@@ -510,10 +512,14 @@ class BoundBuiltin(Value):
         self.function = function
 
     def py_type(self) -> type:
-        return types.BuiltinMethodType
+        in_slot = isinstance(getattr(self.function, "obj", None), types.WrapperDescriptorType)
+        return types.MethodWrapperType if in_slot else types.BuiltinMethodType
 
     def describe(self) -> str:
         return f"the method {self.name} of {self.owner.describe()}"
+
+    def hash_key(self, tx: Tracer) -> object:
+        return (BoundBuiltin, object_key(tx, self.owner), self.function.hash_key(tx))
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "__self__":

@@ -7,14 +7,16 @@ in CPython. `hash_of` is the built-in function `hash`.
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dynajit.bytecode.landing import HASHED
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.identity import ObjectKey, identical, object_key
+from dynajit.values.slots import by_rule
 
 
 class UserKey:
@@ -37,12 +39,12 @@ class UserKey:
         if self.tx.journal.rolling_back:
             return any(other is known for known in self.same)
         if isinstance(other, UserKey):
-            equal = self.value is other.value or self._compare(other.value)
+            equal = identical(self.tx, self.value, other.value) or self._compare(other.value)
             if equal:
                 self.same.append(other)
                 other.same.append(self)
             return equal
-        if isinstance(other, (Value, tuple)):
+        if isinstance(other, (ObjectKey, Value, tuple)):
             return False
         return self._compare(self.tx.from_real(other))
 
@@ -79,7 +81,7 @@ class IdVal(Value):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an id() as a key, where a number is one")
         if not tx.ids_are_keys:
             tx.journal.set_attr(tx, "ids_are_keys", True)
-        return _IdKey(tx, self.target)
+        return object_key(tx, self.target, _IdKey)
 
     def children(self) -> Sequence[Value]:
         return (self.target,)
@@ -88,22 +90,8 @@ class IdVal(Value):
         out.call_const(id, lambda: out.push(self.target), 1)
 
 
-class _IdKey:
-    """Equal to the id of the same object; which objects differ is guarded."""
-
-    def __init__(self, tx: Tracer, target: Value) -> None:
-        self.tx = tx
-        self.target = target
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, _IdKey):
-            return self.target is other.target or (
-                not self.tx.journal.rolling_back and self.tx.same_object(self.target, other.target)
-            )
-        return False
+class _IdKey(ObjectKey):
+    """Equal to the `id` of the same object, never to a key that is the object itself."""
 
 
 class _Hashed:
@@ -125,35 +113,21 @@ def user_key(tx: Tracer, value: Value, method: Value) -> UserKey:
         found = tx.call(method, [], {})
         if tx.journal.changes != changes:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a __hash__ with side effects, of {value.describe()}")
-    return UserKey(tx, value, _as_hash(_number(tx, found)))
-
-
-def _number(tx: Tracer, found: Value) -> int:
-    """The number that a `__hash__` returned."""
-    if not issubclass(found.py_type(), int):
-        raise tx.raised(TypeError, "__hash__ method should return an integer")
     if isinstance(found, IdVal):
-        return id(_by_address(tx, found.target))
-    if not found.is_const():
-        found.unsupported("a __hash__ that returns")
-    number: int = found.const()
-    return number
+        found = ConstVal(id(_by_address(tx, found.target)))
+    hashed = by_rule(tx, found, HASHED)
+    if not hashed.is_const():
+        hashed.unsupported("a __hash__ that returns")
+    return UserKey(tx, value, hashed.const())
 
 
 def _by_address(tx: Tracer, value: Value) -> object:
     """The one object that this code is for, where its address matters."""
-    real = getattr(value, "real_object", None)
+    real = value.value if isinstance(value, ConstVal) else getattr(value, "real_object", None)
     if real is None or value.source is None:
         value.unsupported("hash()")
     tx.guard(value.source, "ID", real)
     return real
-
-
-def _as_hash(number: int) -> int:
-    """What `hash()` makes of a number that `__hash__` returned: not the number's own hash, unless it is too large."""
-    if not -sys.maxsize - 1 <= number <= sys.maxsize:
-        return hash(number)
-    return -2 if number == -1 else int(number)
 
 
 def hash_of(tx: Tracer, value: Value) -> Value:
@@ -167,12 +141,13 @@ def _hashable(tx: Tracer, value: Value) -> object:
     items = getattr(value, "items", None)
     if issubclass(value.py_type(), tuple) and isinstance(items, list) and not value.is_const():
         if isinstance(value.py_type().__hash__, types.FunctionType):
-            return _Hashed(hash(tx.call(tx.class_attribute(value, value.py_type(), "__hash__"), [], {}).const()))
+            found = tx.call(tx.class_attribute(value, value.py_type(), "__hash__"), [], {})
+            return _Hashed(by_rule(tx, found, HASHED).const())
         return tuple(_hashable(tx, item) for item in tx.unpack(value))
     key = value.hash_key(tx)
     if isinstance(key, (UserKey, frozenset)):
         return key
-    if isinstance(key, Value):  # hashed by its address
+    if isinstance(key, (ObjectKey, Value)):  # hashed by its address
         return _by_address(tx, value)
     return value.real()
 

@@ -14,9 +14,10 @@ from typing import Any
 from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.constant import VALUE_TYPES, ConstVal, identical, is_literal
+from dynajit.values.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
 from dynajit.values.dropping import check_dropped
 from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members, store_entries
+from dynajit.values.identity import ObjectKey, identical
 from dynajit.values.iterators import IteratorVal, ended_iterator
 from dynajit.values.keys import UserKey, collide, has_user_key
 from dynajit.values.sequence import Lazy
@@ -118,6 +119,9 @@ class DictVal(Value):
             hashed = key.hash_key(tx)
             known = old.pop(hashed, None)
             entries[hashed] = (key, known[1] if known else Lazy(real_value, self._place(real_key)))
+        objects = frozenset(id(entry[0]) for hashed, entry in entries.items() if type(hashed) is ObjectKey)
+        if objects:
+            tx.journal.set_item(tx.tables, self.source, objects)
         entries.update(old)
         tx.journal.replace_all(self.entries, entries)
         tx.journal.set_attr(self, "complete", True)
@@ -134,7 +138,7 @@ class DictVal(Value):
 
     def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
         assert self.source is not None
-        if is_literal(key) and type(key) not in VALUE_TYPES:  # which may differ though they are equal
+        if is_literal(key) and type(key) not in VALUE_TYPES and not is_nan(key):  # which are not known by their value
             return ConstVal(key)
         return tx.wrap(key, DictKeySource(self.source, position))
 
@@ -396,7 +400,7 @@ class DictViewVal(Value):
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.what == "keys":
             return self.mapping.contains(tx, item)
-        return any(identical(member, item) or tx.equal(member, item) for member in tx.unpack(self))
+        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
     def real(self) -> Any:
         return getattr(self.mapping.real(), self.what)()

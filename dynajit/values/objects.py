@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
-import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -19,15 +18,27 @@ from typing import Any
 import torch
 
 from dynajit import _C
-from dynajit.bytecode.landing import CONTAINED, DROPPED, INDEXED, ITERATED, READ, TESTED, TESTED_LENGTH, Landing
+from dynajit.bytecode.landing import (
+    CONTAINED,
+    DROPPED,
+    INDEXED,
+    ITERATED,
+    MEASURED,
+    READ,
+    TESTED,
+    TESTED_LENGTH,
+    TRUTH,
+    Landing,
+)
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.class_writes import ClassNamespace, write_class, written
-from dynajit.values.constant import ConstVal, identical
+from dynajit.values.constant import ConstVal
 from dynajit.values.filling import push_filled, push_members
 from dynajit.values.functions import SuperVal
+from dynajit.values.identity import identical, object_key
 from dynajit.values.keys import user_key
 from dynajit.values.lookup import (
     MISSING,
@@ -46,6 +57,7 @@ from dynajit.values.polyfills import by_position
 from dynajit.values.polyfills.attributes import from_fallback, from_property
 from dynajit.values.scripted import call_scripted, is_scripted
 from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.slots import by_rule
 from dynajit.values.subclasses import behaves_as_plain, is_immutable
 from dynajit.values.wording import names_what_is_written, no_place_for_attribute
 
@@ -84,13 +96,6 @@ def _is_writable(found: types.MemberDescriptorType) -> bool:
     return issubclass(found.__objclass__, (BaseException, collections.defaultdict)) or "__slots__" in namespace_of(
         found.__objclass__
     )
-
-
-def _length(found: Value) -> Value:
-    """What a class's `__len__` returned, if it is a length."""
-    if found.is_const() and not (type(found.const()) is int and 0 <= found.const() <= sys.maxsize):
-        raise GraphBreak(breaks.RAISES, f"__len__ returns {found.const()!r}")
-    return found
 
 
 class ObjVal(Value):
@@ -137,7 +142,7 @@ class ObjVal(Value):
             assert bound is not None
             return user_key(tx, self, bound)
         if method is object.__hash__ and lookup_type(self.cls, "__eq__")[0] is object.__eq__:
-            return self
+            return object_key(tx, self)
         if self.payload is not None and lookup_type(self.cls, "__eq__")[0] is self.payload.py_type().__eq__:
             return self.payload.hash_key(tx)
         return super().hash_key(tx)
@@ -392,28 +397,22 @@ class ObjVal(Value):
         return tx.call(method, args, kwargs, direct)
 
     def truth(self, tx: Tracer) -> bool:
-        for name in ("__bool__", "__len__"):
+        for name, landing in (("__bool__", TESTED), ("__len__", TESTED_LENGTH)):
             method = self.special(tx, name)
             if method is not None:
-                found = tx.call(method, (), {}, TESTED if name == "__bool__" else TESTED_LENGTH)
-                if name == "__bool__" and found.py_type() is not bool and found.is_const():
-                    raise tx.raised(TypeError, f"__bool__ should return bool, returned {found.py_type().__name__}")
-                return (found if name == "__bool__" else _length(found)).truth(tx)
+                return by_rule(tx, tx.call(method, (), {}, landing), landing).truth(tx)
         return True
 
     def length(self, tx: Tracer) -> Value:
         if self.special(tx, "__len__") is None:
             raise tx.raised(TypeError, f"object of type '{self.cls.__name__}' has no len()")
-        return _length(self.call_special(tx, "__len__"))
+        return by_rule(tx, self.call_special(tx, "__len__"), MEASURED)
 
     def iterate(self, tx: Tracer) -> Value:
         if isinstance(self.payload, ConstVal) and behaves_as_plain(self.cls):
             return self.payload.iterate(tx)
         if self.special(tx, "__iter__") is not None:
-            found = self.call_special(tx, "__iter__", direct=ITERATED)
-            if not hasattr(found.py_type(), "__next__"):
-                raise tx.raised(TypeError, f"iter() returned non-iterator of type '{found.py_type().__name__}'")
-            return found
+            return by_rule(tx, self.call_special(tx, "__iter__", direct=ITERATED), ITERATED)
         if self.special(tx, "__getitem__") is not None:
             made: Any = tx.run_python(by_position, [self])
             made.origin = iter, [self], {}
@@ -434,7 +433,7 @@ class ObjVal(Value):
             found = self.call_special(tx, "__contains__", item, direct=CONTAINED)
             with tx.indirect():
                 return found.truth(tx)
-        return any(identical(member, item) or tx.equal(member, item) for member in tx.unpack(self))
+        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if self.special(tx, "__getitem__") is None:
@@ -661,6 +660,10 @@ class ClassVal(RealVal):
         write_class(tx, self.obj, name, None)
 
     def truth(self, tx: Tracer) -> bool:
+        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+            own = self._of_metaclass(tx, name)
+            if own is not None:
+                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
         return True
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
@@ -697,7 +700,7 @@ class ClassVal(RealVal):
 
     def length(self, tx: Tracer) -> Value:
         own = self._of_metaclass(tx, "__len__")
-        return tx.fold(len, [self]) if own is None else tx.call(own, [], {})
+        return tx.fold(len, [self]) if own is None else by_rule(tx, tx.call(own, [], {}), MEASURED)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.construct(self, args, kwargs, direct)

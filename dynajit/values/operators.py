@@ -14,17 +14,21 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import CALLED, OPERATED
+from dynajit.bytecode.landing import CALLED, NUMBER, OPERATED
+from dynajit.guards.kinds_object import const_equal
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values import graph_arrays
 from dynajit.values.arrays import ArrayVal, compute
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.builtins.references import WeakRefVal
 from dynajit.values.builtins.registry import BUILTINS, tail_call
-from dynajit.values.constant import VALUE_TYPES, ConstVal, identical
+from dynajit.values.constant import VALUE_TYPES, ConstVal
 from dynajit.values.deque import DequeVal
 from dynajit.values.formatting import format_percent
 from dynajit.values.functions import FunctionVal
 from dynajit.values.graph_arrays import GraphArrayVal
+from dynajit.values.identity import identical
 from dynajit.values.iterators import LONGEST
 from dynajit.values.keys import IdVal
 from dynajit.values.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
@@ -34,6 +38,7 @@ from dynajit.values.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.slots import by_rule
 from dynajit.values.symbolic import SymVal, is_number
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal
@@ -202,7 +207,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
-            return binary(tx, symbol, sequence, tx.call(repeats, [], {}))
+            return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
     if inplace and _container_inplace(tx, symbol, left, right):
         return left
     try:
@@ -348,10 +353,20 @@ def _product_kind(kind: type) -> type:
     return type(torch.Size((1,)) * 2) if kind is torch.Size else tuple
 
 
+# of which equal ones may be several objects
+_COPIED = frozenset({int, float, complex, str, bytes, slice, range, frozenset, torch.device, *VALUE_TYPES})
+
+
+# of one object, whatever that one is equal to
+_METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+
+
 def same_object(tx: Tracer, left: Value, right: Value) -> bool:
     """`left is right`."""
     if left is right:
         return True
+    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
+        return same_object(tx, left.target, right.target)
     if isinstance(left, TensorVal) and isinstance(right, TensorVal):
         tx.guard_distinct(left, right)
         return False
@@ -364,6 +379,10 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
         return left.kind is tuple and right.kind is tuple
     if isinstance(left, ConstVal) and isinstance(right, ConstVal):
         return _same_constant(tx, left, right)
+    if isinstance(left, SymVal) != isinstance(right, SymVal) and left.py_type() is not right.py_type():
+        return False
+    if isinstance(left, SymVal) or isinstance(right, SymVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether numbers that vary are one object")
     try:
         if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
             same: bool = left.real() is right.real()
@@ -379,12 +398,13 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
 
 
 def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
-    """Equal numbers and strings may be one object or two: then it is the objects themselves that are guarded."""
+    """Constants that are alike to their guards may be one object or two."""
     first, second = left.value, right.value
-    if isinstance(first, (int, float, complex, str, bytes)) and type(first) is type(second) and first == second:
-        for value in (left, right):
-            if value.source is not None:
-                tx.guard(value.source, "ID", value.value)
+    if type(first) in _COPIED and const_equal(first, second):
+        sources = [value.source or ConstSource(value.value, value.describe()) for value in (left, right)]
+        sources.sort(key=lambda source: isinstance(source, ConstSource))
+        if not isinstance(sources[0], ConstSource):
+            tx.guard(sources[0], "SAME_OBJECT" if first is second else "NOT_ALIASED", sources[1])
     return first is second
 
 
@@ -409,7 +429,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     own = _own_operator(tx, left, method)
     if own is not None:
         return tx.call(own, [right], {})
-    if left.is_const() and right.is_const():
+    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal) and symbol in ("==", "!="):
+        return compare(tx, symbol, left.target, right.target)
+    if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
         return tx.fold(function, [left, right])
     if isinstance(left, SymVal) or isinstance(right, SymVal):
         if symbol not in ("==", "!=") or (is_number(left) and is_number(right)):
@@ -475,13 +497,15 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
             return False
         return all(
             key.hash_key(tx) in theirs
-            and (identical(value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
+            and (identical(tx, value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
             for key, value in ours
         )
     if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
         return {item.hash_key(tx) for item in tx.unpack_set(left)} == {
             item.hash_key(tx) for item in tx.unpack_set(right)
         }
+    if left.py_type() in _METHODS and right.py_type() in _METHODS:
+        return left.hash_key(tx) == right.hash_key(tx)
     try:
         return bool(left.real() == right.real())
     except NotReal:
@@ -499,7 +523,7 @@ def _first_difference(tx: Tracer, left: SequenceVal, right: SequenceVal) -> int 
     index = 0
     while index < len(left.items) and index < len(right.items):
         first, second = left.item(tx, index), right.item(tx, index)
-        if not identical(first, second) and not tx.equal(first, second):
+        if not identical(tx, first, second) and not tx.equal(first, second):
             return index
         index += 1
     return None

@@ -19,17 +19,11 @@ from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.constant import (
-    ConstVal,
-    clipped_integer_of,
-    constant_of,
-    identical,
-    integer_of,
-    missing_item,
-    slice_of,
-)
+from dynajit.values.constant import ConstVal, clipped_integer_of, constant_of, integer_of, missing_item, slice_of
 from dynajit.values.dropping import check_dropped
+from dynajit.values.identity import identical
 from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
+from dynajit.values.slots import by_rule
 
 
 class Lazy:
@@ -112,7 +106,7 @@ class SequenceVal(Value):
         index = 0
         while index < len(self.items):  # a user's __eq__ may change the list
             member = self.item(tx, index)
-            if identical(member, item) or tx.equal(member, item):
+            if identical(tx, member, item) or tx.equal(member, item):
                 return True
             index += 1
         return False
@@ -136,10 +130,8 @@ class SequenceVal(Value):
         if payload is not None and issubclass(key.py_type(), int):
             key = payload  # C takes the int that it is
         elif isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
-            key = tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {}, INDEX)
+            key = by_rule(tx, tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {}, INDEX), INDEX)
         index = constant_of(key, "an index")
-        if not isinstance(index, int):
-            raise tx.raised(TypeError, f"__index__ returned non-int (type {type(index).__name__})")
         if abs(index) > sys.maxsize:
             raise GraphBreak(breaks.RAISES, "IndexError: an index beyond all sizes")
         if index < 0:
@@ -489,7 +481,7 @@ def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
 def remove(tx: Tracer, self: ListVal, item: Value) -> Value:
     items = self.values(tx)
     for position, member in enumerate(items):
-        if identical(member, item) or tx.equal(member, item):
+        if identical(tx, member, item) or tx.equal(member, item):
             self.replace(tx, [*items[:position], *items[position + 1 :]])
             return ConstVal(None)
     raise tx.raised(ValueError, "list.remove(x): x not in list")
@@ -524,14 +516,14 @@ def index(tx: Tracer, self: SequenceVal, item: Value, start: Value | None = None
     begin = clipped_integer_of(tx, start, 0, "where a search begins")
     first, last, _ = slice(begin, clipped_integer_of(tx, stop, sys.maxsize, "where it ends")).indices(len(items))
     for position in range(first, last):
-        if identical(items[position], item) or tx.equal(items[position], item):
+        if identical(tx, items[position], item) or tx.equal(items[position], item):
             return ConstVal(position)
     raise missing_item(tx, (().index if isinstance(self, TupleVal) else [].index), item)
 
 
 @list_method
 def count(tx: Tracer, self: SequenceVal, item: Value) -> Value:
-    return ConstVal(sum(identical(member, item) or tx.equal(member, item) for member in self.values(tx)))
+    return ConstVal(sum(identical(tx, member, item) or tx.equal(member, item) for member in self.values(tx)))
 
 
 def sorted_values(tx: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:

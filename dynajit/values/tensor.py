@@ -26,6 +26,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_literal
+from dynajit.values.identity import object_key
 from dynajit.values.known_truth import known_truth
 from dynajit.values.sequence import TupleVal
 from dynajit.values.symbolic import SymVal, decide
@@ -97,6 +98,7 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     "item": breaks.DATA_DEPENDENT,
     "tolist": breaks.DATA_DEPENDENT,
     "data_ptr": breaks.UNSUPPORTED_TENSOR,
+    "is_set_to": breaks.UNSUPPORTED_TENSOR,  # no two fake tensors share memory as the real ones may
     "storage": breaks.UNSUPPORTED_TENSOR,
     "untyped_storage": breaks.UNSUPPORTED_TENSOR,
     "retain_grad": breaks.UNSUPPORTED_TENSOR,
@@ -236,7 +238,7 @@ class TensorVal(Value):
         raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
 
     def hash_key(self, tx: Tracer) -> object:
-        return self
+        return object_key(tx, self)
 
     # -- attributes
 
@@ -486,6 +488,9 @@ class TensorMethod(Value):
 
     def describe(self) -> str:
         return f"the method {self.name} of {self.owner.describe()}"
+
+    def hash_key(self, tx: Tracer) -> object:
+        return (TensorMethod, object_key(tx, self.owner), self.name)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.owner.call_method(tx, self.name, args, kwargs)

@@ -16,6 +16,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.identity import object_key
 from dynajit.values.objects import MISSING, ObjVal, lookup_type
 from dynajit.values.tensor import TensorMethod, TensorVal
 
@@ -38,7 +39,7 @@ class SubTensorVal(ObjVal):
         return f"a {self.cls.__name__} of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
 
     def hash_key(self, tx: Tracer) -> object:
-        return self
+        return object_key(tx, self)
 
     # -- attributes
 

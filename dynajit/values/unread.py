@@ -98,6 +98,10 @@ def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value]
 
 
 def join_texts(tx: Tracer, pieces: Sequence[Value]) -> Value:
-    """The texts behind each other."""
+    """The texts behind each other; the only one that is not empty as it is, if its class is a subclass."""
+    if any(piece.py_type() is not str for piece in pieces):
+        pieces = [piece for piece in pieces if piece.truth(tx)]
+        if len(pieces) == 1:
+            return pieces[0]
     made = unread_text(tx, ("{}" * len(pieces)).format, pieces)
     return made if made is not None else tx.fold(lambda *parts: "".join(parts), pieces)

@@ -466,10 +466,13 @@ def _wrap_c_callable(tx: Tracer, obj: Any, source: Source) -> Value:
         bound = wrap(tx, owner, AttrSource(source, "__self__"))
         tx.guard(AttrSource(source, "__name__"), "EQUALS", obj.__name__)
         try:
-            return bound.getattr(tx, obj.__name__)
+            made = bound.getattr(tx, obj.__name__)
         except GraphBreak as stop:
             # the owner has no model: it is the call that breaks, not the read
             return _opaque(tx, obj, source, stop.kind, stop.detail)
+        if made.source is None and made.py_type() is type(obj):
+            made.source = source  # the very object: each read of the owner's attribute makes another
+        return made
     tx.guard(source, "ID", obj)
     return BuiltinVal(obj, source)
 

@@ -1,14 +1,13 @@
 """What counts as an immutable constant, and when two values are known to be one object."""
 
 import enum
-import math
 from typing import Any
 
 import pytest
 import torch
 
 from dynajit.testing import assert_same
-from dynajit.values.constant import ConstVal, identical, is_literal
+from dynajit.values.constant import is_literal
 
 
 class Color(enum.Enum):
@@ -62,13 +61,6 @@ def test_no_literals(value: object) -> None:
 
 def test_objects_are_not_asked() -> None:
     assert not is_literal(Pretender())
-
-
-def test_identical() -> None:
-    nan, text = math.nan, ConstVal("a" * 50)
-    assert identical(ConstVal(nan), ConstVal(nan)) and identical(text, text)
-    assert not identical(ConstVal(float("nan")), ConstVal(float("nan")))
-    assert not identical(ConstVal(1), ConstVal(True))
 
 
 NOTED: dict[int, int] = {}

@@ -17,6 +17,7 @@ from dynajit.values.base import Tracer, Value
 from dynajit.values.builtins.registry import Model, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.objects import ObjVal, lookup_type
+from dynajit.values.slots import by_rule
 
 
 def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], landing: Landing | None) -> Value | None:
@@ -28,11 +29,7 @@ def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], landing: Lan
         return None
     if method == "__index__" and issubclass(obj.cls, int):
         return None  # C takes the int that it is
-    found = obj.call_special(tx, method, *args, direct=landing)
-    if landing.finish is None or found.symbolic:
-        return found
-    with tx.indirect():
-        return tx.run_python(landing.finish, [found])
+    return by_rule(tx, obj.call_special(tx, method, *args, direct=landing), landing)
 
 
 def asks(*ways: tuple[str, Landing | Callable[[str], Landing]], most: int = 1) -> Callable[[Model], Model]:

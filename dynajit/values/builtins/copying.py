@@ -23,6 +23,7 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.deque import DequeVal
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.functions import BoundBuiltin, FunctionVal, MethodVal
+from dynajit.values.identity import object_key
 from dynajit.values.mapping import DictVal, SetVal
 from dynajit.values.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup_type
 from dynajit.values.ordered_dict import OrderedDictVal
@@ -41,7 +42,7 @@ class Memo(DictVal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.copies: dict[int, tuple[Value, Value]] = {}
+        self.copies: dict[object, Value] = {}
         self.tensors: list[TensorVal] = []
 
 
@@ -73,13 +74,13 @@ def deep_copy(tx: Tracer, x: Value, memo: Value | None = None) -> Value:
 
 
 def _deep(tx: Tracer, value: Value, memo: Memo) -> Value:
-    known = memo.copies.get(id(value))
-    if known is not None:
-        return known[1]
     if isinstance(value, _ATOMS):
         return value
+    known = memo.copies.get(object_key(tx, value))
+    if known is not None:
+        return known
     made = _deep_made(tx, value, memo)
-    memo.copies[id(value)] = value, made
+    memo.copies[object_key(tx, value)] = made
     return made
 
 
@@ -106,7 +107,7 @@ def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
         return _copy_tensor(tx, value, memo)
     if isinstance(value, ListVal):
         made = ListVal([])
-        memo.copies[id(value)] = value, made
+        memo.copies[object_key(tx, value)] = made
         made.items.extend(_deep(tx, item, memo) for item in value.values(tx))
         return made
     if isinstance(value, TupleVal):
@@ -114,11 +115,11 @@ def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     if isinstance(value, DictVal):
         if isinstance(value, OrderedDictVal):
             ordered = OrderedDictVal()
-            memo.copies[id(value)] = value, ordered
+            memo.copies[object_key(tx, value)] = ordered
             return _copy_ordered(tx, value, ordered, lambda part: _deep(tx, part, memo))
         _rely_on_no_attributes(tx, value)
         mapping = DictVal(value.kind)
-        memo.copies[id(value)] = value, mapping
+        memo.copies[object_key(tx, value)] = mapping
         for key, item in value.items(tx):
             mapping.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
         return mapping
@@ -144,9 +145,9 @@ def _copy_tuple(tx: Tracer, value: TupleVal, memo: Memo) -> Value:
     _check_fields(value)
     old = value.values(tx)
     new = [_deep(tx, item, memo) for item in old]
-    known = memo.copies.get(id(value))  # a tuple may contain itself by way of a list
+    known = memo.copies.get(object_key(tx, value))  # a tuple may contain itself by way of a list
     if known is not None:
-        return known[1]
+        return known
     if value.kind is tuple and all(left is right for left, right in zip(old, new, strict=True)):
         return value
     return TupleVal(new, value.kind)
@@ -185,7 +186,7 @@ def _copy_object(tx: Tracer, value: ObjVal, memo: Memo | None) -> Value:
     payload = value.payload if value.payload is not None and is_immutable(kind) else None
     made = ObjVal(kind, payload=None if payload is None else part(payload))
     if memo is not None:
-        memo.copies[id(value)] = value, made
+        memo.copies[object_key(tx, value)] = made
     if value.cls.__dictoffset__ != 0:
         for key, item in value.instance_dict(tx).items(tx):
             made.instance_dict(tx).setitem(tx, key, part(item))

@@ -25,6 +25,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects import CallEffect
 from dynajit.values.ops import torch_op
 from dynajit.values.polyfills import func_transforms as polyfills
 from dynajit.values.symbolic import SymVal
@@ -293,6 +294,10 @@ def _is_leaf(expected: bool, tensor: object) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
 
 
+def _has_no_hooks(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and not tensor._backward_hooks
+
+
 @builtin(torch.autograd.grad)
 def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Value:
     """A node of the graph, if all that lies between the inputs and the outputs is in the graph too."""
@@ -303,10 +308,21 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
     for value in results:
         if not value.fake.requires_grad and not tx.open_levels:
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
-    for entry in tx.graph.inputs:
-        if not isinstance(entry.fake, torch.Tensor) or not entry.fake.requires_grad:
-            continue  # a number that varies
-        if id(tx.tensors.get(id(entry.fake))) in wanted:
+    # tensors from outside that the gradient may flow to: were two of them one, it would have both parts
+    ends = [entry for entry in tx.graph.inputs if isinstance(entry.fake, torch.Tensor) and entry.fake.requires_grad]
+    models = [tx.tensors[id(entry.fake)] for entry in ends]
+    outside = [model for model in models if id(model) in wanted]
+    for effect in tx.journal.dirty.values():
+        if isinstance(effect, CallEffect) and any(model is arg for model in outside for arg in effect.args):
+            raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor that was just given a hook")
+    if outside:
+        tx.guard_all_distinct(models)
+    for entry, model in zip(ends, models, strict=True):
+        if model in outside:
+            tx.guard(entry.source, "PREDICATE", _has_no_hooks, "has no hooks on its gradient")
+            if not _has_no_hooks(entry.real):
+                raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor with hooks")
+        if outside == [model]:
             continue
         if not entry.real.is_leaf:
             raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")

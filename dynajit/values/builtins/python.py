@@ -20,13 +20,17 @@ import torch
 from dynajit.bytecode.landing import (
     CALLED,
     COMPLEX,
+    FORMATTED,
     HASHED,
     INTEGER,
     ITERATOR,
     MEASURED,
     MEASURED_TRUTH,
     NUMBER,
+    REPRESENTED,
+    STRUNG,
     TRUTH,
+    Landing,
     floating,
 )
 from dynajit.config import config
@@ -51,6 +55,7 @@ from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_
 from dynajit.values.ranges import make_range
 from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
 from dynajit.values.slices import make_slice
+from dynajit.values.slots import by_rule
 from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
 from dynajit.values.unread import unread_text
@@ -561,10 +566,8 @@ def _number(kind: type, method: str, landing: Any) -> None:
                 return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
         if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
-            made = args[0].call_special(tx, method)
-            if made.py_type() is not kind:  # CPython warns, converts or refuses
-                raise GraphBreak(breaks.SKIPPED_CALL, f"{kind.__name__}() of what makes no {kind.__name__}")
-            return made
+            rule = landing if isinstance(landing, Landing) else landing(args[0].cls.__name__)
+            return by_rule(tx, args[0].call_special(tx, method), rule)
         return tx.fold(kind, args, kwargs)
 
 
@@ -606,13 +609,14 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
             method = "__repr__"
             found, _ = lookup_type(args[0].cls, method)
         if isinstance(found, types.FunctionType):
-            return args[0].call_special(tx, method)
+            return by_rule(tx, args[0].call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
         if len(args) == 1 and not kwargs and has_plain_text(args[0], found):
             return plain_text(tx, args[0], found)
     if args and isinstance(args[0], ConstVal) and issubclass(args[0].py_type(), enum.Enum):
         kind = type(args[0].value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
-            return tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
+            found = tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
+            return by_rule(tx, found, STRUNG if method == "__str__" else REPRESENTED)
     if args and isinstance(args[0], ModuleVal) and not is_trusted(vars(args[0].obj).get("__name__")):
         args[0].unsupported("the text")  # its loader, its file and its name are asked
     if args and isinstance(args[0], TensorVal):
@@ -668,7 +672,7 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
     if isinstance(value, ObjVal):
         found, _ = lookup_type(value.cls, "__format__")
         if isinstance(found, types.FunctionType):
-            return value.call_special(tx, "__format__", spec or ConstVal(""))
+            return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
         if spec is None or spec.const() == "":
             return _text(tx, str, "__str__", (value,), {})
     if isinstance(value, TensorVal):
@@ -714,10 +718,7 @@ def _of_index(function: Any) -> None:
 def as_index(tx: Tracer, value: Value) -> Value:
     """An object of the user's as the integer that it stands for."""
     if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
-        found = value.call_special(tx, "__index__")
-        if not issubclass(found.py_type(), int):
-            raise GraphBreak(breaks.RAISES, f"TypeError: __index__ gives a {found.py_type().__name__}")
-        return found
+        return by_rule(tx, value.call_special(tx, "__index__"), NUMBER)
     return payload_of(value) if issubclass(value.py_type(), int) else value
 
 

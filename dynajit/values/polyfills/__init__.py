@@ -33,7 +33,7 @@ def by_position(sequence: Any) -> Iterator[Any]:
 def iter_until(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
     while True:
         value = fn()
-        if value == sentinel:
+        if value is sentinel or value == sentinel:
             return
         yield value
 
@@ -195,7 +195,7 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
     current = _MISSING
     for item in iterable:
         found = item if key is None else key(item)
-        if current is not _MISSING and not (found == current):  # noqa: SIM201 - as groupby compares
+        if current is not _MISSING and not (found is current or found == current):
             yield current, iter(group)
             group = []
         current = found

@@ -18,6 +18,7 @@ _NAMES = {
     "<<": "lshift", ">>": "rshift", "&": "and_", "|": "or_", "^": "xor",
 }  # fmt: skip
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "divmod()": divmod,
     **{symbol: getattr(operator, name) for symbol, name in _NAMES.items()},
     **{f"{symbol}=": getattr(operator, f"i{name.rstrip('_')}") for symbol, name in _NAMES.items()},
 }
