@@ -124,6 +124,11 @@ sum(1 for _ in zip(<list>, range(9)))|len(<tensor>.tolist()) if <tensor>.dim() e
 int(<tensor>.argmax().item() > 0)|round(<int> / 3)|(lambda *a, k=<int>, **kw: len(a) + k + len(kw))(1, *<list>, z=2)
 [i for i in range(9)][<int> % 9]|list(range(9))[::-2][<int> % 5]|'abcd'.find('<key>')|len('%s-%s' % (<int>, flag)) % 5
 <int>.bit_length()|bool(<int>) + True|int(str(<int>)) - 1|sum(map(int, '12')) + <int>
+len({<tensor!>, <tensor!>})|len({*<list>, <tensor!>})|len(dict.fromkeys([<tensor!>, *<list>]))
+{x: 1, <tensor!>: 2}.get(<tensor!>, 5)|len({x, y} <sets> {<tensor!>})|len({id(<tensor!>), id(<tensor!>)})
+[id(q) for q in <list>].count(id(<tensor!>))|list(map(id, [x, y, z])).index(id(<list>[-1])) if False else 2
+len({*<obj>.marks})|<obj>.marks.index(<obj>.marks[-1])|{obj.marks[0]: <int>}.get(<obj>.marks[1], 3)
+len({(q, 1) for q in <obj>.marks})|<obj>.marks.count(obj.marks[0])|len(set(<obj>.marks) <sets> {obj.marks[1]})
 """
 
 CONDITION = """
@@ -133,6 +138,10 @@ len(<list>) % 2 == 0|<obj>|<obj>.ready|flag|not flag|flag is None|isinstance(fla
 <tensor>.is_contiguous()|<int> > 1 and <tensor>.sum() > 0.137|flag or <int> < 2|<int> in <obj>|0 < <int> < 4
 torch.is_grad_enabled()|hasattr(<obj>, 'missing')|<obj> == <obj>|(<tensor> > 0.137).all()|<list>[0] is <tensor!>
 <tensor>.shape == <tensor>.shape|torch.is_tensor(<int>)|callable(<obj>)|<tensor>.is_floating_point()
+<tensor!> in {<tensor!>, z}|<tensor!> in dict.fromkeys(<list>)|{<tensor!>} <= {x, y}|id(<tensor!>) == id(<tensor!>)
+any(q is <tensor!> for q in <list>)|{x}.isdisjoint(<list>)|weakref.ref(<tensor!>) is weakref.ref(<tensor!>)
+obj.marks[0] is <obj>.marks[-1]|<obj>.marks[1] in {<obj>.marks[0]}|obj.marks[0] == <obj>.marks[1]
+<obj>.marks[1] in <obj>.marks[:1]|(<obj>.marks[0], 1) == (<obj>.marks[1], 1)
 <tensor>.shape[-1:] == (3,)|all(q.dim() > 0 for q in <list>)|bool(<dict>) and <int> != 3
 """
 
@@ -263,7 +272,7 @@ LOOPS = (
 
 def _table(text: str) -> list[str]:
     parts = [part for line in text.strip().splitlines() for part in line.split("|") if part]
-    return [part.replace("<or>", "|") for part in parts]
+    return [part.replace("<or>", "|").replace("<sets>", "^") for part in parts]
 
 
 TABLES = {"tensor": _table(TENSOR), "int": _table(INT), "condition": _table(CONDITION)}

@@ -19,6 +19,10 @@ FLOATS = (torch.float32, torch.float32, torch.float32, torch.float64, torch.bflo
 DTYPES = (*FLOATS, torch.float32, torch.int64, torch.bool)
 
 
+class Mark:
+    """An object of which it matters only which one it is."""
+
+
 class Thing:
     """An object with state, a property, `__getattr__`, and operators."""
 
@@ -30,6 +34,7 @@ class Thing:
         self.ready = ready
         self.log: list[Any] = []
         self.child: Thing | None = None
+        self.marks = [Mark(), Mark()]
 
     @property
     def doubled(self) -> torch.Tensor:
@@ -340,6 +345,8 @@ def make_arguments(call: Call) -> tuple[Any, ...]:
             thing.more = {"p": tensor("row"), "q": {"r": [x]} if call.more == "nested" else tensor("square")}
         case "int" | "float" | "bool":
             thing.more = {"int": call.seed % 3, "float": call.seed / 7, "bool": call.seed % 2 == 0}[call.more]
+    if call.alias in ("same", "all", "object"):
+        thing.marks[1] = thing.marks[0]
     match call.alias:
         case "same":
             y = x

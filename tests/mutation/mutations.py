@@ -7,7 +7,10 @@ One more kind of change: a generator here, added to `KINDS`.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import itertools
 import random
 import types
 from collections.abc import Callable, Iterator
@@ -369,7 +372,96 @@ class _Doubled(torch.overrides.TorchFunctionMode):
         return result * 2 if func in (torch.add, torch.Tensor.add, torch.Tensor.__add__) else result
 
 
-KINDS = {"arguments": of_arguments, "function": of_function, "process": of_process}
+# ------------------------------------------------------------------------------------------------------- ties
+
+
+Place = tuple[str, Any, Callable[[Any], Undo]]  # its name, the object that is there, what puts another one there
+TIED = 60  # pairs of one program, at most
+
+
+def ties(fn: Any, args: list[Any]) -> Iterator[Mutation]:
+    """Two places that held two objects of one type hold one object; two that held one object hold equal copies."""
+    places = list(_places_of(fn, args))
+    pairs = ((one, two) for at, two in enumerate(places) for one in places[:at] if type(one[1]) is type(two[1]))
+    for (first, shared, _), (second, other, put) in itertools.islice(pairs, TIED):
+        if shared is not other:
+            yield f"{second} is {first}", lambda put=put, shared=shared: put(shared)
+        elif (made := _copied(other)) is not other:
+            yield f"{second} is a copy of {first}", lambda put=put, made=made: put(made)
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except (TypeError, RuntimeError, NotImplementedError):  # generators, tensors with a history
+        return value
+
+
+def _places_of(fn: Any, args: list[Any]) -> Iterator[Place]:
+    seen: set[int] = set()
+    for index, arg in enumerate(args):
+        yield from _place(f"argument {index}", arg, args.__setitem__, index, seen)
+    if isinstance(fn, torch.nn.Module):
+        yield from _places_in("the module", fn, seen)
+    function = getattr(fn, "__func__", fn)
+    if not isinstance(function, types.FunctionType) or _is_torchs(function):
+        return
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield from _place(
+                f"global {name}", function.__globals__[name], function.__globals__.__setitem__, name, seen
+            )
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            yield from _place(f"cell {name}", cell.cell_contents, lambda _, v, c=cell: _fill(c, v), None, seen)
+
+
+def _fill(cell: Any, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _place(where: str, value: Any, put: Callable[[Any, Any], None], key: Any, seen: set[int]) -> Iterator[Place]:
+    def change(other: Any) -> Undo:
+        put(key, other)
+        return lambda: put(key, value)
+
+    if _has_identity(value):
+        yield where, value, change
+    yield from _places_in(where, value, seen)
+
+
+def _has_identity(value: Any) -> bool:
+    if type(value).__module__.split(".")[0] in ("tests", "test") or "<locals>" in type(value).__qualname__:
+        return True
+    if isinstance(value, types.FunctionType):
+        return not _is_torchs(value)
+    return type(value) in (list, dict, set, tuple) or isinstance(value, (torch.Tensor, torch.nn.Module))
+
+
+def _places_in(where: str, value: Any, seen: set[int]) -> Iterator[Place]:
+    """Places in an object that the program can reach: items, attributes, parameters and submodules."""
+    if id(value) in seen or len(seen) > 4 * TIED:
+        return
+    seen.add(id(value))
+    if type(value) is list:
+        for index, item in enumerate(value):
+            yield from _place(f"{where}[{index}]", item, value.__setitem__, index, seen)
+    elif type(value) in (dict, collections.OrderedDict):
+        for key, item in value.items():
+            yield from _place(f"{where}[{key!r}]", item, value.__setitem__, key, seen)
+    elif isinstance(value, torch.nn.Module):
+        for table in (value._parameters, value._buffers, value._modules):
+            for name, item in table.items():
+                yield from _place(f"{where}.{name}", item, table.__setitem__, name, seen)
+        for name, item in vars(value).items():
+            if not name.startswith("_"):
+                yield from _place(f"{where}.{name}", item, vars(value).__setitem__, name, seen)
+    elif _has_identity(value) and not isinstance(value, (torch.Tensor, types.FunctionType, type)):
+        for name, item in getattr(value, "__dict__", {}).items():
+            yield from _place(f"{where}.{name}", item, vars(value).__setitem__, name, seen)
+
+
+KINDS = {"arguments": of_arguments, "function": of_function, "process": of_process, "ties": ties}
 
 
 def mutations(fn: Any, args: list[Any], kinds: tuple[str, ...] = tuple(KINDS)) -> Iterator[Mutation]:

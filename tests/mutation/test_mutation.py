@@ -28,7 +28,7 @@ for folder in (HERE, HERE.parent / "programs", HERE.parent / "torch_features"):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
-from mutations import mutations, nothing  # noqa: E402
+from mutations import KINDS, mutations, nothing  # noqa: E402
 from program_cases import Cases  # noqa: E402
 
 import dynajit  # noqa: E402
@@ -55,8 +55,9 @@ def programs() -> dict[str, Any]:
 PROGRAMS = programs()
 
 
-def count_of(case: Any) -> int:
-    return sum(1 for _ in mutations(case.fn, fresh(case)[1]))
+def count_of(case: Any, kinds: tuple[str, ...] = tuple(KINDS)) -> int:
+    fn, args, _ = fresh(case)
+    return sum(1 for _ in mutations(fn, args, kinds))
 
 
 def fresh(case: Any) -> tuple[Any, list[Any], list[Any]]:
@@ -73,7 +74,7 @@ def outcome(fn: Any, owner: Any, args: Any) -> Any:
     return found if found.error is None else dataclasses.replace(found, error=found.error[:2])
 
 
-def captured_again(case: Any, number: int | None) -> list[records.CompileRecord]:
+def captured_again(case: Any, number: int | None, kinds: tuple[str, ...]) -> list[records.CompileRecord]:
     """What is captured by a call of the first arguments, after a call with the number-th thing changed (None: nothing)
     and the change taken back."""
     dynajit.reset()
@@ -82,7 +83,7 @@ def captured_again(case: Any, number: int | None) -> list[records.CompileRecord]
     outcome(run, fn, args)
     outcome(run, fn, args)
     if number is not None:
-        _, change = list(mutations(fn, args))[number]
+        _, change = list(mutations(fn, args, kinds))[number]
         undo = change()
         try:
             outcome(run, fn, args)
@@ -96,7 +97,7 @@ def captured_again(case: Any, number: int | None) -> list[records.CompileRecord]
     return seen
 
 
-def trial(case: Any, number: int) -> str | None:
+def trial(case: Any, number: int, kinds: tuple[str, ...] = tuple(KINDS)) -> str | None:
     """Compile, change the number-th thing, compare the next call with eager's; the change's name, or None if eager
     itself doesn't give the same twice. Then the change is taken back."""
     results = []
@@ -107,7 +108,7 @@ def trial(case: Any, number: int) -> str | None:
         run = dynajit.compile(fn, backend="eager") if side == "compiled" else fn
         outcome(run, fn, args)
         outcome(run, fn, args)
-        found = list(mutations(fn, args))
+        found = list(mutations(fn, args, kinds))
         if number >= len(found):
             return None  # the program itself changed what could be changed
         name, change = found[number]
@@ -121,8 +122,8 @@ def trial(case: Any, number: int) -> str | None:
     except AssertionError:
         return None
     outcomes.compare(results[2], results[0], f"after the change {name!r}", exact=True, rtol=None, atol=None)
-    seen = captured_again(case, number)
-    if seen and not captured_again(case, None):  # else the program itself changes what it depends on
+    seen = captured_again(case, number, kinds)
+    if seen and not captured_again(case, None, kinds):  # else the program itself changes what it depends on
         require_no_capture(seen, f"after the change {name!r} was taken back, the first call made again")
     return name
 
@@ -139,6 +140,28 @@ def test_the_next_call_is_eagers(program: str) -> None:
     chosen = random.Random(program).sample(range(count), min(A_PROGRAM, count))
     for number in chosen:
         trial(case, number)
+    ties = count_of(case, ("ties",))
+    if ties:
+        trial(case, random.Random(program).randrange(ties), ("ties",))
+
+
+TIED = Cases()
+
+
+@TIED(torch.ones(()), torch.ones(()), {"key": torch.ones(())})
+def counts_members(x: torch.Tensor, y: torch.Tensor, z: dict[str, torch.Tensor]) -> Any:
+    return x + len({x, y}), {x: 1}.get(z["key"], 2)
+
+
+@TIED(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), torch.ones(2))
+def counts_parameters(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    return x * len(list(model.parameters())), len(list(model.modules()))
+
+
+@pytest.mark.parametrize("case", TIED, ids=lambda case: case.fn.__name__)
+def test_what_is_tied_or_untied_after_compiling(case: Any) -> None:
+    found = [trial(case, number, ("ties",)) for number in range(count_of(case, ("ties",)))]
+    assert sum(name is not None for name in found) >= 3
 
 
 def main() -> int:
@@ -146,6 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pattern", nargs="?", default="")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", default=tuple(KINDS), choices=tuple(KINDS))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args()
@@ -155,10 +179,11 @@ def main() -> int:
         if not usable(case) or options.pattern not in program or time.monotonic() > end:
             continue
         counts["programs"] += 1
-        for change in range(number % options.every, count_of(case), options.every):
+        kinds = tuple(options.kinds)
+        for change in range(number % options.every, count_of(case, kinds), options.every):
             counts["changes"] += 1
             try:
-                counts["unstable"] += trial(case, change) is None
+                counts["unstable"] += trial(case, change, kinds) is None
             except AssertionError as error:
                 counts["wrong"] += 1
                 print(f"{program} #{change}: {str(error).splitlines()[0]}", flush=True)
