@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import gc
 import importlib
 import importlib.metadata
 import importlib.util
 import io
-import os
 import platform
 import random
 import statistics
@@ -559,34 +557,12 @@ def _synchronize() -> None:
 
 def _bytes_kept(run: Callable[[], Any]) -> int | None:
     """What a call's results and autograd's memory of it take; None if no gradient can be asked for, or unknown."""
-    before = _in_use()
+    before = memory.allocated()
     result = run()
     _synchronize()
-    after = _in_use()
+    after = memory.allocated()
     roots = _roots(result)
     return None if not roots or before is None or after is None else max(0, after - before)
-
-
-class _MallInfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def _in_use() -> int | None:
-    """Bytes allocated now: by malloc, by dynajit's pool, on the GPU. None where the C library does not tell."""
-    gc.collect()
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None) if os.name == "posix" else None
-    if mallinfo is None:
-        return None
-    mallinfo.restype = _MallInfo
-    found = mallinfo()
-    on_gpu = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
-    return int(found.uordblks + found.hblkhd + memory.stats().in_use + on_gpu)
 
 
 # ------------------------------------------------------------------------------------------------ versions

@@ -16,6 +16,7 @@ import dynajit
 from dynajit.outcomes import Outcome, compare, copies, run
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
+from dynajit.runtime import memory
 from dynajit.survey import survey
 
 __all__ = [
@@ -88,6 +89,7 @@ def assert_same(
     graphs: int | None = None,
     breaks: int | None = None,
     recompiles: int | None = None,
+    kept: float | None = None,
     backend: str | Callable[..., Any] = "eager",
     rtol: float | None = None,
     atol: float | None = None,
@@ -101,8 +103,10 @@ def assert_same(
     shared), the arguments and `then`, so a mutation is seen by the later calls of its side. Everything in `Outcome` has
     to agree: of tensors value, dtype, shape, strides, device, requires_grad, gradient; of exceptions type, message and
     the user's frames. With backend "eager" values agree bit for bit, else within `rtol` and `atol` (torch.testing's
-    defaults). `graphs`, `breaks`, `recompiles`: the counts over all calls. `options` go to `dynajit.compile`. Returns
-    the report of what was compiled. Raises AssertionError saying which call and place differ.
+    defaults). `graphs`, `breaks`, `recompiles`: the counts over all calls. `kept`: how many times what eager keeps in
+    results and for backward a last call may keep; the tensors have to be large enough to be told from noise. `options`
+    go to `dynajit.compile`. Returns the report of what was compiled. Raises AssertionError saying which call and place
+    differ.
 
     A call made again, for the third time if it is the first one, compiles nothing: a capture is an AssertionError that
     says which guard failed. What the calls made again do isn't in the counts and the report. `never_repeats`: why this
@@ -129,6 +133,8 @@ def assert_same(
                 compare(actual, expected, f"call {number} made again", exact=exact, rtol=rtol, atol=atol)
                 if left == 0:
                     require_no_capture(seen, f"call {number} made again")
+        if kept is not None:
+            _compare_kept((eager_fn, *eager_calls[-1]), (compiled_fn, *compiled_calls[-1]), kept)
     counts = {
         "graphs": (report.graph_count, graphs),
         "breaks": (report.graph_break_count, breaks),
@@ -145,3 +151,22 @@ def require_no_capture(seen: Sequence[records.CompileRecord], where: str) -> Non
     told = [f"{record.compile_id} {record.code_name}: {record.recompile_reason or record.skipped}" for record in seen]
     if told:
         raise AssertionError("\n".join([f"{where} captured frames", *told]))
+
+
+# bytes that come and go with objects of Python's and torch's
+_NOISE = 1 << 16
+
+
+def _compare_kept(eager: tuple[Any, Any, Any], compiled: tuple[Any, Any, Any], most: float) -> None:
+    expected, actual = (_bytes_kept(*call) for call in (eager, compiled))
+    if expected is not None and actual is not None and actual > most * expected + _NOISE:
+        raise AssertionError(f"keeps {actual:,} bytes after the call, eager {expected:,}")
+
+
+def _bytes_kept(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """What a call's results, and what autograd keeps for them, take; None where the C library does not tell."""
+    before = memory.allocated()
+    result = fn(*args, **kwargs)
+    after = memory.allocated()
+    del result
+    return None if before is None or after is None else after - before

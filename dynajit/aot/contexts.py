@@ -28,6 +28,8 @@ _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshif
 _IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}
 # the name of what registers a hook on a gradient, in the graphs that are captured
 HOOK = "hook_gradient"
+# the name of a region of activation checkpointing there; its first argument is its body, a module
+REGION = "checkpointed_region"
 _EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
 
 

@@ -27,7 +27,7 @@ from dynajit.aot.contexts import (
 )
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.late_views import with_late_views
-from dynajit.aot.pieces import in_pieces
+from dynajit.aot.pieces import in_pieces, regions_of
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.uncounted import marking_uncounted
@@ -101,6 +101,9 @@ def compile_joint(
                     whole = cut(gm, example_inputs, piece)
                     if whole is not None:
                         return whole
+                if regions_of(gm):
+                    logs.emit("aot_graphs", "runs as it stands: it has effects beside its checkpointed regions")
+                    return gm.forward
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 

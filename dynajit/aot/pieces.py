@@ -1,8 +1,10 @@
 """Graphs that train, in pieces: what lies between calls that are better made as they stand.
 
-In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced.
+In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, or
+with regions of activation checkpointing, of which backward is to keep the inputs alone.
 Out: a callable that runs what is compiled of the rest, and the calls themselves between, as eager does; autograd goes
-through all of them. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
+through all of them. The bodies of regions are compiled, save where the program's policy has to see each of their
+operations. None where the graph does what has to be seen as a whole, as writing tensors or changing torch's
 state.
 """
 
@@ -17,8 +19,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
-from dynajit.aot.contexts import has_effects
+from dynajit.aot.contexts import REGION, has_effects, name_of
+from dynajit.aot.reach import saved_by
 from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
+from dynajit.symbols import is_symbolic
+from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
 # A graph and its example inputs -> the callable that stands for it.
@@ -39,21 +44,73 @@ class Step:
 def in_pieces(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """`gm` cut at its long recurrent networks, or None."""
-    cuts = {node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MOST_STEPS_TRAINED)}
-    if not cuts or has_effects(gm) or not all(map(_is_plain, example_inputs)):
-        return None
-    steps = list(_cut(gm, cuts))
-    pieces = [step for step in steps if not _stands(step.nodes[0], cuts)]
-    if not all(_is_plain(node.meta.get("example_value")) for step in pieces for node in (*step.inputs, *step.outputs)):
+    """`gm` cut at its long recurrent networks and checkpointed regions, or None."""
+    regions = regions_of(gm)
+    long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MOST_STEPS_TRAINED)]
+    cuts = {*regions, *long}
+    if not cuts or has_effects(gm):
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
+    numbers = [node for node, value in given.items() if is_symbolic(value)]
+    steps = list(_cut(gm, cuts, numbers))
+    pieces = [step for step in steps if not _stands(step.nodes[0], cuts)]
+    if not all(_can_be_handed_on(node) for step in pieces for node in (*step.inputs, *step.outputs)):
+        return None
+
+    def example(node: Node) -> Any:
+        value = given.get(node, node.meta["example_value"])
+        return value if node in given or is_symbolic(value) else without_history(value)
+
+    run = Run(gm, steps)
+    kept = {memory_of(node.meta.get("example_value")) for node in _held(gm, regions)}
     for step in pieces:
-        examples = [
-            given[node] if node in given else without_history(node.meta["example_value"]) for node in step.inputs
-        ]
-        step.compiled = compile_piece(module_of(gm, step), examples)
-    return Run(gm, steps)
+        piece = module_of(gm, step)
+        if regions and not _memories(step.inputs) <= kept | _saved_in(step):
+            step.compiled = piece.forward  # compiled, it would keep for backward what eager's operations don't
+        else:
+            step.compiled = compile_piece(piece, list(map(example, step.inputs)))
+    for node in regions:
+        body: Any = node.args[0]
+        if not node.meta.get("asks_policy"):
+            module = run.constants[body]
+            module.meta.update(gm.meta)
+            run.constants[body] = compile_piece(module, list(map(example, node.args[1:])))  # type: ignore[arg-type]
+    return run
+
+
+def _held(gm: torch.fx.GraphModule, regions: Sequence[Node]) -> Iterator[Node]:
+    """What is kept in any case: the graph's inputs and results, and what regions are given."""
+    yield from gm.graph.find_nodes(op="placeholder")
+    yield from gm.graph.output_node().all_input_nodes
+    for region in regions:
+        yield from region.all_input_nodes
+
+
+def _memories(nodes: Sequence[Node]) -> set[int | None]:
+    return {memory_of(node.meta["example_value"]) for node in nodes}
+
+
+def _saved_in(step: Step) -> set[int | None]:
+    """The memory of what autograd's nodes of the calls keep, as eager has them."""
+    ends = {getattr(node.meta["example_value"], "grad_fn", None) for node in step.inputs}
+    waiting: list[Any] = [getattr(node.meta["example_value"], "grad_fn", None) for node in step.outputs]
+    found: set[int | None] = set()
+    seen = {None, *ends}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            try:
+                found.update(map(memory_of, saved_by(node)))
+            except RuntimeError:  # written since, by a region: eager's backward fails, and so does that of the calls
+                return set()
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def regions_of(gm: torch.fx.GraphModule) -> list[Node]:
+    """The regions of activation checkpointing."""
+    return [node for node in gm.graph.nodes if node.op == "call_function" and name_of(node) == REGION]
 
 
 def _stands(node: Node, cuts: set[Node]) -> bool:
@@ -61,7 +118,7 @@ def _stands(node: Node, cuts: set[Node]) -> bool:
     return node in cuts or (node.target is operator.getitem and node.args[0] in cuts)
 
 
-def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[Step]:
+def _cut(gm: torch.fx.GraphModule, cuts: set[Node], numbers: Sequence[Node]) -> Iterator[Step]:
     """The calls with their results, and the nodes between, in an order in which they can run."""
     standing: list[Node] = []
     between: list[Node] = []
@@ -69,7 +126,7 @@ def _cut(gm: torch.fx.GraphModule, cuts: set[Node]) -> Iterator[Step]:
         if node in cuts or node.op == "output":
             yield from (Step([each], each.all_input_nodes, [each]) for each in standing)
             if between:
-                yield piece_of(between)
+                yield piece_of(between, numbers)
             standing, between = [], []
         if _stands(node, cuts):
             standing.append(node)
@@ -100,8 +157,9 @@ def module_of(gm: torch.fx.GraphModule, step: Step) -> torch.fx.GraphModule:
     return made
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and all(type(size) is int for size in (*value.shape, *value.stride()))
+def _can_be_handed_on(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) or is_symbolic(value)
 
 
 def without_history(value: FakeTensor) -> torch.Tensor:

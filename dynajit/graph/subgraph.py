@@ -7,6 +7,7 @@ In: the nodes that were added since a mark, and what they result in. Out: `Cut`:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +24,8 @@ class Cut:
         used = [arg for node in nodes for arg in node.all_input_nodes] + self.results
         #: nodes outside that the body uses, each once
         self.free = list(dict.fromkeys(node for node in used if node not in inside))
+        #: what a node that stands for them all says of what it does
+        self.effects = _effects(nodes)
         self._copies: dict[fx.Node, fx.Node] = {}
         self._body = fx.Graph()
         for node in self.free:
@@ -52,3 +55,11 @@ class Cut:
         graph.output(outputs[0] if single else tuple(outputs))
         graph.eliminate_dead_code(lambda node: "part" not in node.meta)
         return torch_compat.graph_module(torch.nn.Module(), graph, name)
+
+
+def _effects(nodes: Sequence[fx.Node]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for node in nodes:
+        found.update((key, node.meta[key]) for key in ("may_raise", "undo", "changes") if key in node.meta)
+    written = [memory for node in nodes for memory in node.meta.get("writes", ())]
+    return {**found, "writes": tuple(written)} if written else found

@@ -1,13 +1,18 @@
 """The memory pool of CPU tensors: its bound, its use, and giving its memory back.
 
 In:  `config.memory_pool_mb`. Out: `configure()`, called where a plan for CPUs is made; `stats()`, a `PoolStats`;
-`trim()`.
+`trim()`; `allocated()`, what the process has in use with and without the pool.
 The pool itself is in csrc/memory_pool.cpp.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import gc
+import os
+
+import torch
 
 from dynajit import _C
 from dynajit.config import config
@@ -53,3 +58,25 @@ def stats() -> PoolStats:
 def trim() -> None:
     """Give all free memory back to the system."""
     _C.memory_pool_trim()
+
+
+class _MallInfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated() -> int | None:
+    """Bytes allocated now: by malloc, by the pool, on the GPU. None where the C library does not tell."""
+    gc.collect()
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None) if os.name == "posix" else None
+    if mallinfo is None:
+        return None
+    mallinfo.restype = _MallInfo
+    found = mallinfo()
+    on_gpu = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    return int(found.uordblks + found.hblkhd + stats().in_use + on_gpu)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dynajit.values.builtins import (
     autograd,
+    checkpointing,
     context_variables,
     copying,
     dispatching,
@@ -44,6 +45,7 @@ __all__ = [
     "TAIL_CALLS",
     "autograd",
     "builtin",
+    "checkpointing",
     "constructor",
     "context_variables",
     "copying",

@@ -1,19 +1,16 @@
-"""Models of what users build on the autograd engine: autograd.Function and activation checkpointing.
+"""Models of what users build on the autograd engine: autograd.Function.
 
-In: calls of `Function.apply` and `torch.utils.checkpoint.checkpoint` as values. Out: a `Function` stays one node of the
-graph, which calls the real `apply`, so that its backward is the user's; its forward and backward are traced on the
-side to learn what they rely on. A checkpointed function is traced like any other.
+In: calls of `Function.apply` as values. Out: a `Function` stays one node of the graph, which calls the real `apply`, so
+that its backward is the user's; its forward and backward are traced on the side to learn what they rely on.
 """
 
 from __future__ import annotations
 
-import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 
 from dynajit.report import breaks
 from dynajit.values import overrides
@@ -24,8 +21,6 @@ from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
-from dynajit.values.run_time import running_elsewhere
-from dynajit.values.sequence import TupleVal
 from dynajit.values.tensor import TensorVal
 from dynajit.values.watched import Watched
 
@@ -105,68 +100,3 @@ def _method(tx: Tracer, cls: ClassVal, name: str) -> Value:
     if isinstance(function, types.FunctionType) and function.__globals__["__name__"] == "torch.autograd.function":
         return tx.from_real(function.__wrapped__)  # type: ignore[attr-defined]  # behind once_differentiable
     return cls.getattr(tx, name)
-
-
-class SavingContext(Value):
-    """One of the contexts of `create_selective_checkpoint_contexts`: they choose what backward keeps, and compute
-    nothing. Only `checkpoint` is given them."""
-
-    def py_type(self) -> type:
-        return object
-
-    def describe(self) -> str:
-        return "a context of selective checkpointing"
-
-
-_asking = threading.local()
-
-
-@builtin(torch.utils.checkpoint.create_selective_checkpoint_contexts)
-def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Value | None = None) -> Value:
-    if not getattr(_asking, "by_checkpoint", False):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
-    return tx.new_tuple([SavingContext(), SavingContext()])
-
-
-def _check_contexts(tx: Tracer, context_fn: Value) -> None:
-    """Break unless the contexts around a checkpointed function only choose what is kept."""
-    _asking.by_checkpoint = True
-    try:
-        with tx.indirect():
-            made = tx.call(context_fn, [], {})
-    finally:
-        _asking.by_checkpoint = False
-    if not isinstance(made, TupleVal) or not all(isinstance(each, SavingContext) for each in made.values(tx)):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with contexts of the program's own")
-
-
-_NOOP_CONTEXT = torch.utils.checkpoint.noop_context_fn
-
-
-@builtin(torch.utils.checkpoint.checkpoint)
-def checkpoint(
-    tx: Tracer,
-    function: Value,
-    *args: Value,
-    use_reentrant: Value | None = None,
-    context_fn: Value | None = None,
-    determinism_check: Value | None = None,
-    debug: Value | None = None,
-    early_stop: Value | None = None,
-    preserve_rng_state: Value | None = None,
-    **kwargs: Value,
-) -> Value:
-    """The function itself: what backward keeps or computes again is the backend's choice."""
-    if context_fn is not None and getattr(context_fn, "real_function", None) is not _NOOP_CONTEXT:
-        _check_contexts(tx, context_fn)
-    if use_reentrant is None:
-        raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
-    if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
-        raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
-    with running_elsewhere(tx, "a checkpointed function, which backward runs again"):
-        if not use_reentrant.truth(tx) or not torch.is_grad_enabled():
-            return tx.call(function, args, kwargs)
-        # the older kind gives its result no gradient unless an argument has one
-        if any(isinstance(value, TensorVal) and value.fake.requires_grad for value in args):
-            return tx.call(function, args, kwargs)
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) without an argument that requires grad")

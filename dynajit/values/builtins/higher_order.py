@@ -55,25 +55,34 @@ def _flat(tx: Tracer, tree: Value) -> tuple[list[Value], Value]:
     return tx.unpack(parts), structure
 
 
-def trace_body(tx: Tracer, function: Value, args: Sequence[Value], what: str) -> Body:
-    """Trace a call, and cut its nodes out of the graph."""
+def trace_body(
+    tx: Tracer,
+    function: Value,
+    args: Sequence[Value],
+    what: str,
+    kwargs: dict[str, Value] | None = None,
+    writes: bool = False,
+) -> Body:
+    """Trace a call, and cut its nodes out of the graph. `writes`: whether it may write tensors from outside, and return
+    constants."""
     mark, dirty = tx.graph.mark(), set(tx.journal.dirty)
     versions = [(entry, entry.mutated) for entry in tx.graph.inputs]
     before = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
-    watched = Watched([function, *args])
+    watched = Watched([function, *args, *(kwargs or {}).values()])
     with tx.indirect(), running_elsewhere(tx, what):
-        result = tx.call(function, args, {})
+        result = tx.call(function, args, kwargs or {})
     changed = [value for key, value in tx.journal.dirty.items() if key not in dirty]
     changed += [value for value in (watched.changed(),) if value is not None]
     if changed:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed[0].describe()}")
-    if any(fake._version != version for fake, version in before) or any(
-        entry.mutated != mutated for entry, mutated in versions
+    if not writes and (
+        any(fake._version != version for fake, version in before)
+        or any(entry.mutated != mutated for entry, mutated in versions)
     ):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} writes to a tensor from outside")
     parts, structure = _flat(tx, result)
     for part in parts:
-        if not isinstance(part, TensorVal) and not (isinstance(part, ConstVal) and part.value is None):
+        if not isinstance(part, TensorVal) and not (isinstance(part, ConstVal) and (writes or part.value is None)):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{part.describe()} as a result of {what}")
     cut = tx.graph.cut(mark, [part.node for part in parts if isinstance(part, TensorVal)])
     return Body(cut, result, parts, structure)
@@ -83,7 +92,7 @@ def _attach(tx: Tracer, module: fx.GraphModule, hint: str) -> fx.Node:
     return tx.graph.attach(module, hint)
 
 
-def _outputs(tx: Tracer, node: fx.Node, fakes: Sequence[torch.Tensor]) -> list[Value]:
+def outputs(tx: Tracer, node: fx.Node, fakes: Sequence[torch.Tensor]) -> list[Value]:
     """Models of the parts of an operator's result."""
     made: list[Value] = []
     for index, fake in enumerate(fakes):
@@ -134,7 +143,7 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
             for left, right in zip(yes.leaves, no.leaves, strict=True)
         ]
     node = tx.graph.create("call_function", _OPS.cond, [pred.node, *bodies, tuple(inputs)], {}, tx.node_meta(fakes))
-    return yes.rebuilt(tx, _outputs(tx, node, fakes))
+    return yes.rebuilt(tx, outputs(tx, node, fakes))
 
 
 @builtin(_OPS.while_loop)
@@ -166,7 +175,7 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
     node = tx.graph.create(
         "call_function", _OPS.while_loop, [*bodies, operands, tuple(free)], {}, tx.node_meta(tuple(fakes))
     )
-    return body.rebuilt(tx, _outputs(tx, node, fakes))
+    return body.rebuilt(tx, outputs(tx, node, fakes))
 
 
 @tail_call
