@@ -580,6 +580,8 @@ class FrameCapture:
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
         as_it_stands = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
         backend = _as_it_stands if as_it_stands else self.session.backend
+        every = self.session.verify or config.verify
+        original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given
         try:
             with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
                 compiled = backend(module, examples, **self.session.options)
@@ -592,10 +594,9 @@ class FrameCapture:
             raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
         if quiet:
             compiled = _asking_nobody(compiled)
-        every = self.session.verify or config.verify
-        if every:
+        if original is not None:
             name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
-            compiled = VerifiedGraph(copy.deepcopy(module), compiled, name, every)
+            compiled = VerifiedGraph(original, compiled, name, every)
         alone = only_result(compiled) if isinstance(compiled, _C.GraphTape) else None
         call = _C.GraphCall(
             alone or compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", _is_flat(compiled)

@@ -137,6 +137,20 @@ def test_each_kind_of_wrong_result_is_found(change: Callable[..., None], where: 
     assert "graph 1 of [" in caught.value.graph and "program" in caught.value.graph
 
 
+def test_a_backend_that_changes_the_graph_itself_is_found() -> None:
+    """What the graph is compared with is taken before the backend sees it."""
+
+    def backend(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        for node in gm.graph.find_nodes(op="call_function", target=operator.mul):
+            node.target = operator.add
+        gm.recompile()
+        return gm.forward
+
+    f = dynajit.compile(lambda x: x * 3 + 1, backend=backend, options={"verify": True})
+    with pytest.raises(AccuracyError, match="output 0"):
+        f(torch.ones(6))
+
+
 def test_one_call_in_n_is_checked() -> None:
     def program(x: Tensor) -> Tensor:
         return x * 3
