@@ -12,7 +12,7 @@ from typing import Any
 
 from dynajit.values.base import Tracer, Value
 from dynajit.values.builtins.registry import builtin
-from dynajit.values.constant import ConstVal, constant_of
+from dynajit.values.constant import ConstVal, integer_of
 from dynajit.values.sequence import ListVal
 
 
@@ -68,9 +68,9 @@ def _bisection(function: Callable[..., int]) -> None:
         key: Value | None = None,
     ) -> Value:
         stand_ins = [Ordered(tx, part) for part in tx.unpack(a)]
-        limits = [constant_of(lo, "lo") if lo is not None else 0]
+        limits = [integer_of(tx, lo, "lo") if lo is not None else 0]
         if hi is not None and not (isinstance(hi, ConstVal) and hi.value is None):
-            limits.append(constant_of(hi, "hi"))
+            limits.append(integer_of(tx, hi, "hi"))
         named: dict[str, Any] = {}
         if key is not None and not (isinstance(key, ConstVal) and key.value is None):
             named["key"] = lambda part: Ordered(tx, tx.call(key, [part.value], {}))
