@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -330,7 +331,7 @@ def _is_count(value: Value) -> bool:
 def _repeats(sequence: SequenceVal, times: Value) -> int:
     """How often a sequence is repeated; a long result is the real operator's to make, or to refuse."""
     count = times.const()
-    if not isinstance(count, int) or len(sequence.items) * count > LONGEST:
+    if not isinstance(count, int) or abs(count) > sys.maxsize or len(sequence.items) * count > LONGEST:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a {sequence.kind.__name__} repeated {count} times")
     return count
 

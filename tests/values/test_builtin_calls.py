@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import inspect
@@ -83,6 +84,9 @@ class Items(list):
         "[1, 2, 3][0.5:]",
         "list(map(len))",
         "{1, 2}.__eq__([1])",
+        "bisect.bisect([1, 2], 2, 0.5)",
+        "bisect.insort([1, 2], 2, 0, 'a')",
+        "[] * 2**70",
         # containers given themselves
         "(made := Items([1, 2])).extend(made) or made",
         "(made := Items([1, 2])).__iadd__(made)",
@@ -94,7 +98,7 @@ class Items(list):
     ],
 )
 def test_the_calls_of_one_line(program: str) -> None:
-    world = {"collections": collections, "functools": functools, "Items": Items}
+    world = {"bisect": bisect, "collections": collections, "functools": functools, "Items": Items}
     assert_same(eval(f"lambda: {program}", world))
 
 
