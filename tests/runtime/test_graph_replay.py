@@ -187,11 +187,14 @@ def test_obstacles(executor: Any) -> None:
         "y": Buffer("y", (), (), torch.float32, torch.device("meta")),
     }
 
-    def plan(inputs: tuple[str, ...], names: tuple[str, ...], steps: tuple[Any, ...]) -> Plan:
-        return Plan("test", "", (), {name: buffers[name] for name in names}, inputs, {}, steps, ())
+    def plan(
+        inputs: tuple[str, ...], names: tuple[str, ...], steps: tuple[Any, ...], outputs: tuple[Any, ...] = ()
+    ) -> Plan:
+        return Plan("test", "", (), {name: buffers[name] for name in names}, inputs, {}, steps, outputs)
 
     assert "y is on meta" in cuda_graphs.obstacle(plan(("x",), ("x", "y"), ()))
-    assert "n is no tensor" in cuda_graphs.obstacle(plan(("x", "n"), ("x",), ()))
+    assert "n is no tensor" in cuda_graphs.obstacle(plan(("x", "n"), ("x",), (), (BufferRef("n"),)))
+    assert cuda_graphs.obstacle(plan(("x", "n"), ("x",), (AllocStep("x"),))) == ""  # nothing takes it
     assert "nothing to launch" in cuda_graphs.obstacle(plan(("x",), ("x",), ()))
     assert cuda_graphs.obstacle(plan(("x",), ("x",), (AllocStep("x"),))) == ""
 
