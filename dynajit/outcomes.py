@@ -12,6 +12,7 @@ import dataclasses
 import io
 import itertools
 import random
+import re
 import traceback
 import types
 import weakref
@@ -23,6 +24,7 @@ import numpy
 import torch
 
 _PACKAGE = str(Path(__file__).resolve().parent)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of an object whose class has no text of its own
 
 
 @dataclasses.dataclass
@@ -102,7 +104,13 @@ def run(
             error = _describe(raised)
     state = (torch.get_rng_state().numpy().tobytes(), hash(random.getstate()))
     inputs = (args, kwargs, owner if isinstance(owner, torch.nn.Module) else getattr(owner, "__self__", None), *also)
-    return Outcome(result, error, stdout.getvalue(), inputs, sharing_of((inputs, result)), state)
+    printed = without_addresses(stdout.getvalue())
+    return Outcome(result, error, printed, inputs, sharing_of((inputs, result)), state)
+
+
+def without_addresses(text: str) -> str:
+    """`text` with the addresses of objects left out, which differ between two copies."""
+    return _ADDRESS.sub(" at 0x", text)
 
 
 def _describe(error: BaseException) -> tuple[Any, ...]:
@@ -117,7 +125,7 @@ def _describe(error: BaseException) -> tuple[Any, ...]:
     ]
     last = [list(group)[-1] for _, group in itertools.groupby(frames, key=lambda frame: frame[:2])]
     cause = _describe(error.__cause__) if error.__cause__ is not None else None
-    return type(error), str(error), last, cause
+    return type(error), without_addresses(str(error)), last, cause
 
 
 # ------------------------------------------------------------------------------------------------ structures
@@ -143,7 +151,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _key_text(key: Any, place: int) -> str:
     """How to write a key; a tensor's text would be its numbers, which may be rounded otherwise."""
-    return f"key {place}, a tensor" if isinstance(key, torch.Tensor) else repr(key)
+    return f"key {place}, a tensor" if isinstance(key, torch.Tensor) else without_addresses(repr(key))
 
 
 def _has_state(value: Any) -> bool:
@@ -232,6 +240,8 @@ class Comparison:
         """Equality, of what is neither a tensor nor a container, that takes NaN for itself and tells 0.0 from -0.0."""
         if isinstance(expected, (float, complex)):
             return repr(actual) == repr(expected)
+        if isinstance(expected, str):
+            return without_addresses(actual) == without_addresses(expected)
         if isinstance(expected, weakref.ref):
             return (actual() is None) == (expected() is None)
         if isinstance(expected, (numpy.ndarray, numpy.generic)):

@@ -274,3 +274,16 @@ def test_a_call_made_again_compiles_nothing() -> None:
     with pytest.raises(AssertionError, match=r"made again captured frames(.|\n)*Counting: .*calls"):
         assert_same(Counting(), torch.ones(2))
     assert_same(Counting(), torch.ones(2), never_repeats="it counts its calls in a list")
+
+
+@pytest.mark.parametrize("error", [None, ValueError, IndexError])
+def test_addresses_in_texts_are_not_compared(compiler: Fake, error: type[Exception] | None) -> None:
+    def shows(alive: list[Any]) -> str:
+        alive.append(object())
+        print(alive)
+        if error is not None:
+            raise error(alive[-1])
+        return f"{alive[-1]!r}"
+
+    compiler(lambda fn: fn)
+    assert_same(shows, [])

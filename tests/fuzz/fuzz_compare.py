@@ -47,9 +47,9 @@ from fuzz_world import (
 )
 
 import dynajit
+from dynajit.outcomes import without_addresses
 from dynajit.report import records
 
-_ADDRESS = re.compile(r"at 0x[0-9a-f]+")  # in the text of objects without __repr__
 # bfloat16 keeps 8 bits; a fused kernel rounds once where eager rounds after each operation.
 TOLERANCE = {torch.bfloat16: 6e-2, torch.float32: 2e-4, torch.float64: 2e-4}
 
@@ -221,7 +221,7 @@ def observe(function: Any, call: Call, namespace: dict[str, Any]) -> Observed:
             with contextlib.redirect_stdout(text):
                 gc.collect(0)  # nothing that the call made is any older
             # the collector takes what it finds in no order that a program could rely on
-            observed.parts["printed when collected"] = sorted(_ADDRESS.sub("at 0x?", text.getvalue()).splitlines())
+            observed.parts["printed when collected"] = sorted(without_addresses(text.getvalue()).splitlines())
             observed.parts["gradients"] = _gradients(tensors)
     finally:
         if collecting:
@@ -250,7 +250,7 @@ def _observe_call(function: Any, call: Call, namespace: dict[str, Any]) -> tuple
     with contextlib.redirect_stdout(text):
         seen = [namespace.get(name) for name in ("SEEN", "COUNT", "NET", "POINT")]
         parts["result"] = describer.describe([result, list(arguments), *seen])
-    parts["printed"] = _ADDRESS.sub("at 0x?", text.getvalue())
+    parts["printed"] = without_addresses(text.getvalue())
     return Observed(parts), describer.tensors
 
 

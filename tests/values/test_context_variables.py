@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 import dynajit
+from dynajit.outcomes import without_addresses
 from dynajit.testing import CompileCounter
 
 SCALE: contextvars.ContextVar[Any] = contextvars.ContextVar("SCALE", default=2)
@@ -26,7 +27,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             found: Any = fn(*args)
         except Exception as error:
-            found = type(error), str(error).split(" at 0x")[0]
+            found = type(error), without_addresses(str(error))
         return found, SCALE.get("none"), BARE.get("none"), OTHER.get("none")
 
     return contextvars.copy_context().run(run)

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.outcomes import without_addresses
 
 
 class Int(int):
@@ -309,7 +310,7 @@ def shown(result: Any) -> str:
     """Equal for equal results of equal types."""
     if isinstance(result, (list, tuple)):
         return f"{type(result).__name__}({', '.join(map(shown, result))})"
-    return f"{type(result).__name__} {result!r}".split(" at 0x")[0]
+    return without_addresses(f"{type(result).__name__} {result!r}")
 
 
 def outcome(fn: Callable[..., Any], *args: Any) -> tuple[str, list[str]]:
