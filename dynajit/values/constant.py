@@ -389,3 +389,11 @@ def constant_of(value: Value, what: str) -> Any:
     if not value.is_const() and not value.symbolic:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} must be known while tracing, not {value.describe()}")
     return value.const()
+
+
+def attribute_name(value: Value) -> str:
+    """An attribute's name, which has to be known while tracing."""
+    name = constant_of(value, "an attribute's name")
+    if not isinstance(name, str):
+        raise GraphBreak(breaks.RAISES, f"TypeError: an attribute's name is of type {type(name).__name__}")
+    return name

@@ -11,7 +11,7 @@ from typing import Any
 
 from dynajit.bytecode.landing import Landing
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import constant_of
+from dynajit.values.constant import attribute_name, constant_of
 
 
 class GetterVal(Value):
@@ -38,7 +38,7 @@ class GetterVal(Value):
     def _get(self, tx: Tracer, owner: Value, part: Value) -> Value:
         if self.kind is operator.itemgetter:
             return owner.getitem(tx, part)
-        for name in constant_of(part, "an attribute's name").split("."):
+        for name in attribute_name(part).split("."):
             owner = owner.getattr(tx, name)
         return owner
 

@@ -7,9 +7,12 @@ import collections
 import functools
 import inspect
 import os
+import types
+import warnings
 from typing import Any
 
 import pytest
+import torch
 from builtin_calls import Target, check, choose, sample, targets
 
 import dynajit
@@ -100,6 +103,15 @@ class Items(list):
 def test_the_calls_of_one_line(program: str) -> None:
     world = {"bisect": bisect, "collections": collections, "functools": functools, "Items": Items}
     assert_same(eval(f"lambda: {program}", world))
+
+
+@pytest.mark.parametrize("call", ["getattr", "hasattr", "object.__getattribute__", "setattr", "delattr"])
+@pytest.mark.parametrize("name", ["1", "None", "b'a'"])
+def test_an_attributes_name_is_a_text(call: str, name: str) -> None:
+    rest = ", 2" if call == "setattr" else ""
+    for owner in (types.SimpleNamespace(a=1), torch.ones(2), torch.nn.ReLU(), 1, len):
+        with warnings.catch_warnings(action="error"):
+            assert_same(eval(f"lambda owner: {call}(owner, {name}{rest})"), owner, breaks=1)
 
 
 def test_a_list_is_extended_by_itself_in_one_graph() -> None:

@@ -27,7 +27,7 @@ from dynajit.values import operators, polyfills
 from dynajit.values.base import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.methods import bare_instance, defaultdict_init
 from dynajit.values.builtins.registry import builtin, constructor, pure
-from dynajit.values.constant import ConstVal, integer_of, is_none
+from dynajit.values.constant import ConstVal, attribute_name, integer_of, is_none
 from dynajit.values.deque import DequeVal
 from dynajit.values.functions import FunctionVal, MethodVal
 from dynajit.values.generators import stands_for
@@ -83,10 +83,7 @@ def update_wrapper(
 
 
 def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
-    names = list(default) if given is None else [name.const() for name in tx.unpack(given)]
-    if not all(isinstance(name, str) for name in names):
-        raise GraphBreak(breaks.RAISES, "TypeError: an attribute's name is no string")
-    return names
+    return list(default) if given is None else [attribute_name(name) for name in tx.unpack(given)]
 
 
 def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:

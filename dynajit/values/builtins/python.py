@@ -40,7 +40,7 @@ from dynajit.values import graph_arrays, operators, polyfills
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins.asking import asks, format_asked, text_asked
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
-from dynajit.values.constant import ConstVal, constant_of, integer_of, is_none
+from dynajit.values.constant import ConstVal, attribute_name, integer_of, is_none
 from dynajit.values.deque import DequeIterator, DequeVal
 from dynajit.values.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.functions import BoundBuiltin, CellVal, FunctionVal, MethodVal, SuperVal
@@ -186,7 +186,7 @@ def callable_(tx: Tracer, obj: Value) -> Value:
 @builtin(getattr)
 @tail_call
 def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
-    text = constant_of(name, "an attribute's name")
+    text = attribute_name(name)
     if default is None:
         return tx.getattr(obj, text)
     if _runs_code(obj, text):
@@ -203,7 +203,7 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
 @builtin(hasattr)
 @tail_call
 def hasattr_(tx: Tracer, obj: Value, name: Value) -> Value:
-    text = constant_of(name, "an attribute's name")
+    text = attribute_name(name)
     if _runs_code(obj, text):
         return tx.run_python(has_attribute, [obj, name], direct=tx.take_direct())
     return ConstVal(tx.has_attribute(obj, text))
@@ -237,29 +237,29 @@ def ask_fallback_(tx: Tracer, obj: Value, name: Value) -> Value:
 
 @builtin(setattr)
 def setattr_(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
-    obj.setattr(tx, constant_of(name, "an attribute's name"), value)
+    obj.setattr(tx, attribute_name(name), value)
     return ConstVal(None)
 
 
 @builtin(delattr)
 def delattr_(tx: Tracer, obj: Value, name: Value) -> Value:
-    obj.delattr(tx, constant_of(name, "an attribute's name"))
+    obj.delattr(tx, attribute_name(name))
     return ConstVal(None)
 
 
 @builtin(object.__getattribute__)
 def object_getattribute(tx: Tracer, obj: Value, name: Value) -> Value:
     if isinstance(obj, ObjVal):
-        return obj.generic_getattr(tx, name.const(), fallback=False)
-    return obj.getattr(tx, name.const())
+        return obj.generic_getattr(tx, attribute_name(name), fallback=False)
+    return obj.getattr(tx, attribute_name(name))
 
 
 @builtin(object.__setattr__)
 def object_setattr(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
     if isinstance(obj, ObjVal):
-        obj.generic_setattr(tx, name.const(), value)
+        obj.generic_setattr(tx, attribute_name(name), value)
     else:
-        obj.setattr(tx, name.const(), value)
+        obj.setattr(tx, attribute_name(name), value)
     return ConstVal(None)
 
 
@@ -267,7 +267,7 @@ def object_setattr(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
 def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
     if not isinstance(obj, ObjVal):
         obj.unsupported("object.__delattr__")
-    obj.generic_setattr(tx, name.const(), None)
+    obj.generic_setattr(tx, attribute_name(name), None)
     return ConstVal(None)
 
 
