@@ -140,9 +140,12 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{_key_text(key, place)}]", item) for place, (key, item) in enumerate(value.items()))
     elif isinstance(value, (list, tuple, collections.deque)):
         yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, types.MethodType):
+        yield ".__func__", value.__func__
+        yield ".__self__", value.__self__
     if _has_state(value):
         for name, item in vars(value).items():
-            if isinstance(value, torch.nn.Module) and "_hooks" in name and isinstance(item, Mapping):
+            if isinstance(value, torch.nn.Module) and "_hooks" in str(name) and isinstance(item, Mapping):
                 # the keys are counted over the process
                 yield from ((f".{name}[{i}]", hook) for i, hook in enumerate(item.values()))
             else:
@@ -207,7 +210,7 @@ class Comparison:
         self._visited.add((id(actual), id(expected)))
         if isinstance(expected, torch.Tensor):
             self._tensor(actual, expected, where)
-        elif isinstance(expected, (set, frozenset)) or not (_has_state(expected) or self._is_container(expected)):
+        elif isinstance(expected, (set, frozenset)) or not (_has_state(expected) or self._has_parts(expected)):
             self._require(self.equal(actual, expected), where, f"{actual!r}, expected {expected!r}")
             return
         ours, theirs = dict(children(actual)), dict(children(expected))
@@ -216,8 +219,8 @@ class Comparison:
             self.visit(ours[place], child, where + place)
 
     @staticmethod
-    def _is_container(value: Any) -> bool:
-        return isinstance(value, (Mapping, list, tuple, collections.deque))
+    def _has_parts(value: Any) -> bool:
+        return isinstance(value, (Mapping, list, tuple, collections.deque, types.MethodType))
 
     def _tensor(self, actual: torch.Tensor, expected: torch.Tensor, where: str) -> None:
         for name in ("dtype", "shape", "device", "layout", "requires_grad", "is_leaf"):
