@@ -64,7 +64,7 @@ class ParallelBuild(build_ext):
         newest_header = max(Path(header).stat().st_mtime for header in ext.depends)
 
         def compile_one(source: str) -> str:
-            target = folder / (Path(source).name + ".o")
+            target = folder / (source.replace("/", "_") + ".o")
             newest = max(Path(source).stat().st_mtime, newest_header)
             if self.force or not target.exists() or target.stat().st_mtime < newest:
                 compiler = self.compiler.compiler_so_cxx if source.endswith(".cpp") else self.compiler.compiler_so
@@ -95,15 +95,15 @@ def extension() -> Extension:
     """dynajit._C: everything in csrc/, with the compat file of this Python."""
     compat = python_compat()
     torch = torch_folder()
-    sources = sorted(str(path) for path in Path("csrc").iterdir() if path.suffix in (".c", ".cpp"))
+    sources = sorted(str(path) for path in Path("csrc").rglob("*") if path.suffix in (".c", ".cpp"))
     sources = [path for path in sources if Path(path).name not in KNOWN_PYTHONS.values() or Path(path).name == compat]
     # -isystem: warnings in torch's headers are torch's affair.
     system = [f"-isystem{torch / 'include'}", f"-isystem{torch / 'include/torch/csrc/api/include'}"]
     return Extension(
         "dynajit._C",
         sources,
-        depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
-        extra_compile_args=system,
+        depends=sorted(str(path) for path in Path("csrc").rglob("*.h")),
+        extra_compile_args=["-Icsrc", *system],
         libraries=["torch_python", "torch_cpu", "torch", "c10"],
         library_dirs=[str(torch / "lib")],
         runtime_library_dirs=[str(torch / "lib")],

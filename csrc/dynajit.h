@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compat.h"
+#include "python/compat.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* The module dynajit._C: each file adds what it has. */
-#include "attribute_filler.h"
+#include "python/attribute_filler.h"
 #include "dynajit.h"
-#include "training_call.h"
+#include "plan/training_call.h"
 
 static int add_everything(PyObject *module)
 {

@@ -37,7 +37,7 @@ def _where(condition: Any, then: Any, otherwise: Any) -> Any:
     return then if condition else otherwise
 
 
-# The words' numbers are those of csrc/relation.c.
+# The words' numbers are those of csrc/guards/relation.c.
 WORD_CONST, WORD_LOAD, WORD_NOT, WORD_FLOAT = 0, 1, 2, 18
 OPERATIONS: dict[str, Operation] = {
     "not": Operation(operator.not_, torch.sym_not, "(not {0})", WORD_NOT),
@@ -223,7 +223,7 @@ def function_of(tree: Tree, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def words_of(tree: Tree, loads: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The tree as a guard's stack program (csrc/relation.c), None if C can't; `loads` numbers the symbols."""
+    """The tree as a guard's stack program (csrc/guards/relation.c), None if C can't; `loads` numbers the symbols."""
     if isinstance(tree, str):
         return WORD_LOAD, loads[tree]
     if isinstance(tree, bool) or type(tree) is int:

@@ -66,7 +66,7 @@ def test_the_tour_visits_every_folder() -> None:
 def test_every_folder_has_a_page_naming_its_files(folder: str) -> None:
     page = (ROOT / "docs" / "folders" / f"{folder}.md").read_text()
     source = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
-    files = {p.name for p in source.iterdir() if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
+    files = {p.name for p in source.rglob("*") if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
     unnamed = {name for name in files if name not in page and not re.match(r"(py|compat_)3\d\d\.", name)}
     assert unnamed == set()
 

@@ -57,7 +57,7 @@ VERSION = re.compile(
     r"\b(version_info|hexversion|python_version|PY_VERSION_HEX|PY_M[AI][JN]OR_VERSION|TORCH_VERSION_M\w+)\b"
 )
 VERSION_ADDRESS = re.compile(
-    r"dynajit/bytecode/(py3\d\d|target)\.py|csrc/compat(_since)?(_3\d\d)?\.\w+|dynajit/torch_compat\.py"
+    r"dynajit/bytecode/(py3\d\d|target)\.py|csrc/python/compat(_since)?(_3\d\d)?\.\w+|dynajit/torch_compat\.py"
 )
 
 
@@ -269,9 +269,9 @@ def test_rival_use_is_found(path: str, source: str, count: int) -> None:
         ("dynajit/bytecode/py312.py", "import sys\nsys.version_info", 0),
         ("dynajit/torch_compat.py", "import torch\ntorch.__version__", 0),
         ("dynajit/api.py", "# sys.version_info is asked for in bytecode/\nx = 'torch.__version__'", 0),
-        ("csrc/frame_hook.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 1),
-        ("csrc/frame_hook.c", "/* PY_VERSION_HEX\n */ // TORCH_VERSION_MAJOR\n", 0),
-        ("csrc/compat_312.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 0),
+        ("csrc/call/frame_hook.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 1),
+        ("csrc/call/frame_hook.c", "/* PY_VERSION_HEX\n */ // TORCH_VERSION_MAJOR\n", 0),
+        ("csrc/python/compat_312.c", "#if PY_VERSION_HEX >= 0x030C0000\n", 0),
     ],
 )
 def test_version_test_is_found(path: str, source: str, count: int) -> None:

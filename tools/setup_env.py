@@ -83,7 +83,7 @@ def torch_works(python: str) -> bool:
 
 def check_python() -> None:
     """Stop with a sentence where this Python can't build the extension."""
-    known = sorted((ROOT / "csrc").glob("compat_3[0-9][0-9].c"))
+    known = sorted((ROOT / "csrc" / "python").glob("compat_3[0-9][0-9].c"))
     names = [f"3.{path.stem[-2:]}" for path in known]
     running = ".".join(map(str, sys.version_info[:2]))
     if names and running not in names:

@@ -14,7 +14,7 @@ from typing import Any
 from dynajit.codegen.plan import KernelInfo, KernelStep, Plan
 from dynajit.runtime import executor, load, memory, native, plan_sizes
 
-# As many arguments as csrc/plan_executor.cpp can call a function with.
+# As many arguments as csrc/plan/plan_executor.cpp can call a function with.
 MOST_ARGUMENTS = 96
 
 

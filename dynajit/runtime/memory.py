@@ -2,7 +2,7 @@
 
 In:  `config.memory_pool_mb`. Out: `configure()`, called where a plan for CPUs is made; `stats()`, a `PoolStats`;
 `trim()`; `allocated()`, what the process has in use with and without the pool.
-The pool itself is in csrc/memory_pool.cpp.
+The pool itself is in csrc/plan/memory_pool.cpp.
 """
 
 from __future__ import annotations

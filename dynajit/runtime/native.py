@@ -1,4 +1,4 @@
-"""A call plan as the plain data that `csrc/plan_builder.cpp` makes a native executor of.
+"""A call plan as the plain data that `csrc/plan/plan_builder.cpp` makes a native executor of.
 
 In:  a `codegen.plan.Plan`, and its kernels loaded: for a GPU `_C.GpuKernel`s, for CPUs `CpuKernel`s.
 Out: `build(plan, kernels)`: a `_C.PlanExecutor`. Tensors live in numbered slots: inputs first, then whatever else has

@@ -1,4 +1,4 @@
-"""The symbolic sizes of a call plan, as numbers that `csrc/plan_sizes.cpp` finds anew at each call.
+"""The symbolic sizes of a call plan, as numbers that `csrc/plan/plan_sizes.cpp` finds anew at each call.
 
 In:  a `codegen.plan.Plan`.
 Out: `PlanSizes`: symbols and sizes by number, and which places of the buffers hold which; `data()` for PlanExecutor.

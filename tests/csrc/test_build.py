@@ -42,7 +42,7 @@ def test_old_or_missing_torch_is_refused(setup_py, monkeypatch, tmp_path):
 
 def test_every_known_python_has_its_file(setup_py):
     for name in setup_py.KNOWN_PYTHONS.values():
-        assert (ROOT / "csrc" / name).exists()
+        assert (ROOT / "csrc" / "python" / name).exists()
 
 
 @pytest.mark.parametrize("order", ["import torch, dynajit._C", "import dynajit._C, torch"])

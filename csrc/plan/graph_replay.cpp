@@ -6,7 +6,7 @@
  * ("pinned") or are copied ("copied") by a node in front. The user's outputs are memory of their own, never the
  * graph's. What is kept for a backward graph stays in the graph's memory, at the same addresses at every call: as long
  * as somebody holds it the graph is not run again. A call that does not fit gives NotImplemented. */
-#include "plan_executor.h"
+#include "plan/plan_executor.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -4,9 +4,9 @@
  * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that return no
  * alias of an input, and write none but by themselves; torch's own wrapper does the others. Where the backward pass is to
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
-#include "training_call.h"
+#include "plan/training_call.h"
 
-#include "training_node.h"
+#include "plan/training_node.h"
 
 namespace {
 

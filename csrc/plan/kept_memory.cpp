@@ -2,7 +2,7 @@
  *
  * In: a CPU tensor that the program will hold as well. Out: another one with its values and strides, which backward keeps.
  * torch's storages do the copying: whoever asks one for memory to write gets memory of its own. */
-#include "plan_executor.h"
+#include "plan/plan_executor.h"
 
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty_strided.h>

@@ -9,7 +9,7 @@
  * what stood below each of our places in the chain. A frame that comes back to us while we are handing it on goes to the
  * next lower place, so that no frame goes round for ever. */
 #include "dynajit.h"
-#include "recursion.h"
+#include "python/recursion.h"
 
 enum { MAX_CHAIN = 16 };
 

@@ -9,7 +9,7 @@
  * more free memory than fits below it (and a little beside, see `kSlack`). What has not been asked for during a few seconds
  * goes back to the system. One more kind of request: a method of `Pool`, called by `PoolAllocator`. */
 #include "dynajit.h"
-#include "memory_pool.h"
+#include "plan/memory_pool.h"
 
 #include <algorithm>
 #include <atomic>

@@ -3,8 +3,8 @@
  * Against 3.13: what a frame holds are tagged references (pycore_stackref.h), of which those to immortal objects are
  * not counted; an empty slot is PyStackRef_NULL, which is not 0. */
 #define Py_BUILD_CORE 1
-#include "compat.h"
-#include "recursion.h"
+#include "python/compat.h"
+#include "python/recursion.h"
 
 #if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000
 

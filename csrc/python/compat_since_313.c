@@ -1,6 +1,6 @@
 /* What CPython 3.13 and later have in common: attributes without a dict lie inside the object. */
 #define Py_BUILD_CORE 1
-#include "compat.h"
+#include "python/compat.h"
 
 #if PY_VERSION_HEX >= 0x030D0000
 
@@ -12,7 +12,7 @@
 #include <internal/pycore_setobject.h>
 #pragma GCC diagnostic pop
 
-#include "compat_shared.h"
+#include "python/compat_shared.h"
 
 static PyObject *attribute_dict(PyObject *object)
 {

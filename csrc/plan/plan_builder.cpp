@@ -2,8 +2,8 @@
  *
  * In: what dynajit/runtime/native.py makes of a plan. Out: a callable from the graph's inputs to the tuple of outputs.
  * One more kind of step: a struct in plan_executor.h, a case in `add_step`, an operator() of the executor. */
-#include "memory_pool.h"
-#include "plan_executor.h"
+#include "plan/memory_pool.h"
+#include "plan/plan_executor.h"
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>

@@ -1,7 +1,7 @@
 /* CPython 3.11. */
 #define Py_BUILD_CORE 1
-#include "compat.h"
-#include "recursion.h"
+#include "python/compat.h"
+#include "python/recursion.h"
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 
@@ -10,7 +10,7 @@
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
 
-#include "compat_shared.h"
+#include "python/compat_shared.h"
 
 int dj_compat_init(void)
 {

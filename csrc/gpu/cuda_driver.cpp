@@ -1,7 +1,7 @@
 /* The CUDA driver's functions, and GpuKernel: machine code loaded through it.
  *
  * In: a cubin, the name of a kernel in it, its shared memory and threads. Out: an object that plans launch. */
-#include "cuda_driver.h"
+#include "gpu/cuda_driver.h"
 
 #include <dlfcn.h>
 

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "recursion.h"
+#include "python/recursion.h"
 
 #include <pthread.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
  * function called with the callback on, so that the hook sees its frame and captures it. Binds to instances like a
  * function, can be weakly referenced, has a __dict__. */
 #include "dynajit.h"
-#include "recursion.h"
+#include "python/recursion.h"
 
 #include <structmember.h>
 

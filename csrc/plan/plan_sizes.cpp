@@ -3,7 +3,7 @@
  * In: a run whose inputs are set. Out: the values of the plan's symbols (sizes and strides of inputs, ints and the bits of
  * floats among them, and what Python functions compute of those), of its sizes, which are sums of products of symbols, and with them the shapes,
  * strides and bytes of its buffers, in a copy of the plan's table that belongs to the run and then serves the next one. */
-#include "plan_executor.h"
+#include "plan/plan_executor.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 #ifndef DYNAJIT_PLAN_EXECUTOR_H
 #define DYNAJIT_PLAN_EXECUTOR_H
 
-#include "cuda_driver.h"
-#include "graph_values.h"
+#include "gpu/cuda_driver.h"
+#include "plan/graph_values.h"
 
 #include <array>
 #include <memory>

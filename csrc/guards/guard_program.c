@@ -5,7 +5,7 @@
  * is given as (name, guard_index, a, b, payload); for an access a is the slot written and b the slot read, for a leaf a
  * is the slot tested. To add an instruction: a name in OPS, a case in dj_guard_access or dj_guard_leaf, a kind or
  * source in dynajit/guards/. */
-#include "guard_program.h"
+#include "guards/guard_program.h"
 
 #include <structmember.h>
 
@@ -713,7 +713,7 @@ static PyMemberDef program_members[] = {
 static PyType_Slot program_slots[] = {
     {Py_tp_doc,
      "GuardProgram(instructions, n_locals, globals=None, inputs=())\n--\n\n"
-     "instructions: list of (name, guard_index, a, b, payload); see csrc/guard_program.c. globals: where GLOBAL looks. "
+     "instructions: list of (name, guard_index, a, b, payload); see csrc/guards/guard_program.c. globals: where GLOBAL looks. "
      "inputs: slots that a variant is handed as a tuple, after the locals."},
     {Py_tp_new, program_new},
     {Py_tp_dealloc, program_dealloc},

@@ -1,34 +1,29 @@
-/* CPython 3.13.
- *
- * Against 3.12: a frame's code is `f_executable`, `instr_ptr` is the instruction about to begin rather than the one
- * before it, and attributes without a dict lie inside the object. */
+/* CPython 3.12. */
 #define Py_BUILD_CORE 1
-#include "compat.h"
-#include "recursion.h"
+#include "python/compat.h"
+#include "python/recursion.h"
 
-#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* CPython's headers' own */
 #include <internal/pycore_frame.h>
 
-#include <internal/pycore_code.h>
-#pragma GCC diagnostic pop
+#include <internal/pycore_dict.h>
+#include <internal/pycore_object.h>
+
+#include "python/compat_shared.h"
 
 bool dj_frame_is_fresh_call(Frame *frame)
 {
     const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
     const int generators = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
-    if (frame->owner != FRAME_OWNED_BY_THREAD || frame->f_locals != NULL || !PyFunction_Check(frame->f_funcobj)) {
-        return false;
-    }
-    PyCodeObject *code = _PyFrame_GetCode(frame);
-    return (code->co_flags & (wanted | generators)) == wanted && frame->instr_ptr == _PyCode_CODE(code);
+    return frame->owner == FRAME_OWNED_BY_THREAD && frame->f_locals == NULL
+        && (frame->f_code->co_flags & (wanted | generators)) == wanted
+        && frame->prev_instr == _PyCode_CODE(frame->f_code) - 1 && PyFunction_Check(frame->f_funcobj);
 }
 
 PyCodeObject *dj_frame_code(Frame *frame)
 {
-    return _PyFrame_GetCode(frame);
+    return frame->f_code;
 }
 
 PyFunctionObject *dj_frame_function(Frame *frame)
@@ -62,7 +57,7 @@ static bool resize_top_frame(PyThreadState *tstate, Frame *frame, int old_size, 
 bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *function, Py_ssize_t n_params,
                      PyObject *const *cells, Py_ssize_t n_cells)
 {
-    PyCodeObject *old_code = _PyFrame_GetCode(frame);
+    PyCodeObject *old_code = frame->f_code;
     PyCodeObject *new_code = (PyCodeObject *)function->func_code;
     if (!resize_top_frame(tstate, frame, old_code->co_framesize, new_code->co_framesize)) {
         return false;
@@ -76,27 +71,27 @@ bool dj_frame_become(PyThreadState *tstate, Frame *frame, PyFunctionObject *func
     }
     PyObject *old_function = frame->f_funcobj;
     frame->f_funcobj = Py_NewRef((PyObject *)function);
-    frame->f_executable = Py_NewRef((PyObject *)new_code);
+    frame->f_code = (PyCodeObject *)Py_NewRef((PyObject *)new_code);
     frame->f_globals = function->func_globals;
     frame->f_builtins = function->func_builtins;
-    frame->instr_ptr = _PyCode_CODE(new_code);
+    frame->prev_instr = _PyCode_CODE(new_code) - 1;
     frame->stacktop = new_code->co_nlocalsplus;
     Py_DECREF(old_code);
     Py_DECREF(old_function);
     return true;
 }
 
-/* The evaluator clears a frame with functions that 3.13 does not export. So it is given a frame that has nothing left
- * to do but to return what is on its stack. */
+/* 3.12 clears a frame in the evaluator, with functions it does not export. So the evaluator is given a frame that has
+ * nothing left to do but to return what is on its stack. */
 PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
 {
     PyObject *error = result == NULL ? PyErr_GetRaisedException() : NULL;
-    PyCodeObject *old_code = _PyFrame_GetCode(frame);
+    PyCodeObject *old_code = frame->f_code;
     for (int i = 0; i < old_code->co_nlocalsplus; i++) {
         Py_CLEAR(frame->localsplus[i]);
     }
-    frame->f_executable = Py_NewRef((PyObject *)dj_return_stub);
-    frame->instr_ptr = _PyCode_CODE(dj_return_stub);
+    frame->f_code = (PyCodeObject *)Py_NewRef((PyObject *)dj_return_stub);
+    frame->prev_instr = _PyCode_CODE(dj_return_stub) - 1;
     frame->localsplus[0] = result != NULL ? result : Py_NewRef(Py_None);
     frame->stacktop = 1;
     Py_DECREF(old_code);
@@ -109,9 +104,37 @@ PyObject *dj_frame_finish(PyThreadState *tstate, Frame *frame, PyObject *result)
     return result;
 }
 
+static PyDictValues *values_beside(PyObject *object)
+{
+    PyDictOrValues place = *_PyObject_DictOrValuesPointer(object);
+    return _PyDictOrValues_IsValues(place) ? _PyDictOrValues_GetValues(place) : NULL;
+}
+
+static Py_ssize_t count_places(const PyDictValues *values, const PyDictKeysObject *keys)
+{
+    (void)values;
+    return keys->dk_nentries;
+}
+
+static PyObject *attribute_dict(PyObject *object)
+{
+    return _PyDictOrValues_GetDict(*_PyObject_DictOrValuesPointer(object));
+}
+
+PyObject **dj_instance_dict_place(PyObject *object)
+{
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        PyDictOrValues *place = _PyObject_DictOrValuesPointer(object);
+        bool in_dict = !_PyDictOrValues_IsValues(*place) && _PyDictOrValues_GetDict(*place) != NULL;
+        return in_dict ? (PyObject **)place : NULL;
+    }
+    PyObject **place = _PyObject_GetDictPtr(object);
+    return place != NULL && *place != NULL ? place : NULL;
+}
+
 bool dj_few_c_calls_left(const PyThreadState *tstate)
 {
-    return tstate->c_recursion_remaining < Py_C_RECURSION_LIMIT / 2;
+    return tstate->c_recursion_remaining < C_RECURSION_LIMIT / 2;
 }
 
 #endif

@@ -6,8 +6,8 @@
 #define DYNAJIT_TRAINING_NODE_H
 
 #include "dynajit.h"
-#include "graph_values.h"
-#include "plan_executor.h"
+#include "plan/graph_values.h"
+#include "plan/plan_executor.h"
 
 #include <algorithm>
 #include <memory>

@@ -3,11 +3,11 @@
  * In: a graph's callable and its arguments, which are given away. Out: its results. A call plan takes the tensors over, so
  * that one that nobody else holds dies after its last use in the plan, as in eager: what forward saved for backward, step by
  * step. Python functions get the same by giving the references up as soon as the function's frame holds them. */
-#include "graph_values.h"
+#include "plan/graph_values.h"
 
 #include "dynajit.h"
-#include "plan_executor.h"
-#include "training_call.h"
+#include "plan/plan_executor.h"
+#include "plan/training_call.h"
 
 #include <optional>
 

@@ -3,7 +3,7 @@
  * In: the compiled graph as a callable; another that runs the graph operator by operator, and which inputs the graph writes;
  * whether autocast is off inside. Out: a callable with the same inputs. Where the memory of a written input overlaps
  * another input's, which a functional graph has no notion of, the graph is run operator by operator. */
-#include "training_call.h"
+#include "plan/training_call.h"
 
 #include "dynajit.h"
 

@@ -2,7 +2,7 @@
 #ifndef DYNAJIT_GUARD_MEMO_H
 #define DYNAJIT_GUARD_MEMO_H
 
-#include "guard_program.h"
+#include "guards/guard_program.h"
 
 #ifdef DJ_DICT_VERSIONS
 

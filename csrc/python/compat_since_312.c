@@ -1,7 +1,7 @@
 /* What CPython 3.12 and later have in common, and 3.11 does not. */
 #define Py_BUILD_CORE 1
-#include "compat.h"
-#include "recursion.h"
+#include "python/compat.h"
+#include "python/recursion.h"
 
 #if PY_VERSION_HEX >= 0x030C0000
 

@@ -4,7 +4,7 @@
  * written to, so none of their versions need be read. CPython 3.12 and later call back for dictionaries that are watched;
  * earlier ones have no watchers, and versions are read each time. Nothing is kept of a dictionary but CPython's own bit in
  * it, so there is nothing to leak, and what the callback does needs no interpreter: it may come while one shuts down. */
-#include "guard_memo.h"
+#include "guards/guard_memo.h"
 
 #ifdef DJ_DICT_VERSIONS
 

@@ -4,8 +4,8 @@
  * Out: the tuple of its outputs. Kernels go through the driver to the current stream, memory comes from torch's
  * allocator for the device or, on CPUs, from the memory pool; other operators are called through the dispatcher. The GIL
  * is released meanwhile. */
-#include "memory_pool.h"
-#include "plan_executor.h"
+#include "plan/memory_pool.h"
+#include "plan/plan_executor.h"
 
 #include <array>
 #include <dlfcn.h>

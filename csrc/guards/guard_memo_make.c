@@ -16,7 +16,7 @@
  * Where an object lies in a place that has no version (a cell, a function's defaults, a list), the word compares addresses,
  * and a witness settles that the object there is still the one it was: a weak reference that is not dead, the version of
  * a dictionary, or a reference of our own to a constant. */
-#include "guard_memo.h"
+#include "guards/guard_memo.h"
 
 #ifdef DJ_DICT_VERSIONS
 

@@ -10,7 +10,7 @@
  *
  * A step that fails proves nothing: the whole program is run then, and if it passes a new memory is made. What fails
  * again and again (a module that counts its calls, a local that is another object each time) is read each time. */
-#include "guard_memo.h"
+#include "guards/guard_memo.h"
 
 #ifdef DJ_DICT_VERSIONS
 
