@@ -96,12 +96,13 @@ class Lowered:
         return real, real
 
     def _array(self, value: ArrayVal) -> tuple[Any, Any]:
-        """NumPy's scalars count as Python's numbers."""
+        """NumPy's scalars count as Python's numbers, its truth values as floats."""
         if isinstance(value, VaryingScalar):
             return self.both(value.number)
         if not value.is_scalar:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
-        return (value.array.item(),) * 2
+        number = value.array.item()
+        return (float(number) if type(number) is bool else number,) * 2
 
 
 def printable(real: Any) -> Any:

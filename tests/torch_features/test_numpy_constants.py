@@ -95,3 +95,35 @@ def test_memory_that_a_tensor_shares() -> None:
 
 def test_errors_are_numpys() -> None:
     assert_same(lambda x: x + np.zeros(3).reshape(5, 5), x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, np.int64, np.int32, np.uint8, np.bool_])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.tensor(k)",
+        "torch.as_tensor(k)",
+        "torch.asarray(k)",
+        "torch.tensor(k, dtype=torch.int32)",
+        "torch.tensor([k, 1])",
+        "torch.as_tensor([[k], [1.5]])",
+        "torch.tensor((k, k), dtype=torch.float32)",
+        "torch.tensor([k, x.sum()])",
+        "x.new_tensor([k])",
+        "torch.scalar_tensor(k)",
+        "torch.full((2,), k)",
+        "torch.full_like(x.int(), k)",
+        "torch.where(x > 0, k, 1)",
+        "torch.arange(k)",
+        "x.int() * k",
+        "k + x.half()",
+        "x.bool() | k",
+        "x.sum(0, keepdim=k)",
+        "x[k]",
+        "torch.result_type(x, k)",
+    ],
+)
+def test_scalars_are_to_torch_what_they_are_in_eager_mode(call: str, kind: Any) -> None:
+    values = torch.tensor([1.0, 2.0])
+    assert_same(eval(f"lambda x, k: {call}"), values, kind(1), then=[(values, kind(2)), (values, kind(3))])

@@ -7,15 +7,17 @@ numbers by an ordinary function of torch's needs no model. One more constructor:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from dynajit.report import breaks
+from dynajit.values.arrays import ArrayVal
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
+from dynajit.values.numpy_numbers import VaryingScalar
 from dynajit.values.sequence import SequenceVal, TupleVal
 from dynajit.values.symbolic import SymVal, decide
 from dynajit.values.tensor import TensorVal
@@ -33,6 +35,7 @@ _MOST_SYMBOLS = 16
 @builtin(torch.tensor)
 def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
     """Of numbers; `_of_numbers` says of which."""
+    data, kwargs = _without_scalars(tx, torch.tensor, data, kwargs)
     found = _of_numbers(tx, data, args, kwargs)
     return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs) if found is None else found
 
@@ -40,8 +43,48 @@ def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
 @builtin(torch.as_tensor)
 def as_tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
     """The same of numbers; a tensor may be itself."""
+    data, kwargs = _without_scalars(tx, torch.as_tensor, data, kwargs)
     found = _of_numbers(tx, data, args, kwargs)
     return tx.torch_op("call_function", torch.as_tensor, [data, *args], kwargs) if found is None else found
+
+
+@builtin(torch.asarray)
+def asarray(tx: Tracer, obj: Value, **kwargs: Value) -> Value:
+    """Of NumPy's scalars; all else is torch's."""
+    obj, kwargs = _without_scalars(tx, torch.asarray, obj, kwargs)
+    return tx.torch_op("call_function", torch.asarray, [obj], kwargs)
+
+
+def _without_scalars(
+    tx: Tracer, fn: Callable[..., torch.Tensor], data: Value, kwargs: dict[str, Value]
+) -> tuple[Value, dict[str, Value]]:
+    """The same with Python's numbers for NumPy's scalars, which say what dtype the tensor has, unless the program does.
+    torch takes fewer of them than of Python's: it is asked about ones."""
+    scalars = False
+
+    def plain(value: Value) -> tuple[Value, Any]:
+        nonlocal scalars
+        if isinstance(value, SequenceVal):
+            pairs = [plain(item) for item in value.values(tx)]
+            made = TupleVal([pair[0] for pair in pairs]) if scalars else value
+            return made, [pair[1] for pair in pairs]
+        if isinstance(value, ArrayVal) and value.is_scalar:
+            scalars = True
+            number = value.number if isinstance(value, VaryingScalar) else ConstVal(value.array.item())
+            return number, value.py_type()(1)
+        if isinstance(value, TensorVal):
+            return value, torch.ones((), dtype=value.fake.dtype)
+        return value, value.py_type()(1) if value.py_type() in _NUMBERS else None
+
+    made, ones = plain(data)
+    if not scalars:
+        return data, kwargs
+    given = kwargs.get("dtype", ConstVal(None)).const()
+    try:
+        dtype = fn(ones, dtype=given).dtype
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise GraphBreak(breaks.OP_RAISES, f"a tensor of NumPy's scalars: {error}") from None
+    return made, {**kwargs, "dtype": ConstVal(dtype)}
 
 
 def _of_numbers(tx: Tracer, data: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
