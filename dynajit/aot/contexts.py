@@ -367,7 +367,12 @@ def _draws_in_an_order_that_writes_change(gm: torch.fx.GraphModule) -> bool:
     """Whether random numbers are drawn for a tensor that is not contiguous, in the order of its memory, behind a write
     whose functional twin gives another order."""
     written: set[int | None] = set()
-    for node in _calls(gm):
+    calls = list(_calls(gm))
+    if not any(facts(node.target).draws for node in calls):
+        return False
+    if any(name_of(node) in _RELAYS for node in calls):
+        return True  # what the writes before it were given is not known any more
+    for node in calls:
         drawn = node.all_input_nodes if written and facts(node.target).draws else ()
         if any(memory_of(part.meta.get("example_value")) in written for part in drawn):
             return True

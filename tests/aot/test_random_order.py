@@ -98,3 +98,19 @@ def test_draws_beside_a_transposed_leaf(backend: str) -> None:
         return y, leaf.grad
 
     assert_same(f, torch.ones(3, 4), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_tensors_whose_dimensions_change_in_place(backend: str, draws: bool, inside: bool) -> None:
+    """What an operation is run on while compiling has the dimensions that the graph's last one gave it."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone() if inside else x
+        y.t_()
+        y.mul_(2)
+        y.unsqueeze_(0)
+        return y + torch.rand_like(y) if draws else y + 1
+
+    assert_same(program, torch.arange(12.0).reshape(3, 4), backend=backend, repeat=1)
