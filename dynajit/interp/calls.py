@@ -433,8 +433,7 @@ class Calls(Tracer):
         return self.unpack(value)
 
     def equal(self, left: Value, right: Value) -> bool:
-        with self.indirect():
-            return operators.compare(self, "==", left, right).truth(self)
+        return self.holds(left, "==", right)
 
     def same_object(self, left: Value, right: Value) -> bool:
         return operators.same_object(self, left, right)
@@ -442,9 +441,9 @@ class Calls(Tracer):
     def object_key(self, value: Value) -> object:
         return object_key(self, value)
 
-    def less(self, left: Value, right: Value) -> bool:
+    def holds(self, left: Value, symbol: str, right: Value) -> bool:
         with self.indirect():
-            return operators.compare(self, "<", left, right).truth(self)
+            return operators.compare(self, symbol, left, right).truth(self)
 
     def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value:
         return TupleVal(items, kind)

@@ -22,7 +22,7 @@ from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
-from dynajit.values.base import GraphBreak, Raised, Tracer, Value
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.slots import by_rule
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -353,12 +353,6 @@ def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsi
     return number
 
 
-def clipped_integer_of(tx: Tracer, value: Value | None, default: int, what: str) -> int:
-    """Likewise for an argument that may be as large as it likes, such as where a search ends."""
-    found = default if value is None else integer_of(tx, value, what, most=None)
-    return max(-sys.maxsize, min(found, sys.maxsize))
-
-
 def slice_of(tx: Tracer, value: Value, what: str = "a slice") -> slice:
     """A slice whose parts have to be known while tracing, and are None or integers."""
     found = constant_of(value, what)
@@ -368,17 +362,6 @@ def slice_of(tx: Tracer, value: Value, what: str = "a slice") -> slice:
     if found.step is not None and operator.index(found.step) == 0:
         raise GraphBreak(breaks.RAISES, f"ValueError: {what} with a step of zero")
     return found  # type: ignore[no-any-return]
-
-
-def missing_item(tx: Tracer, search: Any, item: Value) -> Raised | GraphBreak:
-    """What to raise where a container does not hold an item: what `search` of an empty one says of it."""
-    if not isinstance(item, ConstVal) or isinstance(item.value, enum.Enum):
-        return GraphBreak(breaks.RAISES, f"ValueError: {search.__name__} of what is not there")
-    try:
-        search(item.value)
-    except ValueError as error:
-        return tx.raised(ValueError, *error.args)
-    raise AssertionError("an empty container holds it")
 
 
 def constant_of(value: Value, what: str) -> Any:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.base import Tracer, Value
-from dynajit.values.constant import ConstVal, clipped_integer_of, integer_of, missing_item
-from dynajit.values.identity import identical
+from dynajit.values.constant import ConstVal
 from dynajit.values.iterators import check_length
-from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal
+from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal, real_method
 
 
 class DequeVal(SequenceVal):
@@ -65,6 +63,9 @@ class DequeVal(SequenceVal):
     def real(self) -> Any:
         return collections.deque(super().real(), self.limit)
 
+    def stood_for(self, items: list[Any]) -> Any:
+        return collections.deque(items, self.limit)
+
     def iterate(self, tx: Tracer) -> Value:
         return DequeIterator(self)
 
@@ -79,15 +80,7 @@ class DequeVal(SequenceVal):
         self.changes = before  # another item at its place is no change to iterators
 
     def contains(self, tx: Tracer, item: Value) -> bool:
-        return any(self.is_item(tx, member, item) for member in self.values(tx))
-
-    def is_item(self, tx: Tracer, member: Value, item: Value) -> bool:
-        """Whether they are equal; what compares them must not change the deque."""
-        before = self.changes
-        found = identical(tx, member, item) or tx.equal(member, item)
-        if self.changes != before:
-            raise tx.raised(RuntimeError, "deque mutated during iteration")
-        return found
+        return DEQUE_METHODS["__contains__"](tx, self, item).truth(tx)
 
     def delitem(self, tx: Tracer, key: Value) -> None:
         index, items = self._index(tx, key, "index"), self.values(tx)
@@ -278,73 +271,8 @@ def extendleft(tx: Tracer, self: DequeVal, items: Value) -> Value:
     return ConstVal(None)
 
 
-def pop(tx: Tracer, self: DequeVal) -> Value:
-    return _take(tx, self, -1)
-
-
-def popleft(tx: Tracer, self: DequeVal) -> Value:
-    return _take(tx, self, 0)
-
-
-def _take(tx: Tracer, self: DequeVal, index: int) -> Value:
-    if not self.items:
-        raise tx.raised(IndexError, "pop from an empty deque")
-    items = self.values(tx)
-    found = items.pop(index)
-    self.replace(tx, items)
-    return found
-
-
-def insert(tx: Tracer, self: DequeVal, index: Value, item: Value) -> Value:
-    items, place = self.values(tx), integer_of(tx, index, "an index")
-    if self.limit is not None and len(items) >= self.limit:
-        raise tx.raised(IndexError, "deque already at its maximum size")
-    items.insert(place, item)
-    self.replace(tx, items)
-    return ConstVal(None)
-
-
-def remove(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    items = self.values(tx)
-    for position, member in enumerate(items):
-        before = self.changes
-        found = identical(tx, member, item) or tx.equal(member, item)
-        if self.changes != before:
-            self.unsupported("removing from it while what compares its items changes it")
-        if found:
-            self.replace(tx, [*items[:position], *items[position + 1 :]])
-            return ConstVal(None)
-    raise missing_item(tx, collections.deque().remove, item)
-
-
-def count(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    return ConstVal(sum(self.is_item(tx, member, item) for member in self.values(tx)))
-
-
-def index(tx: Tracer, self: DequeVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
-    items = self.values(tx)
-    begin = clipped_integer_of(tx, start, 0, "where a search begins")
-    first, last, _ = slice(begin, clipped_integer_of(tx, stop, sys.maxsize, "where it ends")).indices(len(items))
-    for position in range(first, last):
-        if self.is_item(tx, items[position], item):
-            return ConstVal(position)
-    raise missing_item(tx, collections.deque().index, item)
-
-
 def clear(tx: Tracer, self: DequeVal) -> Value:
     self.replace(tx, [])
-    return ConstVal(None)
-
-
-def reverse(tx: Tracer, self: DequeVal) -> Value:
-    self.replace(tx, self.values(tx)[::-1])
-    return ConstVal(None)
-
-
-def rotate(tx: Tracer, self: DequeVal, steps: Value | None = None) -> Value:
-    rotated = collections.deque(self.values(tx))
-    rotated.rotate(1 if steps is None else integer_of(tx, steps, "a number of steps"))
-    self.replace(tx, list(rotated))
     return ConstVal(None)
 
 
@@ -358,23 +286,10 @@ def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
 
 
 DEQUE_METHODS: dict[str, Callable[..., Value]] = {
-    method.__name__: method
-    for method in (
-        append,
-        appendleft,
-        extend,
-        extendleft,
-        pop,
-        popleft,
-        insert,
-        remove,
-        count,
-        index,
-        clear,
-        reverse,
-        rotate,
-        copy,
-    )
+    **{method.__name__: method for method in (append, appendleft, extend, extendleft, clear, copy)},
+    **{name: real_method(name, changes=True) for name in ("pop", "popleft", "insert", "reverse", "rotate")},
+    **{name: real_method(name, compares=True) for name in ("count", "index", "__contains__")},
+    "remove": real_method("remove", changes=True, compares=True),
+    "__iadd__": iadd,
+    "__copy__": copy,
 }
-DEQUE_METHODS["__iadd__"] = iadd
-DEQUE_METHODS["__copy__"] = copy

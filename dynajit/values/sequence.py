@@ -19,11 +19,12 @@ from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.constant import ConstVal, clipped_integer_of, constant_of, integer_of, missing_item, slice_of
+from dynajit.values.constant import ConstVal, constant_of, is_none, slice_of
 from dynajit.values.dropping import check_dropped
 from dynajit.values.identity import identical
 from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.slots import by_rule
+from dynajit.values.standin import StandIn, call_real, value_of
 
 
 class Lazy:
@@ -80,7 +81,7 @@ class SequenceVal(Value):
         if count > MOST_READ and self.source is not None:
             raise GraphBreak(breaks.TOO_LONG, f"reading all of a {self.kind.__name__} of {count} items")
         tx.journal.charge(count)
-        return [self.item(tx, index) for index in range(len(self.items))]
+        return [self.item(tx, at) if isinstance(item, Lazy) else item for at, item in enumerate(self.items)]
 
     def real(self) -> Any:
         found = []
@@ -92,6 +93,10 @@ class SequenceVal(Value):
 
     def _make_real(self, items: list[Any]) -> Any:
         return items
+
+    def stood_for(self, items: list[Any]) -> Any:
+        """What C code is called on instead of the sequence, whatever names its items have."""
+        return [*items]
 
     def truth(self, tx: Tracer) -> bool:
         return bool(self.items)
@@ -257,6 +262,9 @@ class TupleVal(SequenceVal):
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
+
+    def stood_for(self, items: list[Any]) -> Any:
+        return tuple(items)
 
     def field_index(self, name: str) -> int | None:
         fields = getattr(self.kind, "_fields", None)
@@ -459,43 +467,8 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
 
 
 @list_method
-def insert(tx: Tracer, self: ListVal, index: Value, item: Value) -> Value:
-    new = self.values(tx)
-    new.insert(integer_of(tx, index, "an index"), item)
-    self.replace(tx, new)
-    return ConstVal(None)
-
-
-@list_method
-def pop(tx: Tracer, self: ListVal, index: Value | None = None) -> Value:
-    new = self.values(tx)
-    try:
-        found = new.pop(-1 if index is None else integer_of(tx, index, "an index"))
-    except IndexError as error:
-        raise tx.raised(IndexError, *error.args) from None
-    self.replace(tx, new)
-    return found
-
-
-@list_method
-def remove(tx: Tracer, self: ListVal, item: Value) -> Value:
-    items = self.values(tx)
-    for position, member in enumerate(items):
-        if identical(tx, member, item) or tx.equal(member, item):
-            self.replace(tx, [*items[:position], *items[position + 1 :]])
-            return ConstVal(None)
-    raise tx.raised(ValueError, "list.remove(x): x not in list")
-
-
-@list_method
 def clear(tx: Tracer, self: ListVal) -> Value:
     self.replace(tx, [])
-    return ConstVal(None)
-
-
-@list_method
-def reverse(tx: Tracer, self: ListVal) -> Value:
-    self.replace(tx, self.values(tx)[::-1])
     return ConstVal(None)
 
 
@@ -506,70 +479,57 @@ def copy(tx: Tracer, self: ListVal) -> Value:
 
 @list_method
 def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> Value:
-    self.replace(tx, sorted_values(tx, self.values(tx), key, reverse))
+    items = self.values(tx)
+    self.replace(tx, [])  # so the program sees it meanwhile
+    try:
+        sort_values(tx, items, key, reverse)
+    finally:  # where a comparison raises, it is sorted so far
+        is_changed = bool(self.items)
+        self.replace(tx, items)
+    if is_changed:
+        raise tx.raised(ValueError, "list modified during sort")
     return ConstVal(None)
 
 
-@list_method
-def index(tx: Tracer, self: SequenceVal, item: Value, start: Value | None = None, stop: Value | None = None) -> Value:
-    items = self.values(tx)
-    begin = clipped_integer_of(tx, start, 0, "where a search begins")
-    first, last, _ = slice(begin, clipped_integer_of(tx, stop, sys.maxsize, "where it ends")).indices(len(items))
-    for position in range(first, last):
-        if identical(tx, items[position], item) or tx.equal(items[position], item):
-            return ConstVal(position)
-    raise missing_item(tx, (().index if isinstance(self, TupleVal) else [].index), item)
-
-
-@list_method
-def count(tx: Tracer, self: SequenceVal, item: Value) -> Value:
-    return ConstVal(sum(identical(tx, member, item) or tx.equal(member, item) for member in self.values(tx)))
-
-
-def sorted_values(tx: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-    """Items in the order of `sorted(items, key=, reverse=)`; the keys have to be known while tracing."""
+def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> None:
+    """Bring items in the order of `sorted(items, key=, reverse=)`."""
     if reverse is not None and not hasattr(reverse.py_type(), "__index__"):
         raise GraphBreak(breaks.RAISES, f"TypeError: reverse is of type {reverse.py_type().__name__}")
-    plain = key is None or (key.is_const() and key.const() is None)
-    keys = [item if plain else tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
     backwards = reverse is not None and reverse.truth(tx)
+    found = items if is_none(key) else [tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
     try:
-        reals = [found.real() for found in keys]
+        keys = iter([key.real() for key in found])
     except NotReal:
-        order = _order_by_comparing(tx, keys, backwards)
-    else:
-        try:
-            order = sorted(range(len(items)), key=reals.__getitem__, reverse=backwards)
-        except TypeError as error:
-            raise tx.raised(TypeError, *error.args) from None
-    return [items[position] for position in order]
+        keys = iter([StandIn(tx, key) for key in found])
+    call_real(tx, items.sort, key=lambda _: next(keys), reverse=backwards)
 
 
-def _order_by_comparing(tx: Tracer, keys: Sequence[Value], backwards: bool) -> list[int]:
-    """Positions in sorted order, with the comparisons that CPython makes for fewer than 64 keys, in its order."""
+def real_method(name: str, changes: bool = False, compares: bool = False) -> Callable[..., Value]:
+    """The model of a method of lists, tuples or deques: CPython's own, on a copy."""
 
-    def less(left: int, right: int) -> bool:
-        return tx.less(keys[left], keys[right])
+    def model(tx: Tracer, self: Any, /, *args: Value) -> Value:
+        items = self.values(tx)
+        changed = tx.journal.changes
 
-    order = list(range(len(keys)))
-    if backwards:
-        order.reverse()
-    run = min(len(order), 2)
-    if run == 2:
-        down = less(order[1], order[0])
-        while run < len(order) and less(order[run], order[run - 1]) == down:
-            run += 1
-        if down:
-            order[:run] = order[:run][::-1]
-    for position in range(run, len(order)):
-        pivot, low, high = order[position], 0, position
-        while low < high:
-            middle = (low + high) // 2
-            if less(pivot, order[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        order.insert(low, order.pop(position))
-    if backwards:
-        order.reverse()
-    return order
+        def follow() -> None:
+            """What compares the items may change them."""
+            nonlocal items, changed
+            if tx.journal.changes != changed:
+                changed = tx.journal.changes
+                if self.items != items:
+                    items = self.values(tx)
+                    real.clear()
+                    real.extend(StandIn(tx, item, follow) for item in items)
+
+        real = self.stood_for([StandIn(tx, item, follow) for item in items] if compares else items)
+        found = call_real(tx, getattr(real, name), *(StandIn(tx, arg) for arg in args))
+        if changes:
+            self.replace(tx, [part.value if type(part) is StandIn else part for part in real])
+        return value_of(found)
+
+    return model
+
+
+LIST_METHODS.update({name: real_method(name, changes=True) for name in ("insert", "pop", "reverse")})
+LIST_METHODS.update({name: real_method(name, compares=True) for name in ("index", "count")})
+LIST_METHODS["remove"] = real_method("remove", changes=True, compares=True)

@@ -26,7 +26,7 @@ class Ordered:
         self.value = value
 
     def __lt__(self, other: Ordered) -> bool:
-        return self.tx.less(self.value, other.value)
+        return self.tx.holds(self.value, "<", other.value)
 
 
 def _heap(function: Callable[..., Any], takes_item: bool, gives_item: bool) -> None:

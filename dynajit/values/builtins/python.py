@@ -53,7 +53,7 @@ from dynajit.values.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_tru
 from dynajit.values.partials import PartialVal
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
 from dynajit.values.ranges import make_range
-from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sorted_values
+from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
 from dynajit.values.slices import make_slice
 from dynajit.values.slots import by_rule
 from dynajit.values.symbolic import SymVal, operate
@@ -521,7 +521,9 @@ def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
 
 @builtin(sorted)
 def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
-    return ListVal(sorted_values(tx, tx.unpack_hinted(iterable), key, reverse))
+    items = [*tx.unpack_hinted(iterable)]
+    sort_values(tx, items, key, reverse)
+    return ListVal(items)
 
 
 def _extreme(tx: Tracer, symbol: str, args: tuple[Value, ...], key: Value | None, default: Value | None) -> Value:

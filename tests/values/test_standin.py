@@ -1,0 +1,131 @@
+"""Methods written in C that ask the program's objects: the comparisons that they make, and what they see of changes."""
+
+import collections
+from typing import Any
+
+import torch
+
+from dynajit.testing import assert_same
+
+x = torch.ones(2)
+
+
+class Item:
+    """Compares by its number, and may change a container meanwhile."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, number: int, container: Any = None) -> None:
+        self.number = number
+        self.container = container
+
+    def __eq__(self, other: object) -> bool:
+        if self.container is not None:
+            self.container.append(1)
+        return self.number == getattr(other, "number", other)
+
+    def __lt__(self, other: "Item") -> bool:
+        if other.number < 0:
+            raise KeyError(other.number)
+        return self.number < other.number
+
+
+def test_searches_compare_and_sorting_asks_what_is_less():
+    def program(x):
+        items = [Item(3), Item(1), Item(2)]
+        items.sort()
+        items.remove(3)
+        return [item.number for item in items], items.index(Item(2)), items.count(2), x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_a_list_that_grows_while_it_is_searched():
+    def program(x):
+        items = [Item(1), Item(5)]
+        items.append(Item(2, items))
+        return items.index(1), items.count(9), len(items), x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_a_deque_that_changes_while_it_is_searched():
+    def program(x):
+        items = collections.deque([Item(1)])
+        items.append(Item(2, items))
+        items.append(Item(3))
+        found = [items.index(Item(2))]
+        for search in (items.index, items.count, items.__contains__):
+            try:
+                search(3)
+            except RuntimeError as error:
+                found.append(str(error))
+        try:
+            items.remove(3)
+        except IndexError as error:
+            found.append(str(error))
+        return found, len(items), x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_a_list_is_empty_while_it_is_sorted_and_half_sorted_where_that_raises():
+    def program(x):
+        items, odd, seen = [3, 1, 2], [Item(3), Item(2), Item(-7), Item(1)], []
+        try:
+            items.sort(key=lambda number: items.append(number) or seen.append(len(items)) or number)
+        except ValueError as error:
+            seen.append(str(error))
+        try:
+            odd.sort()
+        except KeyError as error:
+            seen.append(error.args)
+        return items, [item.number for item in odd], seen, x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_what_methods_refuse():
+    def refused(method, *args):
+        try:
+            return method(*args)
+        except (IndexError, ValueError) as error:
+            return type(error), str(error)
+
+    def program(x):
+        items, full = [3, 1, Item(4)], collections.deque([1, 2], 2)
+        return [
+            *(refused(items.index, missing) for missing in (9, "a", None, (1, 2))),
+            refused(items.index, 3, 1, 10**30),
+            refused(items.remove, 7),
+            refused(items.pop, 3),
+            refused([].pop),
+            refused((1, 2).index, 2, -1),
+            refused((1, 2).index, 5),
+            refused(full.insert, 1, 3),
+            refused(full.remove, "b"),
+            refused(full.index, 2, 0, -1),
+            refused(collections.deque().popleft),
+            x + 1,
+        ]
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_more_than_a_run_is_sorted_by_the_real_algorithm():
+    def program(x):
+        numbers = [Item((7 * position) % 101) for position in range(101)]
+        compared = []
+
+        class Counted:
+            def __init__(self, number):
+                self.number = number
+
+            def __lt__(self, other):
+                compared.append((self.number, other.number))
+                return self.number < other.number
+
+        ordered = sorted(numbers, key=lambda item: Counted(item.number // 3), reverse=True)
+        return [item.number for item in ordered], compared, x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
