@@ -1,6 +1,8 @@
 """Methods written in C that ask the program's objects: the comparisons that they make, and what they see of changes."""
 
+import bisect
 import collections
+import heapq
 from typing import Any
 
 import torch
@@ -127,5 +129,45 @@ def test_more_than_a_run_is_sorted_by_the_real_algorithm():
 
         ordered = sorted(numbers, key=lambda item: Counted(item.number // 3), reverse=True)
         return [item.number for item in ordered], compared, x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_a_heap_is_changed_so_far_where_a_comparison_raises():
+    def program(x):
+        heap, texts = [], []
+        for number in (5, 2, 7):
+            heapq.heappush(heap, Item(number))
+        for item in (Item(1), Item(-7)):
+            try:
+                heapq.heappush(heap, item)
+                heapq.heappop(heap)
+            except KeyError as error:
+                texts.append(str(error))
+        try:
+            heapq.heappop([])
+        except IndexError as error:
+            texts.append(str(error))
+        return [item.number for item in heap], texts, x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_searches_and_insertions_in_what_is_sorted():
+    def program(x):
+        items, words = [Item(1), Item(3), Item(3), Item(8)], ["a", "bbb"]
+        places = [
+            bisect.bisect_left(items, Item(3)),
+            bisect.bisect(items, Item(3), hi=None),
+            bisect.bisect(items, Item(3), 0, True),
+            bisect.bisect_left(words, 2, key=len),
+        ]
+        bisect.insort(items, Item(4), 1)
+        bisect.insort_left(words, "cc", key=len)
+        try:
+            bisect.bisect(items, Item(3), -1)
+        except ValueError as error:
+            places.append(str(error))
+        return [item.number for item in items], words, places, x + 1
 
     assert_same(program, x, graphs=1, breaks=0)
