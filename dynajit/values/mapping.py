@@ -21,6 +21,7 @@ from dynajit.values.identity import ObjectKey, identical
 from dynajit.values.iterators import IteratorVal, ended_iterator
 from dynajit.values.keys import UserKey, collide, has_user_key
 from dynajit.values.sequence import Lazy
+from dynajit.values.standin import call_real
 
 
 class DictVal(Value):
@@ -687,106 +688,53 @@ def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
 
 
 @set_method
-def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
-    self.replace(tx, {key: value for key, value in self.entries.items() if key != item.hash_key(tx)})
-    return ConstVal(None)
-
-
-@set_method
 def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
     if not self.contains(tx, item):
         raise tx.raised(KeyError, item)
-    return set_discard(tx, self, item)
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
 
 
 @set_method
-def set_clear(tx: Tracer, self: SetVal) -> Value:
-    self.replace(tx, {})
-    return ConstVal(None)
+def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
 
 
-@set_method
-def set_copy(tx: Tracer, self: SetVal) -> Value:
-    return SetVal.of(tx, list(self.entries.values()), self.kind)
+def _real_set_method(name: str) -> Method:
+    """The model of a method that takes iterables: CPython's own, on sets of hash keys."""
+
+    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value:
+        tables = [_members(tx, other) for other in others]
+        given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
+        real = self.kind(self.entries)
+        found = call_real(tx, getattr(real, name), *given)
+        if isinstance(found, bool):
+            return ConstVal(found)
+        if found is real:
+            return self
+        chosen = set(map(id, real if found is None else found))  # of equal members it is not always the first one's
+        entries = {
+            key: member for table in (self.entries, *tables) for key, member in table.items() if id(key) in chosen
+        }
+        if found is None:
+            self.replace(tx, entries)
+            return ConstVal(None)
+        made = SetVal(self.kind)
+        made.entries = entries
+        return made
+
+    return model
 
 
-@set_method
-def set_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    self.replace(tx, _union(tx, self, others))
-    return ConstVal(None)
+def _members(tx: Tracer, value: Value) -> dict[Any, Value]:
+    """The members of an iterable, each once, by their hash keys: a set does not ask its members again."""
+    return value.entries if isinstance(value, SetVal) else SetVal.of(tx, tx.unpack_set(value)).entries
 
 
-@set_method
-def set_union(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    return _made(self.kind, _union(tx, self, others))
-
-
-@set_method
-def set_intersection(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    kept = dict(self.entries)
-    for other in others:
-        keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
-        kept = {key: value for key, value in kept.items() if key in keys}
-    return _made(self.kind, kept)
-
-
-@set_method
-def set_difference(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    gone = {item.hash_key(tx) for other in others for item in tx.unpack_set(other)}
-    return _made(self.kind, {key: value for key, value in self.entries.items() if key not in gone})
-
-
-@set_method
-def set_symmetric_difference(tx: Tracer, self: SetVal, other: Value) -> Value:
-    right = {item.hash_key(tx): item for item in tx.unpack_set(other)}
-    kept = {key: value for key, value in self.entries.items() if key not in right}
-    return _made(self.kind, {**kept, **{key: value for key, value in right.items() if key not in self.entries}})
-
-
-@set_method
-def set_intersection_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    self.replace(tx, set_intersection(tx, self, *others).entries)  # type: ignore[attr-defined]
-    return ConstVal(None)
-
-
-@set_method
-def set_difference_update(tx: Tracer, self: SetVal, *others: Value) -> Value:
-    self.replace(tx, set_difference(tx, self, *others).entries)  # type: ignore[attr-defined]
-    return ConstVal(None)
-
-
-@set_method
-def set_symmetric_difference_update(tx: Tracer, self: SetVal, other: Value) -> Value:
-    self.replace(tx, set_symmetric_difference(tx, self, other).entries)  # type: ignore[attr-defined]
-    return ConstVal(None)
-
-
-@set_method
-def set_issubset(tx: Tracer, self: SetVal, other: Value) -> Value:
-    keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
-    return ConstVal(set(self.entries) <= keys)
-
-
-@set_method
-def set_issuperset(tx: Tracer, self: SetVal, other: Value) -> Value:
-    keys = {item.hash_key(tx) for item in tx.unpack_set(other)}
-    return ConstVal(set(self.entries) >= keys)
-
-
-@set_method
-def set_isdisjoint(tx: Tracer, self: SetVal, other: Value) -> Value:
-    return ConstVal(not any(item.hash_key(tx) in self.entries for item in tx.unpack_set(other)))
-
-
-def _union(tx: Tracer, self: SetVal, others: Sequence[Value]) -> dict[Any, Value]:
-    entries = dict(self.entries)
-    for other in others:
-        for item in tx.unpack_set(other):
-            entries.setdefault(item.hash_key(tx), item)
-    return entries
-
-
-def _made(kind: type, entries: dict[Any, Value]) -> SetVal:
-    made = SetVal(kind)
-    made.entries = entries
-    return made
+_OPERATIONS = ("intersection", "difference", "symmetric_difference")
+SET_METHODS.update(
+    {
+        name: _real_set_method(name)
+        for name in ("clear", "copy", "isdisjoint", "issubset", "issuperset", "union", "update", *_OPERATIONS)
+        + tuple(f"{operation}_update" for operation in _OPERATIONS)
+    }
+)

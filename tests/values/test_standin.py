@@ -171,3 +171,60 @@ def test_searches_and_insertions_in_what_is_sorted():
         return [item.number for item in items], words, places, x + 1
 
     assert_same(program, x, graphs=1, breaks=0)
+
+
+class Shown:
+    """Says what it is asked."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Shown({self.value!r})"
+
+    def __format__(self, spec: str) -> str:
+        return f"<{self.value}:{spec}>"
+
+    def __getitem__(self, key: Any) -> Any:
+        return key, self.value
+
+
+def test_which_of_equal_members_a_set_takes():
+    def program(x):
+        small, one = {True}, {1, 2}
+        return (
+            [repr(found) for found in (one & small, small & one, one | small, one - {2.0}, one ^ {True, 3})],
+            repr(one.intersection([True, 1.0])),
+            {Shown}.isdisjoint([Shown]),
+            x + 1,
+        )
+
+    assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_sets_change_in_place_and_frozen_ones_are_themselves():
+    def program(x):
+        frozen = frozenset([Shown, 4])
+        members = {1, 2, "a"}
+        members.update([3, 4], (5,))
+        members.discard(1)
+        members.discard(7)
+        members.difference_update([2])
+        members.symmetric_difference_update({9, 3})
+        members.intersection_update([9, 4, 5, 5])
+        try:
+            members.remove(8)
+        except KeyError as error:
+            missing = error.args
+        same = frozen.copy() is frozen, frozen.union() is frozen, members.copy() is members
+        return (
+            sorted(members),
+            missing,
+            same,
+            members.issubset(range(10)),
+            members >= {4},
+            sorted(frozen & members),
+            x + 1,
+        )
+
+    assert_same(program, x, graphs=1, breaks=0)
