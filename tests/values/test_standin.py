@@ -228,3 +228,23 @@ def test_sets_change_in_place_and_frozen_ones_are_themselves():
         )
 
     assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_the_largest_and_the_smallest_by_their_own_comparison():
+    def program(x):
+        items, texts = [Item(3), Item(1), Item(3)], []
+        for arguments in ([], [1, None], ["a", 2]):
+            try:
+                max(arguments)
+            except (TypeError, ValueError) as error:
+                texts.append(str(error))
+        least = min(items)
+        return (
+            least.number,
+            max(items, key=lambda item: item.number) is items[0],
+            max([], default=items) is items,
+            texts,
+            x + 1,
+        )
+
+    assert_same(program, x, graphs=1, breaks=0)

@@ -56,6 +56,7 @@ from dynajit.values.ranges import make_range
 from dynajit.values.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
 from dynajit.values.slices import make_slice
 from dynajit.values.slots import by_rule
+from dynajit.values.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.symbolic import SymVal, operate
 from dynajit.values.tensor import TensorMethod, TensorVal
 from dynajit.values.unread import unread_text
@@ -526,34 +527,22 @@ def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Valu
     return ListVal(items)
 
 
-def _extreme(tx: Tracer, symbol: str, args: tuple[Value, ...], key: Value | None, default: Value | None) -> Value:
-    items = tx.unpack(args[0]) if len(args) == 1 else list(args)
-    if not items:
-        if default is not None:
-            return default
-        raise tx.raised(ValueError, f"{'max' if symbol == '>' else 'min'}() arg is an empty sequence")
-    if is_none(key) and any(isinstance(item, SymVal) for item in items):
-        one_type = len({item.py_type() for item in items}) == 1
-        found = operate(tx, max if symbol == ">" else min, items) if one_type else None
-        if found is not None:
-            return found
-    best = items[0]
-    best_key = best if is_none(key) else tx.call(key, [best], {})  # type: ignore[arg-type]
-    for item in items[1:]:
-        item_key = item if is_none(key) else tx.call(key, [item], {})  # type: ignore[arg-type]
-        if operators.compare(tx, symbol, item_key, best_key).truth(tx):
-            best, best_key = item, item_key
-    return best
+def _extreme(function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+        items = tx.unpack(args[0]) if len(args) == 1 else list(args)
+        if is_none(key) and any(isinstance(item, SymVal) for item in items):
+            one_type = len({item.py_type() for item in items}) == 1
+            found = operate(tx, function, items) if one_type else None
+            if found is not None:
+                return found
+        parts = [StandIn(tx, item) for item in items]
+        given = {} if default is None else {"default": default}
+        return value_of(call_real(tx, function, *([parts] if len(args) == 1 else parts), key=keyed(tx, key), **given))
 
 
-@builtin(max)
-def max_(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
-    return _extreme(tx, ">", args, key, default)
-
-
-@builtin(min)
-def min_(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
-    return _extreme(tx, "<", args, key, default)
+_extreme(max)
+_extreme(min)
 
 
 # ----------------------------------------------------------------------------------------------- numbers and strings
