@@ -248,3 +248,15 @@ def test_the_largest_and_the_smallest_by_their_own_comparison():
         )
 
     assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_texts_of_containers_that_contain_themselves():
+    def program(x):
+        shown = Shown(3)
+        items: list[Any] = [1, shown, (x.shape, {shown: [shown]})]
+        items.append(items)
+        table: dict[Any, Any] = {shown: items}
+        table["itself"] = table
+        return str(items), repr(table), f"{[shown]!r:>12}", repr((shown,)), x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)

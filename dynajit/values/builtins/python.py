@@ -623,30 +623,27 @@ def _container_text(tx: Tracer, value: Value) -> Value:
     try:
         return ConstVal(repr(value.real()))
     except NotReal:
-        pass
-    if any(value is part for part in _containers_inside(tx, value)):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "the text of a container that contains itself")
-    if isinstance(value, DictVal):
-        pairs = [(repr_(tx, key).const(), repr_(tx, item).const()) for key, item in value.items(tx)]
-        return ConstVal("{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}")
-    items = [repr_(tx, item).const() for item in tx.unpack(value)]
-    if isinstance(value, TupleVal):
-        return ConstVal(f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})")
-    return ConstVal(f"[{', '.join(items)}]")
+        return ConstVal(repr(_stood_for(tx, value, {})))
 
 
-def _containers_inside(tx: Tracer, value: Value) -> list[Value]:
-    """All containers in a container, each once."""
-    found: dict[int, Value] = {}
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        inside = [item for _, item in part.items(tx)] if isinstance(part, DictVal) else tx.unpack(part)
-        for item in inside:
-            if isinstance(item, (SequenceVal, DictVal)) and id(item) not in found:
-                found[id(item)] = item
-                pending.append(item)
-    return list(found.values())
+def _stood_for(tx: Tracer, value: Value, made: dict[int, Any]) -> Any:
+    """A list, tuple or dictionary of stand-ins; `made`: those that it is in, and what they contain."""
+    kind = value.py_type()
+    if kind not in (list, tuple, dict):
+        return StandIn(tx, value)
+    if id(value) not in made:
+        made[id(value)] = kind() if kind is not tuple else None
+        if isinstance(value, DictVal):
+            made[id(value)].update((StandIn(tx, key), _stood_for(tx, item, made)) for key, item in value.items(tx))
+        else:
+            parts = [_stood_for(tx, item, made) for item in tx.unpack(value)]
+            if kind is tuple:
+                made[id(value)] = tuple(parts)
+            else:
+                made[id(value)].extend(parts)
+    if made[id(value)] is None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "the text of a tuple that contains itself")
+    return made[id(value)]
 
 
 @builtin(format)
