@@ -260,3 +260,29 @@ def test_texts_of_containers_that_contain_themselves():
         return str(items), repr(table), f"{[shown]!r:>12}", repr((shown,)), x + 1
 
     assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_formats_ask_for_attributes_items_and_texts():
+    def program(x, width, name):
+        shown = Shown(3)
+        templates = (
+            "{0.value} {0[k]} {0[1]} {0.__class__.__name__} {0:>{w}}|{1}",
+            "{0!r:>9} {0!s} {0!a} {w:03d} {{}}",
+            "{} {}{w:>{w}}",
+        )
+        return [template.format(shown, name, w=width) for template in templates], x + 1
+
+    assert_same(program, x, 5, "name", graphs=1, breaks=0)
+
+
+def test_what_formats_refuse():
+    def program(x):
+        shown, refused = Shown(1), []
+        for template in ("{} {}", "{a}", "{0} {}", "{} {0}", "{", "}", "{!z}", "{0.nope}", "{:{:{}}}", "{0[}"):
+            try:
+                template.format(shown)
+            except (IndexError, KeyError, ValueError, AttributeError) as error:
+                refused.append((type(error), str(error)))
+        return refused, x + 1
+
+    assert_same(program, x, graphs=1, breaks=0)

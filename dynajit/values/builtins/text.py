@@ -12,9 +12,7 @@ import os
 import pathlib
 import posixpath
 import re
-import string
 import types
-from collections.abc import Sequence
 from typing import Any
 
 from dynajit import _C
@@ -24,6 +22,7 @@ from dynajit.values.builtins.registry import builtin, constructor, pure, tail_ca
 from dynajit.values.constant import PATH_TYPES, TEXT_METHODS, ConstVal
 from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.standin import StandIn, call_real
 from dynajit.values.unread import is_unread, join_texts, unread_text
 
 pure(str.maketrans, bytes.maketrans)
@@ -70,7 +69,10 @@ def str_format(tx: Tracer, template: Value, /, *args: Value, **kwargs: Value) ->
             return tx.fold(str.format, [template, *args], kwargs)
     except GraphBreak:
         pass  # some argument is only partly known
-    return _Formatting(tx, args, kwargs).expand(template.const(), 2)
+    texts: list[Value] = []
+    fields = [_Field(tx, value, texts) for value in args]
+    named = {name: _Field(tx, value, texts) for name, value in kwargs.items()}
+    return _with_texts(tx, call_real(tx, template.const().format, *fields, **named), texts)
 
 
 def _has_own_text(value: Value) -> bool:
@@ -81,62 +83,46 @@ def _has_own_text(value: Value) -> bool:
     return False
 
 
-class _Formatting:
-    """One call of `str.format`."""
+# where one of the texts stands that were asked for
+_TEXT = re.compile("\0dynajit text (\\d+)\0")
 
-    def __init__(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
-        self.tx = tx
-        self.args = args
-        self.kwargs = kwargs
-        self.next_position: int | None = 0
 
-    def expand(self, template: str, depth: int) -> Value:
-        tx = self.tx
-        if depth < 0:
-            raise tx.raised(ValueError, "Max string recursion exceeded")
-        pieces: list[Value] = []
-        try:
-            parsed = list(string.Formatter().parse(template))
-        except ValueError as error:
-            raise tx.raised(ValueError, *error.args) from None
-        for literal, field, spec, conversion in parsed:
-            pieces.append(ConstVal(literal))
-            if field is None:
-                continue
-            value = self._field(field)
-            if conversion:
-                value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[conversion]), [value], {})
-            expanded = self.expand(spec, depth - 1) if spec else ConstVal("")
-            pieces.append(tx.call(tx.from_real(format), [value, expanded], {}))
-        return join_texts(tx, pieces)
+class _Field:
+    """Stands for a value where `str.format` looks its parts up and asks for its text, which is added to `texts`."""
 
-    def _field(self, field: str) -> Value:
-        tx = self.tx
-        first, rest = string._string.formatter_field_name_split(field)  # type: ignore[attr-defined]
-        if first == "":
-            if self.next_position is None:
-                raise tx.raised(
-                    ValueError, "cannot switch from manual field specification to automatic field numbering"
-                )
-            first = self.next_position
-            self.next_position += 1
-        elif isinstance(first, int):
-            if self.next_position:
-                raise tx.raised(
-                    ValueError, "cannot switch from automatic field numbering to manual field specification"
-                )
-            self.next_position = None
-        if isinstance(first, int):
-            if first >= len(self.args):
-                raise tx.raised(IndexError, f"Replacement index {first} out of range for positional args tuple")
-            value = self.args[first]
-        elif first in self.kwargs:
-            value = self.kwargs[first]
-        else:
-            raise tx.raised(KeyError, first)
-        for is_attribute, name in rest:
-            value = value.getattr(tx, name) if is_attribute else value.getitem(tx, ConstVal(name))
-        return value
+    __slots__ = ("state",)
+
+    def __init__(self, tx: Tracer, value: Value, texts: list[Value]) -> None:
+        self.state = tx, value, texts
+
+    def __getattribute__(self, name: str) -> Any:
+        tx, value, texts = _state_of(self)
+        return _Field(tx, value.getattr(tx, name), texts)
+
+    def __getitem__(self, key: Any) -> Any:
+        tx, value, texts = _state_of(self)
+        return _Field(tx, value.getitem(tx, ConstVal(key)), texts)
+
+    def __format__(self, spec: str) -> str:
+        tx, value, texts = _state_of(self)
+        texts.append(tx.call(tx.from_real(format), [value, _with_texts(tx, spec, texts)], {}))
+        return f"\0dynajit text {len(texts) - 1}\0"
+
+    def __str__(self) -> str:
+        tx, value, _ = _state_of(self)
+        return str(tx.call(tx.from_real(str), [value], {}).const())
+
+    def __repr__(self) -> str:
+        tx, value, _ = _state_of(self)
+        return repr(StandIn(tx, value))
+
+
+_state_of: Any = vars(_Field)["state"].__get__
+
+
+def _with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
+    parts = _TEXT.split(made)  # every other one is the number of a text
+    return join_texts(tx, [texts[int(part)] if at % 2 else ConstVal(part) for at, part in enumerate(parts)])
 
 
 # ------------------------------------------------------------------------------------------------ texts not looked at
