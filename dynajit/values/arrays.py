@@ -19,7 +19,7 @@ import torch
 from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal
 
 # Their results depend on their arguments alone, which they leave as they are.
@@ -142,24 +142,11 @@ class ArrayVal(Value):
             out.call_const(_view_like(self.array, owner.array), lambda: out.push(owner), 1)
 
 
-class MethodOfArray(Value):
+class MethodOfArray(BoundMethod):
     """`array.reshape` and its like; the owner's `run_method` knows what it gives."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner = owner
-        self.name = name
-
-    def py_type(self) -> type:
-        return types.BuiltinMethodType
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return self.owner.run_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
-    def rebuild(self, out: Any) -> None:
-        out.call_const(operator.attrgetter(self.name), lambda: out.push(self.owner), 1)
 
 
 def _without_result(fn: Callable[..., Any]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ To add a model, subclass `Value` in the file named after the type and register i
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -282,6 +283,33 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.source.name() if self.source is not None else ''}>"
+
+
+class BoundMethod(Value):
+    """A method written in C of `owner`, not yet called."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def py_type(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"the method {self.name} of {self.owner.describe()}"
+
+    def hash_key(self, tx: Tracer) -> object:
+        return (type(self), tx.object_key(self.owner), self.name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        return self.owner.call_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Any) -> None:
+        out.push(self.owner)
+        out.emit.load_attr(self.name)
 
 
 class NullVal(Value):

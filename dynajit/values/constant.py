@@ -22,7 +22,7 @@ from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, Tracer, Value
 from dynajit.values.slots import by_rule
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -286,21 +286,14 @@ class UnreadConst(ConstVal):
         return f"a number or string of type {type(self._raw).__name__}"
 
 
-class ConstMethod(Value):
+class ConstMethod(BoundMethod):
     """A C method of an immutable object, such as `"a".join`."""
-
-    def __init__(self, owner: ConstVal, name: str) -> None:
-        self.owner = owner
-        self.name = name
 
     def py_type(self) -> type:
         return type(getattr(self.owner.hint, self.name))
 
-    def describe(self) -> str:
-        return f"the method {self.name} of {self.owner.describe()}"
-
-    def hash_key(self, tx: Tracer) -> object:
-        return (ConstMethod, tx.object_key(self.owner), self.name)
+    def children(self) -> Sequence[Value]:
+        return ()
 
     def real(self) -> Any:
         return getattr(self.owner.value, self.name)

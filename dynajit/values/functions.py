@@ -15,7 +15,7 @@ from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, CellSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
 from dynajit.values.identity import object_key
 from dynajit.values.mapping import DictVal
@@ -503,20 +503,16 @@ class MethodVal(Value):
         out.call_const(types.MethodType, push, 2)
 
 
-class BoundBuiltin(Value):
+class BoundBuiltin(BoundMethod):
     """A C method bound to a model, such as `items.append`."""
 
     def __init__(self, owner: Value, name: str, function: Value) -> None:
-        self.owner = owner
-        self.name = name
+        super().__init__(owner, name)
         self.function = function
 
     def py_type(self) -> type:
         in_slot = isinstance(getattr(self.function, "obj", None), types.WrapperDescriptorType)
         return types.MethodWrapperType if in_slot else types.BuiltinMethodType
-
-    def describe(self) -> str:
-        return f"the method {self.name} of {self.owner.describe()}"
 
     def hash_key(self, tx: Tracer) -> object:
         return (BoundBuiltin, object_key(tx, self.owner), self.function.hash_key(tx))

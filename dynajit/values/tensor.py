@@ -18,13 +18,12 @@ import torch
 from torch import fx
 
 from dynajit import _C
-from dynajit.bytecode.landing import Landing
 from dynajit.config import config
 from dynajit.guards.source import AttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 from dynajit.values import overrides
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_literal
 from dynajit.values.identity import object_key
 from dynajit.values.known_truth import known_truth
@@ -476,38 +475,15 @@ class TensorVal(Value):
         return [*self.attrs.values(), self]
 
 
-class TensorMethod(Value):
+class TensorMethod(BoundMethod):
     """`x.relu`, not yet called."""
 
-    def __init__(self, owner: Value, name: str) -> None:
-        self.owner = owner
-        self.name = name
-
-    def py_type(self) -> type:
-        return types.BuiltinMethodType
-
-    def describe(self) -> str:
-        return f"the method {self.name} of {self.owner.describe()}"
-
-    def hash_key(self, tx: Tracer) -> object:
-        return (TensorMethod, object_key(tx, self.owner), self.name)
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        return self.owner.call_method(tx, self.name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.owner)
-            out.emit.load_attr(self.name)
-
         if self.name == "backward":
             # what the autograd engine runs is compiled already, or not the program's
-            out.call_const(_C.GraphCall, push, 1)
+            out.call_const(_C.GraphCall, lambda: super(TensorMethod, self).rebuild(out), 1)
         else:
-            push()
+            super().rebuild(out)
 
 
 def _without_arrays(tx: Tracer, key: Value) -> Value:

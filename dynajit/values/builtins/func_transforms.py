@@ -20,9 +20,8 @@ import torch.autograd.forward_ad
 import torch.autograd.grad_mode
 from torch import fx
 
-from dynajit.bytecode.landing import Landing
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal
 from dynajit.values.effects import CallEffect
@@ -138,7 +137,7 @@ class InferenceGuard(Value):
         return super().call_method(tx, name, args, kwargs)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        return InferenceMethod(self, name) if name in ("__enter__", "__exit__") else super().getattr(tx, name)
+        return BoundMethod(self, name) if name in ("__enter__", "__exit__") else super().getattr(tx, name)
 
     def _enter(self, tx: Tracer) -> None:
         enter, leave = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
@@ -159,20 +158,6 @@ class InferenceGuard(Value):
         tx.journal.set_attr(tx, "open_levels", tx.open_levels - 1)
         tx.graph.create("call_function", leave, [self.node], {}, {"example_value": None})
         tx.journal.set_attr(self, "node", None)
-
-
-class InferenceMethod(Value):
-    """`guard.__enter__`, not yet called."""
-
-    def __init__(self, guard: InferenceGuard, name: str) -> None:
-        self.guard = guard
-        self.name = name
-
-    def py_type(self) -> type:
-        return type(len)
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        return self.guard.call_method(tx, self.name, args, kwargs)
 
 
 @builtin(torch.inference_mode.__enter__)
