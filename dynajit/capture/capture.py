@@ -62,8 +62,8 @@ from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values import overrides
 from dynajit.values.base import GraphBreak, Value
 from dynajit.values.builtins.break_errors import are_errors
+from dynajit.values.effects.torch_warnings import filters_kept
 from dynajit.values.symbolic import is_data_dependent
-from dynajit.values.warned import filters_kept
 from dynajit.verify import VerifiedGraph
 
 _warned_codes: set[int] = set()

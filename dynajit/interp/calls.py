@@ -25,12 +25,15 @@ from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
 from dynajit.values import arrays, graph_arrays, numpy_numbers, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, random_tensors, torch_functions
+from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
 from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
 from dynajit.values.deque import DequeVal
-from dynajit.values.effects import is_replayed, replay
+from dynajit.values.effects import torch_generators
+from dynajit.values.effects.deferred import is_replayed, replay
+from dynajit.values.effects.replayed import ReplayedVal
+from dynajit.values.effects.torch_warnings import WarnsInside
 from dynajit.values.exceptions import raised_again, with_context
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.generators import GeneratorVal
@@ -41,13 +44,11 @@ from dynajit.values.modules import LibraryVal, ProxyVal
 from dynajit.values.number_calls import call_on_number
 from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.ops import torch_op
-from dynajit.values.replayed import ReplayedVal
 from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.slots import by_rule
 from dynajit.values.symbolic import operate
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal
-from dynajit.values.warned import WarnsInside
 
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -318,7 +319,7 @@ class Calls(Tracer):
             raise raised_again(self, error) from None
 
     def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        drawn = random_tensors.draw(self, op, target, args, kwargs) if "generator" in kwargs else None
+        drawn = torch_generators.draw(self, op, target, args, kwargs) if "generator" in kwargs else None
         if drawn is not None:
             return drawn
         try:

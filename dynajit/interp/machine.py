@@ -36,12 +36,12 @@ from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.builtins.references import WeakRefVal
 from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
 from dynajit.values.constant import ConstVal
-from dynajit.values.dropping import dies_with, dropped
 from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
+from dynajit.values.finalizers import dies_with, dropped
 from dynajit.values.functions import CellVal
 from dynajit.values.identity import MOST_COMPARED
 from dynajit.values.journal import Journal
-from dynajit.values.keepers import KeeperCell
+from dynajit.values.lifetime_cells import LifetimeCell
 from dynajit.values.objects import ObjVal, is_trusted
 from dynajit.values.tensor import TensorVal
 from dynajit.values.wrap import from_real, wrap
@@ -410,7 +410,7 @@ class Interpreter(Calls):
 
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
         if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):
-            keeper = KeeperCell(None, source, self.cell_contents_source(source), cell)
+            keeper = LifetimeCell(None, source, self.cell_contents_source(source), cell)
             self._models.append(keeper)
             return keeper
         from_outside = self.known_object(cell, source)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from dynajit import _C
 from dynajit.bytecode import Segments, build_iteration
-from dynajit.values.standing import MOVE, Standing, remember
+from dynajit.values.suspended_generator import MOVE, Suspension, remember
 
 # (first instruction, slots on the stack, whether it is an exception handler, what varies of the topmost slot)
 Key = tuple[int, int, bool, str]
@@ -34,9 +34,9 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
     original = cut.code.code
 
     def make(at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
-        standing = Standing(parts)
-        made: Any = _drive(parts, at, stack, cells, standing)
-        remember(made, standing)
+        suspension = Suspension(parts)
+        made: Any = _drive(parts, at, stack, cells, suspension)
+        remember(made, suspension)
         made.__name__, made.__qualname__ = original.co_name, original.co_qualname
         if at == -1:
             made.close()
@@ -119,7 +119,7 @@ def _asking(cut: Segments, index: int) -> Callable[..., Any]:
 
 
 def _drive(
-    parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], standing: Standing
+    parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], suspension: Suspension
 ) -> Generator[Any, Any, Any]:
     cut, stops, headers = parts.cut, parts.stops, parts.headers
     if at is None:
@@ -157,7 +157,7 @@ def _drive(
                 return value
             giving = None
             if kind == "yield":
-                standing.suspend(index, below, cells)
+                suspension.suspend(index, below, cells)
             else:
                 giving = below.pop() if kind == "delegate" else _going_on(below.pop())
             sent = thrown = None
@@ -170,13 +170,13 @@ def _drive(
                     thrown = error
             del value
             giving = None
-            standing.go_on()
+            suspension.resumed()
             if sent is MOVE:
                 # what is between here and the place that it stands at from now on was traced in its caller
                 sent = None
-                if standing.step is None:
+                if suspension.step is None:
                     return None
-                step, standing.step = standing.step, None
+                step, suspension.step = suspension.step, None
                 continue
             if thrown is None:
                 if passed is not None:

@@ -38,10 +38,10 @@ from dynajit.resume.plan import (
 )
 from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
 from dynajit.values.base import NULL, GraphBreak, Value
-from dynajit.values.effects import CallEffect, broken_effect
+from dynajit.values.effects.deferred import DeferredCall, broken_effect
+from dynajit.values.effects.table import State
 from dynajit.values.exceptions import raised_at
 from dynajit.values.local_classes import made_at
-from dynajit.values.run_time import State
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 
@@ -216,7 +216,7 @@ class Emission:
         made = made_at(self.tx, obstacle)
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
-        if isinstance(obstacle, CallEffect) and obstacle.at is not None:
+        if isinstance(obstacle, DeferredCall) and obstacle.at is not None:
             changed = f"{obstacle.function.describe()}, whose arguments change later, or whose handlers are looked at"
             return obstacle.at, GraphBreak(breaks.OUTPUT_CALL, changed)
         return raised_at(obstacle), None

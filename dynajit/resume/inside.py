@@ -18,7 +18,7 @@ from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import null_operand, peeks
 from dynajit.values.base import NULL, Value
-from dynajit.values.effects import Place
+from dynajit.values.effects.deferred import Place
 
 _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 

@@ -18,7 +18,7 @@ from dynajit.interp.machine import LocalBox
 from dynajit.resume.inside import placed_call
 from dynajit.values.base import NULL, Value
 from dynajit.values.constant import ConstVal, UnreadConst
-from dynajit.values.effects import Place
+from dynajit.values.effects.deferred import Place
 from dynajit.values.filling import replace_entries
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.keys import has_user_key

@@ -14,7 +14,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource, ItemSource, Source
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.dropping import check_dropped
+from dynajit.values.finalizers import check_dropped
 from dynajit.values.mapping import DictVal
 
 MOST_AT_ONCE = 64

@@ -15,8 +15,8 @@ from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
-from dynajit.values.dropping import check_dropped
 from dynajit.values.filling import push_dict, push_members, replace_entries, replace_members, store_entries
+from dynajit.values.finalizers import check_dropped
 from dynajit.values.identity import ObjectKey, identical
 from dynajit.values.iterators import IteratorVal, ended_iterator
 from dynajit.values.keys import UserKey, collide, has_user_key

@@ -34,8 +34,8 @@ from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, I
 from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.class_writes import ClassNamespace, write_class, written
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.class_writes import ClassNamespace, write_class, written
 from dynajit.values.filling import push_filled, push_members
 from dynajit.values.functions import SuperVal
 from dynajit.values.identity import identical, object_key

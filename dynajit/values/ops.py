@@ -36,13 +36,13 @@ from dynajit.values.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.dtypes import REFUSED
+from dynajit.values.effects.torch_warnings import Warned, WarnsInside
 from dynajit.values.foreach import rewrite
 from dynajit.values.mapping import DictVal, DictViewVal
 from dynajit.values.numpy_numbers import VaryingScalar
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal, is_data_dependent, undecided
 from dynajit.values.tensor import TensorVal, is_constant_result
-from dynajit.values.warned import Warned, WarnsInside
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))

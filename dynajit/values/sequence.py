@@ -20,7 +20,7 @@ from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.base import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.constant import ConstVal, constant_of, is_none, slice_of
-from dynajit.values.dropping import check_dropped
+from dynajit.values.finalizers import check_dropped
 from dynajit.values.identity import identical
 from dynajit.values.iterators import SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.slots import by_rule

@@ -45,7 +45,7 @@ from dynajit.values.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_nu
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal
 from dynajit.values.deque import DequeVal
-from dynajit.values.dropping import has_finaliser
+from dynajit.values.finalizers import has_finaliser
 from dynajit.values.functions import CompiledVal, FunctionVal, MethodVal
 from dynajit.values.iterators import LONGEST, check_length
 from dynajit.values.lookup import hides_dict
@@ -57,8 +57,8 @@ from dynajit.values.opaque import OpaqueTensorVal, OpaqueVal, VaryingObject
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import Lazy, ListVal, TupleVal, is_named_tuple
-from dynajit.values.standing import StandingGenerator, standing_of
 from dynajit.values.subclasses import PLAIN, payload_of_real
+from dynajit.values.suspended_generator import SuspendedGenerator, suspension_of
 from dynajit.values.symbolic import from_symbolic
 from dynajit.values.tensor import TensorVal
 from dynajit.values.tensor_subclass import SubTensorVal, traceable
@@ -395,8 +395,8 @@ def _module(tx: Tracer, obj: types.ModuleType, source: Source) -> Value:
 @wraps_type(types.GeneratorType)
 def _generator(tx: Tracer, obj: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
     tx.guard(source, "TYPE", types.GeneratorType)
-    standing = standing_of(obj)
-    return ObjVal(types.GeneratorType, obj, source) if standing is None else StandingGenerator(obj, standing, source)
+    found = suspension_of(obj)
+    return ObjVal(types.GeneratorType, obj, source) if found is None else SuspendedGenerator(obj, found, source)
 
 
 @wraps_type(threading.local)

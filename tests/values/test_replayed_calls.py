@@ -19,7 +19,7 @@ from torch import Tensor
 
 import dynajit
 from dynajit.testing import assert_same
-from dynajit.values.warned import Warned
+from dynajit.values.effects.torch_warnings import Warned
 
 X = torch.arange(6.0).reshape(2, 3)
 LOGGER = logging.getLogger("dynajit_test_replayed")

@@ -25,9 +25,7 @@ from dynajit.values.builtins import (
     overrides,
     packed_sequences,
     python,
-    random_numbers,
     random_state,
-    random_tensors,
     references,
     replaying,
     symbolic,
@@ -35,9 +33,9 @@ from dynajit.values.builtins import (
     text,
     torch_functions,
     torch_state,
-    warning_calls,
 )
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
+from dynajit.values.effects import random_numbers, torch_generators, warning_filters
 
 __all__ = [
     "BUILTINS",
@@ -65,13 +63,13 @@ __all__ = [
     "python",
     "random_numbers",
     "random_state",
-    "random_tensors",
     "references",
     "replaying",
     "symbolic",
     "tensor_makers",
     "text",
     "torch_functions",
+    "torch_generators",
     "torch_state",
-    "warning_calls",
+    "warning_filters",
 ]

@@ -21,7 +21,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.higher_order import Body, outputs, trace_body
 from dynajit.values.builtins.registry import builtin
-from dynajit.values.run_time import running_elsewhere
+from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.sequence import TupleVal
 from dynajit.values.tensor import TensorVal
 

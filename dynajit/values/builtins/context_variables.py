@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextvars
 
-from dynajit.values import context_variables
 from dynajit.values.base import Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects import context_variables
 
 
 @builtin(contextvars.ContextVar.get)

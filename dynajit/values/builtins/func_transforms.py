@@ -24,7 +24,7 @@ from dynajit.report import breaks
 from dynajit.values.base import BoundMethod, GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor, tail_call
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects import CallEffect
+from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.ops import torch_op
 from dynajit.values.polyfills import func_transforms as polyfills
 from dynajit.values.symbolic import SymVal
@@ -298,7 +298,7 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
     models = [tx.tensors[id(entry.fake)] for entry in ends]
     outside = [model for model in models if id(model) in wanted]
     for effect in tx.journal.dirty.values():
-        if isinstance(effect, CallEffect) and any(model is arg for model in outside for arg in effect.args):
+        if isinstance(effect, DeferredCall) and any(model is arg for model in outside for arg in effect.args):
             raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor that was just given a hook")
     if outside:
         tx.guard_all_distinct(models)

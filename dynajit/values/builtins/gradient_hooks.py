@@ -20,7 +20,7 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.higher_order import trace_body
 from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects import CallEffect
+from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import TupleVal
@@ -57,7 +57,7 @@ def _register(tx: Tracer, tensor: Value, hook: Value, function: Any) -> Value:
     if not tx.result_unused():
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() whose handle is used")
     if _is_leaf_outside(tensor):
-        tx.journal.touch(CallEffect(tx.from_real(function), [tensor, hook], {}))
+        tx.journal.touch(DeferredCall(tx.from_real(function), [tensor, hook], {}))
         return ConstVal(None)
     if name != "register_hook":
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() of what is no leaf from outside")

@@ -19,9 +19,9 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, tail_call
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.ops import model_tensor
 from dynajit.values.polyfills import higher_order as polyfills
-from dynajit.values.run_time import running_elsewhere
 from dynajit.values.tensor import TensorVal
 from dynajit.values.watched import Watched
 

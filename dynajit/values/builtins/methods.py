@@ -25,8 +25,8 @@ from dynajit.values.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewV
 from dynajit.values.objects import ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.opaque import OpaqueVal
 from dynajit.values.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
-from dynajit.values.standing import StandingGenerator
 from dynajit.values.subclasses import make_payload
+from dynajit.values.suspended_generator import SuspendedGenerator
 
 # what changes an object bit by bit: where that raises, the real one has changed so far
 _BIT_BY_BIT = (
@@ -456,8 +456,8 @@ for _kind in _ITERATOR_KINDS:
     BUILTINS.setdefault(_kind.__iter__, generator_iter)
 
 
-def _generator(value: Value) -> GeneratorVal | StandingGenerator:
-    if not isinstance(value, (GeneratorVal, StandingGenerator)):
+def _generator(value: Value) -> GeneratorVal | SuspendedGenerator:
+    if not isinstance(value, (GeneratorVal, SuspendedGenerator)):
         raise GraphBreak(breaks.GENERATOR, value.describe())
     return value
 

@@ -17,7 +17,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.run_time import call, follow, refuse, tensor
+from dynajit.values.effects.table import call, follow, refuse, tensor
 from dynajit.values.symbolic import SymVal
 from dynajit.values.tensor import TensorVal
 

@@ -27,8 +27,8 @@ from dynajit.report import breaks
 from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
-from dynajit.values.class_writes import ClassWrite
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.class_writes import ClassWrite
 from dynajit.values.mapping import DictVal
 from dynajit.values.tensor import TensorVal
 

@@ -13,7 +13,7 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
-from dynajit.values.replayed import HASH, KINDS, Kind, ReplayedVal, known_argument
+from dynajit.values.effects.replayed import HASH, KINDS, Kind, ReplayedVal, known_argument
 
 
 def _make(make: Any, kind: Kind, tx: Tracer, *args: Value, **kwargs: Value) -> Value:

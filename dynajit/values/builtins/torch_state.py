@@ -19,7 +19,7 @@ from dynajit.torch_compat import settle_attention
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects import CallEffect
+from dynajit.values.effects.deferred import DeferredCall
 
 
 def autocast_nesting() -> int:
@@ -387,7 +387,7 @@ _SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer", "torch._functorch.ap
 @builtin(torch.compiler.cudagraph_mark_step_begin)
 def _mark_step(tx: Tracer) -> Value:
     """Nothing of dynajit's needs to be told; what is compiled by others does."""
-    tx.journal.touch(CallEffect(tx.from_real(torch.compiler.cudagraph_mark_step_begin), [], {}))
+    tx.journal.touch(DeferredCall(tx.from_real(torch.compiler.cudagraph_mark_step_begin), [], {}))
     return ConstVal(None)
 
 

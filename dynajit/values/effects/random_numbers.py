@@ -19,8 +19,8 @@ from dynajit.values import operators
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.table import RunTimeObject, State, call, follow, number, refuse
 from dynajit.values.objects import ObjVal
-from dynajit.values.run_time import RunTimeObject, State, call, follow, number, refuse
 from dynajit.values.seeded import ORIGINAL, SeededVal
 from dynajit.values.sequence import ListVal, TupleVal
 from dynajit.values.symbolic import SymVal

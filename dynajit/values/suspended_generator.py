@@ -1,7 +1,8 @@
 """Generators that generated code made (`resume/drive.py`), met again from outside: after a break, in what goes on.
 
-In: a generator suspended at a yield of its own. Out: `StandingGenerator`, whose next part is traced in its caller;
-where it stands afterwards is an effect (`move`). What it keeps on its stack and in its variables is guarded when read.
+In: a generator suspended at a yield of its own. Out: `SuspendedGenerator`, whose next part is traced in its caller;
+where it is suspended afterwards is an effect (`move`). What it keeps on its stack and in its variables is guarded when
+read.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dynajit.values.generators import stop_iteration_error, throw_exit
 from dynajit.values.iterators import IteratorVal
 from dynajit.values.sequence import TupleVal
 
-#: sent to a generator to have it go on elsewhere: as `Standing.step` says
+#: sent to a generator to have it go on elsewhere: as `Suspension.step` says
 MOVE: Any = object()
 _ENDED = -1
 
 
-class Standing:
-    """Where a generator stands. `at`: the yield it is suspended at; None: it runs, or can't be moved from there."""
+class Suspension:
+    """Where a generator is suspended. `at`: at which yield; None: it runs, or can't be moved from there."""
 
     def __init__(self, parts: Any) -> None:
         self.parts = parts
@@ -42,57 +43,57 @@ class Standing:
         if not any(isinstance(value, BaseException) for value in below):
             self.at, self.below, self.cells = at, below, cells
 
-    def go_on(self) -> None:
+    def resumed(self) -> None:
         """It was resumed."""
         self.at, self.below, self.cells = None, (), ()
 
 
-_standing: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary()
+_suspensions: weakref.WeakKeyDictionary[Any, Suspension] = weakref.WeakKeyDictionary()
 
 
-def remember(generator: Any, standing: Standing) -> None:
-    """What a generator keeps of itself, found again by `standing_of`."""
-    _standing[generator] = standing
+def remember(generator: Any, suspension: Suspension) -> None:
+    """What a generator keeps of itself, found again by `suspension_of`."""
+    _suspensions[generator] = suspension
 
 
-def standing_of(generator: Any) -> Standing | None:
-    """Where the generator stands, if generated code made it and can move it."""
-    found = _standing.get(generator)
+def suspension_of(generator: Any) -> Suspension | None:
+    """Where the generator is suspended, if generated code made it and can move it."""
+    found = _suspensions.get(generator)
     return found if found is not None and found.at is not None else None
 
 
 def move(generator: Any, at: int, below: tuple[Any, ...]) -> None:
-    """Have it stand at another yield, or ended; in generated code, after what is in between has run."""
-    standing = _standing[generator]
-    standing.step = None if at == _ENDED else (*below, None, at)
+    """Have it be suspended at another yield, or ended; in generated code, after what is in between has run."""
+    suspension = _suspensions[generator]
+    suspension.step = None if at == _ENDED else (*below, None, at)
     with contextlib.suppress(StopIteration):
         generator.send(MOVE)
 
 
-def _stands(parts: Any, at: int, depth: int, generator: Any) -> bool:
-    found = _standing.get(generator)
+def _is_suspended_at(parts: Any, at: int, depth: int, generator: Any) -> bool:
+    found = _suspensions.get(generator)
     return found is not None and found.parts is parts and found.at == at and len(found.below) == depth
 
 
 @functools.lru_cache(maxsize=256)
 def _cell_reader(position: int) -> Callable[[Any], types.CellType]:
-    return lambda generator: _standing[generator].cells[position]
+    return lambda generator: _suspensions[generator].cells[position]
 
 
 @functools.lru_cache(maxsize=256)
 def _slot_reader(position: int) -> Callable[[Any], Any]:
-    return lambda generator: _standing[generator].below[position]
+    return lambda generator: _suspensions[generator].below[position]
 
 
-class StandingGenerator(IteratorVal):
+class SuspendedGenerator(IteratorVal):
     """A suspended generator from outside that can be moved."""
 
     kind = types.GeneratorType
 
-    def __init__(self, real: Any, standing: Standing, source: Source) -> None:
+    def __init__(self, real: Any, suspension: Suspension, source: Source) -> None:
         self.real_object = real
         self.source: Source = source
-        self.parts = standing.parts
+        self.parts = suspension.parts
         self.running = False
         #: known once it is resumed
         self.at: int | None = None
@@ -108,14 +109,14 @@ class StandingGenerator(IteratorVal):
         return tx.class_attribute(self, types.GeneratorType, name)
 
     def _open(self, tx: Tracer) -> int:
-        """Rely on where it stands, and read what it keeps."""
+        """Rely on where it is suspended, and read what it keeps."""
         if self.at is not None:
             return self.at
-        found, source = standing_of(self.real_object), self.source
+        found, source = suspension_of(self.real_object), self.source
         if found is None or found.at is None:
             raise GraphBreak(breaks.GENERATOR, self.describe())
-        stands = functools.partial(_stands, self.parts, found.at, len(found.below))
-        tx.guard(source, "PREDICATE", stands, f"stands at its instruction {found.at}")
+        stands = functools.partial(_is_suspended_at, self.parts, found.at, len(found.below))
+        tx.guard(source, "PREDICATE", stands, f"is suspended at instruction {found.at}")
         below = [
             tx.wrap(value, CallSource(source, _slot_reader(i), f"slot {i} of {{}}"))
             for i, value in enumerate(found.below)
@@ -148,7 +149,7 @@ class StandingGenerator(IteratorVal):
             raise Raised(error)
         instr = self.parts.cut.code.instrs[at]
         if instr.handler is None:
-            self._stand(tx, _ENDED, [])
+            self._suspend_at(tx, _ENDED, [])
             raise Raised(error)
         kept = [*self.below, ConstVal(None), ConstVal(None)][: instr.handler_depth]
         return self._run(tx, self.parts.part(instr.handler, len(kept) + 1, True), [*kept, error])
@@ -175,7 +176,7 @@ class StandingGenerator(IteratorVal):
         tx.journal.set_attr(tx, "handled_by_callers", callers)
         tx.journal.set_attr(self, "running", False)
         if error is not None:
-            self._stand(tx, _ENDED, [])
+            self._suspend_at(tx, _ENDED, [])
             if issubclass(error.value.py_type(), StopIteration):
                 raise Raised(stop_iteration_error(tx, error.value)) from None
             raise error
@@ -185,11 +186,11 @@ class StandingGenerator(IteratorVal):
         if not self.parts.cut.yields(place):
             if self.parts.cut.delegates(place):
                 raise GraphBreak(breaks.GENERATOR, f"{self.describe()}, which goes on with another iterator")
-            self._stand(tx, _ENDED, [])
+            self._suspend_at(tx, _ENDED, [])
             raise Exhausted(result)
         if self.parts.cut.delegation(place) is not None or any(map(_is_exception, below)):
             raise GraphBreak(breaks.GENERATOR, f"{self.describe()}, where it stops")
-        self._stand(tx, place, below)
+        self._suspend_at(tx, place, below)
         return result
 
     def _iterated(self, tx: Tracer, step: Value) -> Value:
@@ -216,7 +217,7 @@ class StandingGenerator(IteratorVal):
             part = self.parts.part(following, len(stack), throws)
             step = tx.call(tx.wrap(part, ConstSource(part, part.__qualname__)), [*stack, *self.cells], {})
 
-    def _stand(self, tx: Tracer, at: int, below: list[Value]) -> None:
+    def _suspend_at(self, tx: Tracer, at: int, below: list[Value]) -> None:
         tx.journal.set_attr(self, "at", at)
         tx.journal.set_attr(self, "below", below)
         tx.journal.touch(self)

@@ -22,7 +22,7 @@ from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.handlers import Handlers
+from dynajit.values.effects.loggers import Handlers
 from dynajit.values.mapping import DictVal
 from dynajit.values.outside_list import OutsideList
 from dynajit.values.sequence import ListVal, TupleVal
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     current: Any
 
 
-class CallEffect(Value):
+class DeferredCall(Value):
     """One call to make, in order with the other effects.
 
     Attributes:
@@ -101,7 +101,7 @@ class CallEffect(Value):
 class Unchanged:
     """What a call that was put off may look at, as it was then."""
 
-    def __init__(self, tx: Tracer, effect: CallEffect, values: Sequence[Value]) -> None:
+    def __init__(self, tx: Tracer, effect: DeferredCall, values: Sequence[Value]) -> None:
         self.effect = effect
         self._known = all(_is_known(value) for value in values)
         self._watched = Watched(values)
@@ -116,7 +116,7 @@ class Unchanged:
         if self._known:
             return False
         # the program's own code prints it: it may look at anything
-        calls = [value for value in tx.journal.dirty.values() if isinstance(value, CallEffect)]
+        calls = [value for value in tx.journal.dirty.values() if isinstance(value, DeferredCall)]
         later = next(number for number, value in enumerate(reversed(calls)) if value is self.effect)
         return tx.journal.changes > self._changes + later
 
@@ -134,10 +134,10 @@ def _is_known(value: Value) -> bool:
     return all(_is_known(part) for part in value.children())
 
 
-def broken_effect(tx: Tracer) -> CallEffect | None:
+def broken_effect(tx: Tracer) -> DeferredCall | None:
     """The first call put off whose arguments are others now than they were."""
     for value in tx.journal.dirty.values():
-        if not isinstance(value, CallEffect):
+        if not isinstance(value, DeferredCall):
             continue
         if value.unchanged is not None and value.unchanged.broken(tx):
             return value
@@ -180,19 +180,19 @@ def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str,
     message = [value for value in args if not _is_logger(value)][name == "log" :]
     if name and not _formats(message):
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
-    effect = put_off(tx, function, args, kwargs, logged, kwargs.get("stacklevel"))
+    effect = defer_call(tx, function, args, kwargs, logged, kwargs.get("stacklevel"))
     effect.loggers, effect.handlers = loggers, Handlers(tx, loggers[0] if loggers else None)
     return ConstVal(None)
 
 
-def put_off(
+def defer_call(
     tx: Tracer,
     function: Value,
     args: Sequence[Value],
     kwargs: dict[str, Value],
     printed: Sequence[Value] = (),
     level: Value | None = None,
-) -> CallEffect:
+) -> DeferredCall:
     """Have the generated code make a call where the program stands.
 
     Args:
@@ -212,7 +212,7 @@ def put_off(
         if _is_modules_forward(frames[depth]):
             told = f"{function.describe()} that tells a line outside of a module's forward"
             raise GraphBreak(breaks.OUTPUT_CALL, told, at=tx.snapshot(depth))
-    effect = CallEffect(function, args, kwargs, frames[0].current.positions)
+    effect = DeferredCall(function, args, kwargs, frames[0].current.positions)
     effect.places = [
         Place(frame.code_object, frame.globals, frame.current)
         for frame in frames[1:]

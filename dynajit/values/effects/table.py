@@ -20,7 +20,7 @@ from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects import CallEffect
+from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.lookup import lookup_type
 from dynajit.values.objects import ObjVal
 from dynajit.values.symbolic import SymVal, from_symbolic
@@ -103,7 +103,7 @@ def call(
     if tx.runs_elsewhere or tx.static_numbers:
         refuse(f"{name} in {tx.runs_elsewhere or 'an autograd.Function'}")
     if state is not None and any(
-        isinstance(value, CallEffect) and value.may_draw for value in tx.journal.dirty.values()
+        isinstance(value, DeferredCall) and value.may_draw for value in tx.journal.dirty.values()
     ):
         refuse(f"{name} behind what is logged, whose handlers may draw too")
     source = RunTimeSource(len(tx.calls), name)

@@ -12,13 +12,13 @@ from typing import Any
 from dynajit.guards.source import LocalSource
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.dropping import MOST_LOOKED_AT, dies_with
+from dynajit.values.finalizers import MOST_LOOKED_AT, dies_with
 from dynajit.values.functions import CellVal
 from dynajit.values.generators import GeneratorVal
 from dynajit.values.symbolic import SymVal
 
 
-class KeeperCell(CellVal):
+class LifetimeCell(CellVal):
     """The cell that keeps alive what a local of a loop's body is bound to, when the body has ended. Nobody reads it. So
     what nobody would miss is not made, and not kept; None is."""
 

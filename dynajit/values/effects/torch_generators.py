@@ -18,8 +18,8 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins import random_state
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.table import RunTimeObject, State, call, refuse, tensor
 from dynajit.values.objects import ObjVal
-from dynajit.values.run_time import RunTimeObject, State, call, refuse, tensor
 from dynajit.values.sequence import SequenceVal
 from dynajit.values.tensor import TensorVal
 

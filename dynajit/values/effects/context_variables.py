@@ -15,7 +15,7 @@ from dynajit import _C
 from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.effects import CallEffect
+from dynajit.values.effects.deferred import DeferredCall
 
 _UNSET: Any = object()
 
@@ -119,7 +119,7 @@ def get(tx: Tracer, variable: Value, default: Value | None) -> Value:
 def set_value(tx: Tracer, variable: Value, value: Value) -> Value:
     """`ContextVar.set`."""
     real, _ = _from_outside(tx, variable)
-    if tx.runs_elsewhere or any(isinstance(effect, CallEffect) for effect in _effects(tx)):
+    if tx.runs_elsewhere or any(isinstance(effect, DeferredCall) for effect in _effects(tx)):
         # the variable is set before the calls that were put off are made
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting a context variable behind a call that was put off")
     pending = [token for token in _tokens(tx) if _real(token.variable) is real]
@@ -222,7 +222,7 @@ def _nothing_since(tx: Tracer, token: TokenVal) -> bool:
     """Whether nothing that comes at the end of the trace, behind what the token's effect is, can tell of it."""
     effects = _effects(tx)
     for effect in effects[effects.index(token) + 1 :]:
-        if isinstance(effect, (CallEffect, ResetEffect)):
+        if isinstance(effect, (DeferredCall, ResetEffect)):
             return False
         if isinstance(effect, TokenVal) and not effect.is_undone and token in effect.pending:
             return False

@@ -21,7 +21,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects import put_off
+from dynajit.values.effects.deferred import defer_call
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.objects import ClassVal, ObjVal
 
@@ -45,7 +45,7 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         _refuse("warnings.warn with a source")
     text, category = _message(given["message"], given.get("category"))
     _check_filters(tx, text, category)
-    effect = put_off(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
+    effect = defer_call(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
     effect.may_draw, effect.recorded = False, _record() is not None
     return ConstVal(None)
 
@@ -209,7 +209,7 @@ def _add(
     except re.error as error:
         raise GraphBreak(breaks.RAISES, str(error)) from None
     filters = _with(_filters(tx), (action, found[0], category, found[1], line), bool(append))
-    put_off(tx, tx.from_real(function), [], given).may_draw = False
+    defer_call(tx, tx.from_real(function), [], given).may_draw = False
     _set(tx, filters)
     return ConstVal(None)
 
@@ -247,7 +247,7 @@ def _given(values: dict[str, Value | None]) -> dict[str, Value]:
 def resetwarnings(tx: Tracer) -> Value:
     if not config.replay_warnings:
         _refuse("warnings.resetwarnings")
-    put_off(tx, tx.from_real(warnings.resetwarnings), [], {}).may_draw = False
+    defer_call(tx, tx.from_real(warnings.resetwarnings), [], {}).may_draw = False
     _set(tx, [])
     return ConstVal(None)
 
@@ -286,7 +286,7 @@ def enter(tx: Tracer, self: Value) -> Value:
         _refuse("warnings.catch_warnings that records")
     before = _filters(tx)
     chosen = self.getattr(tx, "_filter")
-    put_off(tx, tx.from_real(warnings.catch_warnings.__enter__), [self], {}).may_draw = False
+    defer_call(tx, tx.from_real(warnings.catch_warnings.__enter__), [self], {}).may_draw = False
     tx.journal.set_item(tx.saved_filters, id(self), before)
     action, category, line, append = ("", Warning, 0, False) if _is_none(chosen) else map(_real, tx.unpack(chosen))
     _set(tx, before if not action else _with(before, (action, None, category, None, line), append))
@@ -309,7 +309,7 @@ def leave(tx: Tracer, self: Value, *error: Value) -> Value:
     if type(before) is not list:
         _refuse("leaving a warnings.catch_warnings that was not entered, or keeps its filters elsewhere")
     nothing = [ConstVal(None)] * 3
-    put_off(tx, tx.from_real(warnings.catch_warnings.__exit__), [self, *nothing], {}).may_draw = False
+    defer_call(tx, tx.from_real(warnings.catch_warnings.__exit__), [self, *nothing], {}).may_draw = False
     _set(tx, list(before))
     return ConstVal(None)
 
