@@ -375,7 +375,7 @@ class Calls(Tracer):
             method = value.special(self, name)
             if method is not None:
                 return method
-        elif isinstance(value, ReplayedVal):
+        elif isinstance(value, ReplayedVal) and hasattr(value.py_type(), name):
             return value.getattr(self, name)
         elif hasattr(value.py_type(), name):
             return self.class_attribute(value, value.py_type(), name)

@@ -25,9 +25,7 @@ from dynajit.values.builtins import (
     overrides,
     packed_sequences,
     python,
-    random_state,
     references,
-    replaying,
     symbolic,
     tensor_makers,
     text,
@@ -35,7 +33,7 @@ from dynajit.values.builtins import (
     torch_state,
 )
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
-from dynajit.values.effects import random_numbers, torch_generators, warning_filters
+from dynajit.values.effects import random_numbers, replayed, torch_generators, warning_filters
 
 __all__ = [
     "BUILTINS",
@@ -62,9 +60,8 @@ __all__ = [
     "packed_sequences",
     "python",
     "random_numbers",
-    "random_state",
     "references",
-    "replaying",
+    "replayed",
     "symbolic",
     "tensor_makers",
     "text",

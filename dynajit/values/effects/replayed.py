@@ -1,34 +1,46 @@
-"""Objects written in C that the traced program made itself, from what is known, and that only their own methods change.
+"""Objects written in C that the traced program made itself, from what is known, and that only their own methods change:
+streams in memory, arrays, hashes, locks, seeded random numbers.
 
 In: what makes the object, and the calls of its methods so far. Out: `ReplayedVal`. The calls run for real while
 tracing, on an object that nobody else has; generated code makes another one and repeats those that change it. To admit
-a class, add what its methods are to `KINDS` and its maker to `builtins/replaying.py`.
+a class, add what its methods are to the table `_KINDS`.
 """
 
 from __future__ import annotations
 
 import _thread
 import array
+import functools
+import hashlib
 import io
+import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dynajit.bytecode.landing import Landing
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.sequence import ListVal, TupleVal
 
 
 class Kind(NamedTuple):
-    """What is known of a class: methods that only read, methods that change the object, attributes."""
+    """What is known of a class: methods that only read, methods that change the object, attributes; methods among the
+    second that draw from a container; what gives the object's state and sets it, which stands for all calls."""
 
     reading: frozenset[str]
     changing: frozenset[str]
     attributes: frozenset[str] = frozenset()
+    drawing: frozenset[str] = frozenset()
+    state: tuple[str, ...] = ()
 
 
-def _kind(reading: str, changing: str, attributes: str = "") -> Kind:
-    return Kind(frozenset(reading.split()), frozenset(changing.split()), frozenset(attributes.split()))
+def _kind(reading: str, changing: str, attributes: str = "", drawing: str = "", state: str = "") -> Kind:
+    changes = frozenset(f"{changing} {drawing}".split())
+    named = frozenset(reading.split()), changes, frozenset(attributes.split()), frozenset(drawing.split())
+    return Kind(*named, tuple(state.split()))
 
 
 _STREAM = _kind(
@@ -36,19 +48,33 @@ _STREAM = _kind(
     "write writelines read readline readlines seek truncate close flush __enter__ __exit__",
     "closed",
 )
-HASH = _kind("digest hexdigest", "update", "name digest_size block_size")
+_ARRAY = _kind(
+    "count index tolist tobytes __len__ __getitem__ __contains__",
+    "append extend insert pop remove reverse frombytes byteswap __setitem__ __delitem__",
+    "typecode itemsize",
+)
+_HASH = _kind("digest hexdigest", "update", "name digest_size block_size")
 _LOCK = _kind("locked", "acquire release __enter__ __exit__")
-KINDS: dict[type, Kind] = {
-    io.StringIO: _STREAM,
-    io.BytesIO: _STREAM,
-    array.array: _kind(
-        "count index tolist tobytes __len__ __getitem__ __contains__",
-        "append extend insert pop remove reverse frombytes byteswap __setitem__ __delitem__",
-        "typecode itemsize",
-    ),
-    _thread.LockType: _LOCK,
-    _thread.RLock: _kind("", "acquire release __enter__ __exit__"),
-}
+_RECURSIVE_LOCK = _kind("", "acquire release __enter__ __exit__")
+_RANDOM = _kind(
+    "getstate",
+    "random uniform triangular gauss normalvariate lognormvariate expovariate vonmisesvariate gammavariate betavariate "
+    "paretovariate weibullvariate randint randrange getrandbits randbytes binomialvariate seed setstate",
+    drawing="choice choices sample shuffle",
+    state="getstate setstate",
+)
+_HASHES = (getattr(hashlib, name) for name in sorted(hashlib.algorithms_guaranteed))
+_KINDS: list[tuple[Any, Kind]] = [
+    (io.StringIO, _STREAM),
+    (io.BytesIO, _STREAM),
+    (array.array, _ARRAY),
+    (threading.Lock, _LOCK),
+    (threading.RLock, _RECURSIVE_LOCK),
+    (hashlib.new, _HASH),
+    *((made, _HASH) for made in _HASHES if not isinstance(made, type)),
+]
+_METHODS: Any = random.Random
+_ORIGINAL = {name: getattr(_METHODS, name, None) for name in _RANDOM.reading | _RANDOM.changing}
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
@@ -63,13 +89,18 @@ def known_argument(value: Value) -> Any:
             items = tuple(value.real())
         except NotReal:
             items = (value,)
-        if all(map(is_literal, items)):
+        if all(map(_is_plain, items)):
             return items
     raise GraphBreak(breaks.UNKNOWN_CALL, f"a method written in C, with {value.describe()}")
 
 
+def _is_plain(found: object) -> bool:
+    """Whether it is a literal or a tuple of these."""
+    return is_literal(found) or (type(found) is tuple and all(map(_is_plain, found)))
+
+
 def replay(make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: Sequence[Call]) -> Any:
-    """The object as it is behind these calls of its methods."""
+    """The object as it is after these calls of its methods."""
     made = make(*args, **kwargs)
     for name, given, named in calls:
         getattr(made, name)(*given, **named)
@@ -77,7 +108,7 @@ def replay(make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class ReplayedVal(Value):
-    """One such object."""
+    """An object whose state is the calls of its methods."""
 
     def __init__(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: Kind) -> None:
         self.make = make
@@ -102,37 +133,60 @@ class ReplayedVal(Value):
 
     def run(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Call a method."""
+        if self.kind is _RANDOM and not is_original():
+            raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} while methods of random.Random are replaced")
+        items = args[0] if name in self.kind.drawing and args else None
+        rest = args if items is None else args[1:]
         # what a block raised does not matter to these
-        given = (None, None, None) if name == "__exit__" else tuple(known_argument(arg) for arg in args)
+        given = (None, None, None) if name == "__exit__" else tuple(known_argument(arg) for arg in rest)
         named = {key: known_argument(arg) for key, arg in kwargs.items()}
-        real = self.object()
-        if name in ("acquire", "__enter__") and self.kind is _LOCK and real.locked():
+        if items is not None:
+            return self._draw(tx, name, items, given, named)
+        if name in self.kind.drawing or (name == "seed" and (not given or given[0] is None)):
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{self._called(name)} by the clock, or with arguments by name alone")
+        if name in ("acquire", "__enter__") and self.kind is _LOCK and self.object().locked():
             raise GraphBreak(breaks.UNKNOWN_CALL, f"{name} of a lock that is held")
+        found = self._run(tx, name, given, named)
+        if found is self._object:
+            return self
+        if _is_plain(found) or (type(found) is list and all(map(is_literal, found))):
+            return tx.from_real(found)
+        raise GraphBreak(breaks.UNKNOWN_CALL, self._called(name))
+
+    def _run(self, tx: Tracer, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
-            found = getattr(real, name)(*given, **named)
+            found = getattr(self.object(), name)(*given, **named)
         except Exception as error:
             self._object = None  # it may have changed in part
-            raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {self._called(name)}") from None
+            raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {self._called(name)}: {error}") from None
         if name in self.kind.changing:
             self.calls.append((name, given, named))
             tx.journal.changes += 1
             tx.journal.record(self._take_back)
-        if found is real:
-            return self
-        if is_literal(found) or (type(found) is list and all(map(is_literal, found))):
-            return tx.from_real(found)
-        raise GraphBreak(breaks.UNKNOWN_CALL, self._called(name))
+        return found
+
+    def _draw(self, tx: Tracer, name: str, items: Value, given: tuple[Any, ...], named: dict[str, Any]) -> Value:
+        """Draw items of a container: which ones depends on its length alone."""
+        count, item = _picked_from(tx, items)
+        places: Any = range(count) if name != "shuffle" else list(range(count))
+        if name == "shuffle" and not isinstance(items, ListVal):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"Random.shuffle of {items.describe()}")
+        found = self._run(tx, name, (places, *given), named)
+        if isinstance(items, ListVal) and name == "shuffle":
+            items.replace(tx, [item(index) for index in places])
+            return ConstVal(None)
+        return item(found) if name == "choice" else ListVal([item(index) for index in found])
 
     def _called(self, name: str) -> str:
         return f"{self.py_type().__qualname__}.{name}"
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name in self.kind.attributes and not (self.py_type() in (io.StringIO, io.BytesIO) and name != "closed"):
+        if not hasattr(self.object(), name):
+            return tx.fold(getattr, [self, ConstVal(name)])  # raises
+        if name in self.kind.attributes:
             return tx.from_real(getattr(self.object(), name))
         if name in self.kind.reading or name in self.kind.changing:
             return ReplayedMethod(self, name)
-        if not hasattr(self.object(), name):
-            return tx.fold(getattr, [self, ConstVal(name)])  # raises
         raise GraphBreak(breaks.UNKNOWN_CALL, self._called(name))
 
     def _special(self, tx: Tracer, name: str, *args: Value) -> Value:
@@ -159,8 +213,11 @@ class ReplayedVal(Value):
         return self._special(tx, "__contains__", item).truth(tx)
 
     def rebuild(self, out: Any) -> None:
-        made = (self.make, self.args, self.kwargs, tuple(self.calls))
-        out.call_const(replay, lambda: [out.const(part) for part in made], len(made))
+        calls = tuple(self.calls)
+        if self.kind.state:
+            get, set_ = self.kind.state
+            calls = ((set_, (getattr(self.object(), get)(),), {}),)
+        out.call_const(replay, lambda: out.consts(self.make, self.args, self.kwargs, calls), 4)
 
 
 class ReplayedMethod(Value):
@@ -171,7 +228,7 @@ class ReplayedMethod(Value):
         self.name = name
 
     def py_type(self) -> type:
-        return type(len)
+        return type(getattr(self.owner.object(), self.name))
 
     def describe(self) -> str:
         return f"{self.name} of {self.owner.describe()}"
@@ -185,3 +242,47 @@ class ReplayedMethod(Value):
     def rebuild(self, out: Any) -> None:
         out.push(self.owner)
         out.emit.load_attr(self.name)
+
+
+def _picked_from(tx: Tracer, items: Value) -> tuple[int, Callable[[int], Value]]:
+    """How many there are to draw from, and the item of a number."""
+    if isinstance(items, (ListVal, TupleVal)):
+        values = items.values(tx)
+        return len(values), values.__getitem__
+    if items.is_const() and items.py_type() in (str, bytes, range):
+        real = items.const()
+        return len(real), lambda index: tx.from_real(real[index])
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"drawing from {items.describe()}")
+
+
+def is_original() -> bool:
+    """Whether the methods of `random.Random` are the library's."""
+    return all(getattr(_METHODS, name, None) is found for name, found in _ORIGINAL.items())
+
+
+def seeded(seed: float | str | bytes) -> Value:
+    """The model of `random.Random(seed)`."""
+    return ReplayedVal(random.Random, (seed,), {}, _RANDOM)
+
+
+def _make(make: Any, kind: Kind, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    given = tuple(known_argument(arg) for arg in args)
+    named = {name: known_argument(arg) for name, arg in kwargs.items()}
+    try:
+        return ReplayedVal(make, given, named, kind)
+    except Exception as error:
+        raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {make.__qualname__}") from None
+
+
+def _outside_lock(method: str, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """A lock from outside: what it protects, other threads may read and write."""
+    raise GraphBreak(breaks.HELD_LOCK, method)
+
+
+for _made_by, _its_kind in _KINDS:
+    (constructor if isinstance(_made_by, type) else builtin)(_made_by)(functools.partial(_make, _made_by, _its_kind))
+_LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)
+for _class in _LOCKS:
+    for _name in ("__enter__", "__exit__", "acquire", "release", "locked"):
+        if hasattr(_class, _name):
+            builtin(getattr(_class, _name))(functools.partial(_outside_lock, f"{_class.__name__}.{_name}"))

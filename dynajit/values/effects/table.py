@@ -1,17 +1,24 @@
-"""Calls that generated code makes for real, in their order, for what a trace can't know: numbers drawn at random, the
-clock, states of generators.
+"""The engine of calls that are made for real each time the compiled function runs, for what a trace can't know or do.
 
-In: a function and arguments that exist before the graph is called. Out: an entry in `tx.calls`, and the model of what
-the call will give: a symbolic number about which nothing can be decided, a tensor that is an input of the graph, or an
-object that is only handed on. A call comes before the graph's, or, where it must not come before what the graph has
-computed so far (the clock, torch's own random state), after it; an operation that would have to follow such a call ends
-the graph at the call. To add a function, write its model with `call`.
+In: a function's row, `Rule`, and its arguments as values. Out: a call in generated code, and the model of what it will
+give. Where the call comes, is the row's `when`:
+
+* before the graph's call: numbers drawn, seeds, states. Its arguments exist by then; what it gives is an input of the
+  graph, about which nothing can be decided: a symbolic number, a tensor, an object that is only handed on.
+* right after the graph's call, where it must not come before what the graph has computed so far (the clock; torch's
+  own generators, once the graph has drawn). The first operation that would have to follow it ends the graph there.
+* among the effects (`deferred.py`), in the program's order, after what it is given was made: warnings, contexts.
+
+If the graph raises, the original runs instead: `state` says what the call changed, and is put back before.
+To add a function, add a row to the table of its file, and a program to that file's tests.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import enum
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -19,17 +26,25 @@ import torch
 from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects.deferred import DeferredCall
+from dynajit.values.effects.deferred import DeferredCall, defer_call
 from dynajit.values.lookup import lookup_type
 from dynajit.values.objects import ObjVal
 from dynajit.values.symbolic import SymVal, from_symbolic
 from dynajit.values.tensor import TensorVal
 
 
+class When(enum.Enum):
+    """Where generated code makes a call."""
+
+    BEFORE = "before the graph's"
+    AFTER = "right after the graph's"
+    EFFECT = "among the effects"
+
+
 class State(NamedTuple):
-    """What a call changes besides its result: how to save it, and put it back if the graph raises and the original runs
-    instead. `owner`: the object whose state it is."""
+    """What a call changes besides its result: how to save it and to put it back. `owner`: the object whose it is."""
 
     save: Callable[..., Any]
     restore: Callable[..., Any]
@@ -42,8 +57,33 @@ class State(NamedTuple):
         return self.save is other.save and same_owner
 
 
+Arguments = tuple[Sequence[Value], dict[str, Value]]
+Gives = Callable[[Tracer, RunTimeSource, Sequence[Value]], Value]
+
+
+class Rule(NamedTuple):
+    """What is known of a function that is called for real.
+
+    Attributes:
+        name: for messages.
+        function: the function, or a class.
+        arguments: rule, interpreter, the program's arguments → those to call it with; raises GraphBreak for others.
+        gives: what the call gives. None: nothing. int, float: a number; another class: an object of it, whose methods
+            are in a table too; a function: interpreter, source, arguments → model.
+        state: arguments → what the call changes.
+        when: where the call comes; or interpreter, rule, arguments → that.
+    """
+
+    name: str
+    function: Any
+    arguments: Callable[..., Arguments]
+    gives: type | Gives | None = None
+    state: Callable[[Sequence[Value]], State | None] = lambda args: None
+    when: When | Callable[[Tracer, Rule, Sequence[Value]], When] = When.BEFORE
+
+
 class RealCall(NamedTuple):
-    """One call to make. `late`: behind the graph's call."""
+    """One call around the graph's. `late`: after it."""
 
     function: Callable[..., Any]
     args: Sequence[Value]
@@ -76,45 +116,55 @@ def refuse(detail: str) -> NoReturn:
     raise GraphBreak(breaks.SKIPPED_CALL, detail)
 
 
-def call(
-    tx: Tracer,
-    name: str,
-    function: Callable[..., Any],
-    args: Sequence[Value],
-    kwargs: dict[str, Value] | None = None,
-    late: bool = False,
-    state: State | None = None,
-) -> RunTimeSource:
-    """Have generated code make a call; where what it gives is found.
+def register(rules: Iterable[Rule]) -> None:
+    """Have the functions of a table called by their rows."""
+    for rule in rules:
+        (constructor if isinstance(rule.function, type) else builtin)(rule.function)(model_of(rule))
 
-    Args:
-        tx: the interpreter.
-        name: the function's name for messages.
-        function: what is called.
-        args: positional arguments: constants, numbers and objects from outside, or of earlier calls.
-        kwargs: keyword arguments.
-        late: behind the graph's call. The first operation that is traced from then on, and for which `follows` says so,
-            ends the graph at this call.
-        state: what the call changes.
+
+def model_of(rule: Rule) -> Callable[..., Value]:
+    """The model of the row's function. It takes what `arguments` takes."""
+    arguments = functools.partial(rule.arguments, rule)
+
+    @functools.wraps(arguments)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return apply(tx, rule, *arguments(tx, *args, **kwargs))
+
+    return model
+
+
+def no_arguments(rule: Rule, tx: Tracer) -> Arguments:
+    """The `arguments` of a function that takes none."""
+    return [], {}
+
+
+def apply(tx: Tracer, rule: Rule, args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
+    """Have generated code make the call; the model of what it gives.
 
     Raises:
-        GraphBreak: an argument is known only later, or what is traced does not run once, now.
+        GraphBreak: an argument is known only later than the call, or what is traced doesn't run once, now.
     """
+    when = rule.when if isinstance(rule.when, When) else rule.when(tx, rule, args)
+    if when is When.EFFECT:
+        defer_call(tx, tx.from_real(rule.function), args, kwargs or {}).may_draw = False
+        return ConstVal(None)
     if tx.runs_elsewhere or tx.static_numbers:
-        refuse(f"{name} in {tx.runs_elsewhere or 'an autograd.Function'}")
+        refuse(f"{rule.name} in {tx.runs_elsewhere or 'an autograd.Function'}")
+    state = rule.state(args)
     if state is not None and any(
         isinstance(value, DeferredCall) and value.may_draw for value in tx.journal.dirty.values()
     ):
-        refuse(f"{name} behind what is logged, whose handlers may draw too")
-    source = RunTimeSource(len(tx.calls), name)
-    made = RealCall(function, [_argument(tx, name, arg) for arg in args], _named(tx, name, kwargs), source, late, state)
-    tx.calls.append(made)
+        refuse(f"{rule.name} after what is logged, whose handlers may draw too")
+    given = [_argument(tx, rule.name, arg) for arg in args]
+    named = {key: _argument(tx, rule.name, arg) for key, arg in (kwargs or {}).items()}
+    source = RunTimeSource(len(tx.calls), rule.name)
+    tx.calls.append(RealCall(rule.function, given, named, source, when is When.AFTER, state))
     tx.journal.record(tx.calls.pop)
-    return source
-
-
-def _named(tx: Tracer, name: str, kwargs: dict[str, Value] | None) -> dict[str, Value]:
-    return {key: _argument(tx, name, value) for key, value in (kwargs or {}).items()}
+    if rule.gives is None:
+        return ConstVal(None)
+    if rule.gives in (int, float):
+        return from_symbolic(tx, tx.graph.shapes.unknown(rule.gives, source), source)
+    return RunTimeObject(rule.gives, source) if isinstance(rule.gives, type) else rule.gives(tx, source, args)
 
 
 def _argument(tx: Tracer, name: str, value: Value) -> Value:
@@ -142,11 +192,6 @@ def _changed(tx: Tracer, value: ObjVal) -> bool:
     return any(part is not None and id(part) in tx.journal.dirty for part in parts)
 
 
-def number(tx: Tracer, kind: type, source: RunTimeSource) -> Value:
-    """The int or float that a call gives."""
-    return from_symbolic(tx, tx.graph.shapes.unknown(kind, source), source)
-
-
 def tensor(tx: Tracer, source: RunTimeSource, fake: torch.Tensor) -> TensorVal:
     """The new tensor that a call gives; `fake`: one like it."""
     sizes = [_hint(size) for size in fake.shape], [_hint(stride) for stride in fake.stride()]
@@ -162,8 +207,8 @@ def _hint(number: Any) -> int:
 
 
 def follow(tx: Tracer, detail: str, follows: Callable[[Any], bool]) -> None:
-    """From now on, an operation for which `follows` says so ends the graph at the call at hand: made before, it would
-    come too early, made behind, too late."""
+    """From now on, an operation for which `follows` says so ends the graph at the call at hand: made before the graph,
+    the call would come too early, made after it, too late."""
     here, before = tx.snapshot(), tx.graph.watch
 
     def watch(target: Any) -> None:
