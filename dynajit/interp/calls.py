@@ -31,7 +31,7 @@ from dynajit.values.constant import ConstVal
 from dynajit.values.construct import construct, construct_plain
 from dynajit.values.deque import DequeVal
 from dynajit.values.effects import torch_generators
-from dynajit.values.effects.deferred import is_replayed, replay
+from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
 from dynajit.values.exceptions import raised_again, with_context

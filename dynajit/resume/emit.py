@@ -38,7 +38,7 @@ from dynajit.resume.plan import (
 )
 from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
 from dynajit.values.base import NULL, GraphBreak, Value
-from dynajit.values.effects.deferred import DeferredCall, broken_effect
+from dynajit.values.effects.deferred import DeferredCall, late_call
 from dynajit.values.effects.table import State
 from dynajit.values.exceptions import raised_at
 from dynajit.values.local_classes import made_at
@@ -197,7 +197,7 @@ class Emission:
         local = next((value for value in needed if made_at(self.tx, value) is not None), None)
         if local is not None:
             return local
-        effect = broken_effect(self.tx)
+        effect = late_call(self.tx)
         if effect is not None:
             return effect
         thrown = next((value for value in needed if raised_at(value) is not None), None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dynajit.values.builtins import (
     autograd,
     checkpointing,
-    context_variables,
     copying,
     dispatching,
     distributions,
@@ -33,7 +32,14 @@ from dynajit.values.builtins import (
     torch_state,
 )
 from dynajit.values.builtins.registry import BUILTINS, CONSTRUCTORS, TAIL_CALLS, builtin, constructor, is_pure
-from dynajit.values.effects import random_numbers, replayed, torch_generators, warning_filters
+from dynajit.values.effects import (
+    context_variables,
+    loggers,
+    random_numbers,
+    replayed,
+    torch_generators,
+    warning_filters,
+)
 
 __all__ = [
     "BUILTINS",
@@ -52,6 +58,7 @@ __all__ = [
     "higher_order",
     "is_pure",
     "library",
+    "loggers",
     "methods",
     "numpy_scalars",
     "optimizers",

@@ -1,4 +1,4 @@
-"""Models of `functools.singledispatch` and `cmp_to_key`, of `logging.getLogger` and of what loggers are asked.
+"""Models of `functools.singledispatch` and `cmp_to_key`.
 
 In: arguments as values. Out: the implementation's result, traced; which one it is, is guarded.
 """
@@ -6,19 +6,17 @@ In: arguments as values. Out: the implementation's result, traced; which one it 
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from dynajit.guards.source import ConstSource, ItemSource
+from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values import polyfills
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, pure
-from dynajit.values.constant import ConstVal
 from dynajit.values.exceptions import raised_again
 
 pure(sys.intern)
@@ -75,42 +73,3 @@ def _implementation(tx: Tracer, dispatch: types.FunctionType, kind: type) -> Val
 
 def _still_found(kind: type, expected: Any, dispatch: Any) -> bool:
     return dispatch(kind) is expected
-
-
-@builtin(logging.Logger.isEnabledFor)
-def is_enabled_for(tx: Tracer, self: Value, level: Value) -> Value:
-    return _asked(tx, self, "isEnabledFor", [level])
-
-
-@builtin(logging.Logger.getEffectiveLevel)
-def effective_level(tx: Tracer, self: Value) -> Value:
-    return _asked(tx, self, "getEffectiveLevel", [])
-
-
-def _asked(tx: Tracer, logger: Value, method: str, args: Sequence[Value]) -> Value:
-    """What a logger from outside answers, guarded."""
-    real: Any = getattr(logger, "real_object", None)
-    if type(real) not in (logging.Logger, logging.RootLogger) or logger.source is None:
-        logger.unsupported(method)
-    given = [arg.const() for arg in args]
-    answer = getattr(real, method)(*given)
-    text = f".{method}({', '.join(map(repr, given))}) is {answer!r}"
-    tx.guard(logger.source, "PREDICATE", functools.partial(_answers, method, tuple(given), answer), text)
-    return ConstVal(answer)
-
-
-def _answers(method: str, given: tuple[Any, ...], expected: Any, logger: Any) -> bool:
-    return isinstance(logger, logging.Logger) and bool(getattr(logger, method)(*given) == expected)
-
-
-@builtin(logging.getLogger)
-def get_logger(tx: Tracer, name: Value | None = None) -> Value:
-    """The logger itself: there is one of each name, for as long as the process lives."""
-    if name is None or (name.is_const() and name.const() in (None, "", "root")):
-        return tx.wrap(logging.root, ConstSource(logging.root, "logging.root"))
-    if not name.is_const() or type(name.const()) is not str:
-        raise GraphBreak(breaks.SKIPPED_CALL, "logging.getLogger of what is not known while tracing")
-    manager = logging.Logger.manager
-    logging.getLogger(name.const())
-    loggers = ConstSource(manager.loggerDict, "logging.Logger.manager.loggerDict")
-    return tx.wrap(manager.loggerDict[name.const()], ItemSource(loggers, name.const()))

@@ -28,7 +28,6 @@ from dynajit.values.attributes import AttributeDict
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects.class_writes import ClassWrite
 from dynajit.values.mapping import DictVal
 from dynajit.values.tensor import TensorVal
 
@@ -140,7 +139,6 @@ def _way_is_unchanged(tx: Any, source: Source) -> bool:
     """Whether each object that the way leads through still holds the next one."""
     if tx.globals_written:
         return False
-    written_classes = any(isinstance(value, ClassWrite) for value in tx.journal.dirty.values())
     changed: dict[Source, Value] = {}
     for value in tx.journal.dirty.values():
         for place in (value.source, value.owner_source if isinstance(value, AttributeDict) else None):
@@ -150,7 +148,7 @@ def _way_is_unchanged(tx: Any, source: Source) -> bool:
     while step.base is not None:
         holder = changed.get(step.base)
         if (holder is not None and not _still_holds(holder, step)) or (
-            written_classes and isinstance(step, TypeAttrSource)
+            tx.class_writes and isinstance(step, TypeAttrSource)
         ):
             return False
         step = step.base

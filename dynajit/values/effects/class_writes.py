@@ -10,41 +10,17 @@ from __future__ import annotations
 import enum
 import gc
 import types
-from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.constant import ConstVal
+from dynajit.values.effects.deferred import Effect
 from dynajit.values.lookup import namespace_of
 from dynajit.values.mapping import DictVal
 
 _PLAIN_BUILTINS = (int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset)
-
-
-class ClassWrite(Value):
-    """One assignment to a class's attribute, or its deletion."""
-
-    def __init__(self, cls: type, name: str, value: Value | None) -> None:
-        self.cls = cls
-        self.name = name
-        self.value = value
-
-    def py_type(self) -> type:
-        return type(None)
-
-    def effect_children(self) -> Sequence[Value]:
-        return () if self.value is None else (self.value,)
-
-    def emit_effect(self, out: Any) -> None:
-        if self.value is None:
-            out.const(self.cls)
-            out.emit.delete_attr(self.name)
-            return
-        out.push(self.value)
-        out.const(self.cls)
-        out.emit.store_attr(self.name)
 
 
 class ClassNamespace(DictVal):
@@ -119,7 +95,8 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
         if here is None and any(name in namespace_of(base) for base in cls.__mro__[1:]):
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r}, which a base class has, too")
     tx.journal.set_item(tx.class_writes, (cls, name), value)
-    tx.journal.touch(ClassWrite(cls, name, value))
+    change = [tx.from_real(cls), ConstVal(name), *([] if value is None else [value])]
+    tx.journal.touch(Effect(tx.from_real(delattr if value is None else setattr), change))
 
 
 def _is_plain(value: Value) -> bool:

@@ -1,6 +1,6 @@
 """Context variables that the traced program sets: what they hold, and the tokens that set them back.
 
-In: `ContextVar.get`, `set` and `reset`. Out: values, and effects: generated code sets a variable, behind the graph,
+In: `ContextVar.get`, `set` and `reset`. Out: values, and effects: generated code sets a variable, after the graph,
 unless it was set back before. A variable that the program didn't set is read, and guarded.
 """
 
@@ -15,7 +15,9 @@ from dynajit import _C
 from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.effects.deferred import DeferredCall
+from dynajit.values.builtins.registry import builtin
+from dynajit.values.constant import ConstVal
+from dynajit.values.effects.deferred import DeferredCall, Effect
 
 _UNSET: Any = object()
 
@@ -71,27 +73,6 @@ class TokenVal(Value):
             out.prepare(self)
 
 
-class ResetEffect(Value):
-    """A variable that is set back."""
-
-    def __init__(self, variable: Value, token: Value) -> None:
-        self.variable = variable
-        self.token = token
-
-    def py_type(self) -> type:
-        return type(None)
-
-    def describe(self) -> str:
-        return "the reset of a context variable"
-
-    def effect_children(self) -> Sequence[Value]:
-        return (self.variable, self.token)
-
-    def emit_effect(self, out: Any) -> None:
-        out.call_const(contextvars.ContextVar.reset, lambda: (out.push(self.variable), out.push(self.token)), 2)
-        out.emit.pop_top()
-
-
 def _used_token(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
     """In generated code: a token that can't be used any more."""
     token = variable.set(value)
@@ -102,8 +83,8 @@ def _used_token(variable: contextvars.ContextVar[Any], value: Any) -> contextvar
 # ------------------------------------------------------------------------------------------------ what the program does
 
 
-def get(tx: Tracer, variable: Value, default: Value | None) -> Value:
-    """`ContextVar.get`."""
+@builtin(contextvars.ContextVar.get)
+def get(tx: Tracer, variable: Value, default: Value | None = None) -> Value:
     real, source = _from_outside(tx, variable)
     held = tx.context_values.get(id(real)) or _held_outside(tx, variable)
     if held.value is not None:
@@ -116,12 +97,12 @@ def get(tx: Tracer, variable: Value, default: Value | None) -> Value:
     return tx.wrap(own, CallSource(source, _default_of, "the default of {}"))
 
 
+@builtin(contextvars.ContextVar.set)
 def set_value(tx: Tracer, variable: Value, value: Value) -> Value:
-    """`ContextVar.set`."""
     real, _ = _from_outside(tx, variable)
     if tx.runs_elsewhere or any(isinstance(effect, DeferredCall) for effect in _effects(tx)):
-        # the variable is set before the calls that were put off are made
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting a context variable behind a call that was put off")
+        # the variable is set before the deferred calls are made
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting a context variable after a call that was deferred")
     pending = [token for token in _tokens(tx) if _real(token.variable) is real]
     made = TokenVal(variable, value, tx.context_values.get(id(real)), pending)
     tx.journal.touch(made)
@@ -129,25 +110,25 @@ def set_value(tx: Tracer, variable: Value, value: Value) -> Value:
     return made
 
 
-def reset(tx: Tracer, variable: Value, token: Value) -> None:
-    """`ContextVar.reset`, where it succeeds."""
+@builtin(contextvars.ContextVar.reset)
+def reset(tx: Tracer, variable: Value, token: Value) -> Value:
     real, _ = _from_outside(tx, variable)
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable")
     if not isinstance(token, TokenVal):
         before: Held | None = _before_outside(tx, real, token)
-        tx.journal.touch(ResetEffect(variable, token))
     elif token.is_used or _real(token.variable) is not real:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable with a token that does not fit")
     else:
         before = token.before
         tx.journal.set_attr(token, "is_used", True)
-        if _nothing_since(tx, token):
-            tx.journal.set_attr(token, "is_undone", True)
-        else:
-            tx.journal.touch(ResetEffect(variable, token))
+    if isinstance(token, TokenVal) and _nothing_since(tx, token):
+        tx.journal.set_attr(token, "is_undone", True)
+    else:
+        tx.journal.touch(Effect(tx.from_real(contextvars.ContextVar.reset), [variable, token]))
     tx.journal.changes += 1
     tx.journal.set_item(tx.context_values, id(real), before)
+    return ConstVal(None)
 
 
 def _real(variable: Value) -> contextvars.ContextVar[Any]:
@@ -190,7 +171,7 @@ def _before_outside(tx: Tracer, variable: contextvars.ContextVar[Any], token: Va
     """What the variable holds when a token from before the trace has set it back."""
     real: Any = getattr(token, "real_object", None)
     source = token.source
-    used = any(isinstance(effect, ResetEffect) and effect.token is token for effect in _effects(tx))
+    used = any(_is_reset(effect) and effect.args[-1] is token for effect in _effects(tx))
     if source is None or used or not _fits(variable, real):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable with a token that does not fit")
     tx.guard(source, "PREDICATE", functools.partial(_fits, variable), f"can set {variable.name} back")
@@ -213,6 +194,10 @@ def _effects(tx: Tracer) -> list[Any]:
     return list(tx.journal.dirty.values())
 
 
+def _is_reset(effect: Any) -> bool:
+    return isinstance(effect, Effect) and getattr(effect.function, "obj", None) is contextvars.ContextVar.reset
+
+
 def _tokens(tx: Tracer) -> list[TokenVal]:
     """Those whose effect comes at the end of the trace."""
     return [effect for effect in _effects(tx) if isinstance(effect, TokenVal) and not effect.is_undone]
@@ -222,7 +207,7 @@ def _nothing_since(tx: Tracer, token: TokenVal) -> bool:
     """Whether nothing that comes at the end of the trace, behind what the token's effect is, can tell of it."""
     effects = _effects(tx)
     for effect in effects[effects.index(token) + 1 :]:
-        if isinstance(effect, (DeferredCall, ResetEffect)):
+        if isinstance(effect, DeferredCall) or _is_reset(effect):
             return False
         if isinstance(effect, TokenVal) and not effect.is_undone and token in effect.pending:
             return False

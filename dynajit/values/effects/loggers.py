@@ -1,7 +1,7 @@
-"""What the handlers of a logger may change: the program may read it behind a call that is put off.
+"""Loggers: calls of their methods are deferred; what they are asked is answered while tracing, and guarded.
 
-In: the logger that is called. Out: `Handlers`: who its records reach, guarded, and whether the
-trace looks at any object that these keep.
+In: the function or method of `logging`, its arguments. Out: a deferred call (`deferred.py`), or an answer. What
+handlers and filters keep, the program may read after a call that is deferred: then the graph ends at the call instead.
 """
 
 from __future__ import annotations
@@ -9,35 +9,153 @@ from __future__ import annotations
 import collections
 import functools
 import logging
+import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dynajit.guards.source import ConstSource
-from dynajit.values.base import Tracer, Value
+from dynajit.config import config
+from dynajit.guards.source import ConstSource, ItemSource
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
+from dynajit.values.builtins.registry import builtin
+from dynajit.values.constant import ConstVal
+from dynajit.values.effects.deferred import defer_call, never_changes
+from dynajit.values.mapping import DictVal
+from dynajit.values.symbolic import SymVal
 
-_MOST = 1000
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "log": None,  # says it itself
+}
+# a conversion with its flags, width and precision: its letter
+_CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?([srdeEfFgG])")
+_MAX_INT = 1 << 62  # an int that is a float as well
+_MAX_REACHED = 1000
 _NOT_FOLLOWED = (type, types.ModuleType, logging.Logger, logging.LoggerAdapter, logging.Manager, logging.LogRecord)
+_LOGGERS = (logging.Logger, logging.LoggerAdapter)
 
 
-class Handlers:
-    """Who is told of a call of a logger's method."""
+def is_replayed(function: Any, args: Sequence[Value]) -> bool:
+    """Whether calling the function with these arguments is an effect without a result: logging, to a real logger."""
+    if not config.replay_logging:
+        return False
+    name = getattr(function, "__name__", "")
+    if name in _LEVELS and function is getattr(logging, name, None):
+        return True
+    if not args or not _is_logger(args[0]):
+        return False
+    if isinstance(function, functools._lru_cache_wrapper):
+        return getattr(function, "__wrapped__", None) is not None
+    owner = logging.Logger if issubclass(args[0].py_type(), logging.Logger) else logging.LoggerAdapter
+    return name in _LEVELS and function is getattr(owner, name)
 
-    def __init__(self, tx: Tracer, logger: Value | None) -> None:
-        real: Any = logging.root if logger is None else getattr(logger, "real_object", None)
-        while isinstance(real, logging.LoggerAdapter):
-            real = real.logger
-        self._reached: dict[int, Any] = {}
-        if not isinstance(real, logging.Logger):
-            return
-        told = _told(real)
-        source = ConstSource(real, f"logger {real.name}")
-        tx.guard(source, "PREDICATE", functools.partial(_tells, tuple(map(id, told))), "has the handlers it had")
-        self._reached = {id(obj): obj for obj in _reach(told)}
 
-    def looked_at(self, tx: Tracer) -> bool:
-        """Whether the trace has read any object that they keep."""
-        return not self._reached.keys().isdisjoint(tx.outside_objects())
+def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], name: str = "") -> Value:
+    """Defer the call of a logger's method (or the function of `logging`) of this name."""
+    if tx.handled is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the exception that is being handled")
+    if "stack_info" in kwargs:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")
+    logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
+    loggers = [value for value in args if _is_logger(value)]
+    if _are_changed(loggers, tx) or tx.written_global(vars(logging), None) is not None:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of a logger that was changed")
+    if not all(map(never_changes, logged)) and _is_off(tx, args, name):
+        return ConstVal(None)
+    message = [value for value in args if not _is_logger(value)][name == "log" :]
+    if name and not _formats(message):
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
+    effect = defer_call(tx, function, args, kwargs, logged, kwargs.get("stacklevel"))
+    effect.comes_too_late.append(functools.partial(_are_changed, loggers))
+    reached = _reached_by_records(tx, loggers[0] if loggers else None)
+    effect.comes_too_late.append(lambda tx: not reached.keys().isdisjoint(tx.outside_objects()))
+    return ConstVal(None)
+
+
+def _is_logger(value: Value) -> bool:
+    return issubclass(value.py_type(), _LOGGERS)
+
+
+def _are_changed(loggers: Sequence[Value], tx: Tracer) -> bool:
+    """Whether the program has set attributes of one of these objects from outside."""
+    parts = [part for logger in loggers for part in (logger, getattr(logger, "_dict", None))]
+    return any(part is not None and id(part) in tx.journal.dirty for part in parts)
+
+
+def _formats(args: Sequence[Value]) -> bool:
+    """Whether the message is sure to be made of its arguments without an exception."""
+    template = args[0] if args else None
+    if template is None or not template.is_const() or template.py_type() is not str:
+        return len(args) == 1
+    given = args[1:]
+    if not given:
+        return True
+    if all(value.is_const() and not value.symbolic for value in given):
+        values = tuple(value.const() for value in given)
+        named = len(values) == 1 and isinstance(values[0], Mapping) and bool(values[0])
+        try:
+            _ = template.const() % (values[0] if named else values)
+        except (TypeError, ValueError, KeyError):
+            return False
+        return True
+    text = template.const().replace("%%", "")
+    specs = _CONVERSION.findall(text)
+    if text.count("%") == len(specs) == len(given) and all(map(_converts, specs, given)):
+        return True
+    return isinstance(given[0], DictVal)
+
+
+def _converts(spec: str, value: Value) -> bool:
+    """Whether a conversion of `%` takes the value, whatever it is when the call is made."""
+    kind = value.py_type()
+    if spec in "srd":
+        return spec != "d" or kind in (int, bool)
+    if isinstance(value, SymVal):
+        return kind in (int, float)
+    return value.is_const() and (kind is float or (kind is int and abs(value.const()) < _MAX_INT))
+
+
+def _is_off(tx: Tracer, args: Sequence[Value], name: str) -> bool:
+    """Whether the logger drops records of this level; if so, that is guarded."""
+    logger = args[0] if args else None
+    real: Any = getattr(logger, "real_object", None)
+    if type(real) not in (logging.Logger, logging.RootLogger) or logger is None or logger.source is None:
+        return False
+    level = _LEVELS.get(name)
+    if name == "log" and len(args) > 1 and args[1].is_const() and type(args[1].const()) is int:
+        level = args[1].const()
+    if level is None or real.isEnabledFor(level):
+        return False
+    source = logger.source if not isinstance(logger.source, ConstSource) else ConstSource(real, f"logger {real.name}")
+    tx.guard(source, "PREDICATE", functools.partial(_drops, level), f"drops records of level {level}")
+    return True
+
+
+def _drops(level: int, logger: Any) -> bool:
+    return not logger.isEnabledFor(level)
+
+
+# ------------------------------------------------------------------------------------------- what handlers may change
+
+
+def _reached_by_records(tx: Tracer, logger: Value | None) -> dict[int, Any]:
+    """The objects, by id, that those may change who are told of a record; who they are is guarded."""
+    real: Any = logging.root if logger is None else getattr(logger, "real_object", None)
+    while isinstance(real, logging.LoggerAdapter):
+        real = real.logger
+    if not isinstance(real, logging.Logger):
+        return {}
+    told = _told(real)
+    source = ConstSource(real, f"logger {real.name}")
+    tx.guard(source, "PREDICATE", functools.partial(_tells, tuple(map(id, told))), "has the handlers it had")
+    return {id(obj): obj for obj in _reach(told)}
 
 
 def _told(logger: logging.Logger) -> list[Any]:
@@ -58,7 +176,7 @@ def _reach(roots: list[Any]) -> Iterator[Any]:
     """Objects that code of these may change: what they keep, and what their methods' globals and cells name."""
     waiting = list(roots)
     seen: set[int] = set()
-    while waiting and len(seen) < _MOST:
+    while waiting and len(seen) < _MAX_REACHED:
         obj = waiting.pop()
         if id(obj) in seen or isinstance(obj, _NOT_FOLLOWED):
             continue
@@ -91,3 +209,45 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:
             continue  # not bound yet
+
+
+# --------------------------------------------------------------------------------------------- what loggers are asked
+
+
+@builtin(logging.Logger.isEnabledFor)
+def is_enabled_for(tx: Tracer, self: Value, level: Value) -> Value:
+    return _asked(tx, self, "isEnabledFor", [level])
+
+
+@builtin(logging.Logger.getEffectiveLevel)
+def effective_level(tx: Tracer, self: Value) -> Value:
+    return _asked(tx, self, "getEffectiveLevel", [])
+
+
+def _asked(tx: Tracer, logger: Value, method: str, args: Sequence[Value]) -> Value:
+    """What a logger from outside answers, guarded."""
+    real: Any = getattr(logger, "real_object", None)
+    if type(real) not in (logging.Logger, logging.RootLogger) or logger.source is None:
+        logger.unsupported(method)
+    given = [arg.const() for arg in args]
+    answer = getattr(real, method)(*given)
+    text = f".{method}({', '.join(map(repr, given))}) is {answer!r}"
+    tx.guard(logger.source, "PREDICATE", functools.partial(_answers, method, tuple(given), answer), text)
+    return ConstVal(answer)
+
+
+def _answers(method: str, given: tuple[Any, ...], expected: Any, logger: Any) -> bool:
+    return isinstance(logger, logging.Logger) and bool(getattr(logger, method)(*given) == expected)
+
+
+@builtin(logging.getLogger)
+def get_logger(tx: Tracer, name: Value | None = None) -> Value:
+    """The logger itself: there is one of each name, for as long as the process lives."""
+    if name is None or (name.is_const() and name.const() in (None, "", "root")):
+        return tx.wrap(logging.root, ConstSource(logging.root, "logging.root"))
+    if not name.is_const() or type(name.const()) is not str:
+        raise GraphBreak(breaks.SKIPPED_CALL, "logging.getLogger of what is not known while tracing")
+    manager = logging.Logger.manager
+    logging.getLogger(name.const())
+    loggers = ConstSource(manager.loggerDict, "logging.Logger.manager.loggerDict")
+    return tx.wrap(manager.loggerDict[name.const()], ItemSource(loggers, name.const()))

@@ -1,18 +1,19 @@
 """Models of `warnings`: calls that warn or change the filters are made by generated code, in the program's order.
 
-In: arguments as values. Out: effects (`effects.py`). The filters are followed while tracing, since one of them may make
+In: arguments as values. Out: effects. The filters are followed while tracing, since one of them may make
 an exception of a warning: there the graph ends, and so it does where the program reads what was recorded.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from dynajit.config import config
@@ -22,12 +23,16 @@ from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
 from dynajit.values.effects.deferred import defer_call
+from dynajit.values.effects.table import Arguments, Rule, When, register
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.objects import ClassVal, ObjVal
+from dynajit.values.outside_list import OutsideList
 
 Filter = tuple[Any, ...]
 _ACTIONS = ("error", "ignore", "always", "default", "module", "once", "all")
 _NAMES = ("message", "category", "stacklevel", "source")
+_FILTER = ("action", "category", "lineno")
+_DEFAULTS = {"message": "", "category": Warning, "module": "", "lineno": 0, "append": False}
 _HERE = ConstSource(warnings, "warnings")
 _hooks: Any = warnings
 
@@ -46,8 +51,14 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     text, category = _message(given["message"], given.get("category"))
     _check_filters(tx, text, category)
     effect = defer_call(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
-    effect.may_draw, effect.recorded = False, _record() is not None
+    effect.may_draw = False
+    if _record() is not None:  # in another call that may be any list from outside
+        effect.comes_too_late.append(_knows_a_list)
     return ConstVal(None)
+
+
+def _knows_a_list(tx: Any) -> bool:
+    return any(isinstance(model, OutsideList) for model in tx._models)
 
 
 def _is_none(value: Value) -> bool:
@@ -122,7 +133,7 @@ def _check_filters(tx: Tracer, text: str, category: type[Warning]) -> None:
     """Break where the warning may be an exception, or where the program may read it."""
     if tx.written_global(vars(warnings), None) is not None:
         _refuse("warnings.warn after the module's variables were written")
-    filters = _followed(tx)
+    filters = tx.warning_filters
     if filters is None:
         harmless = _Harmless(text, category)
         if not harmless(warnings):
@@ -154,15 +165,10 @@ def _reaches(tx: Any, record: list[Any]) -> bool:
 # ------------------------------------------------------------------------------------------- the filters, followed
 
 
-def _followed(tx: Tracer) -> list[Filter] | None:
-    """The filters as the program has made them; None: as they were outside."""
-    return tx.warning_filters
-
-
 def _filters(tx: Tracer) -> list[Filter]:
-    followed = _followed(tx)
-    if followed is not None:
-        return followed
+    """The filters as the program has made them, or as they were outside, guarded."""
+    if tx.warning_filters is not None:
+        return tx.warning_filters
     found = list(warnings.filters)
     tx.guard(_HERE, "PREDICATE", functools.partial(_same_filters, found), "have the same filters")
     return found
@@ -186,70 +192,35 @@ def _with(filters: Sequence[Filter], made: Filter, append: bool) -> list[Filter]
     return [made, *rest]
 
 
-def _known(value: Value | None, default: Any) -> Any:
+def _known(value: Value) -> Any:
     """An argument: a constant, or a class."""
-    if value is None:
-        return default
     if not isinstance(value, ClassVal) and (not value.is_const() or value.symbolic):
         _refuse(f"a warnings filter of {value.describe()}")
     return value.real()
 
 
-def _add(
-    tx: Tracer, function: Callable[..., None], message: Any, module: Any, rest: Sequence[Any], given: dict[str, Value]
-) -> Value:
-    """Follow what the function does to the filters, and have it called."""
-    action, category, line, append = rest
+def _of_filter(rule: Rule, tx: Tracer, *args: Value, **kwargs: Value) -> Arguments:
+    """The arguments of what adds a filter, which is followed."""
+    given = {**dict(zip(inspect.signature(rule.function).parameters, args, strict=False)), **kwargs}
+    found = {**_DEFAULTS, **{name: _known(value) for name, value in given.items()}}
+    action, category, line, message, module = (found[name] for name in (*_FILTER, "message", "module"))
     texts = isinstance(message, str) and isinstance(module, str)
     fits = isinstance(category, type) and issubclass(category, Warning) and isinstance(line, int) and line >= 0
     if not config.replay_warnings or action not in _ACTIONS or not texts or not fits:
-        _refuse(f"warnings.{function.__name__}")
+        _refuse(rule.name)
     try:
-        found = re.compile(message, re.I) if message else None, re.compile(module) if module else None
+        looked_for = re.compile(message, re.I) if message else None, re.compile(module) if module else None
     except re.error as error:
         raise GraphBreak(breaks.RAISES, str(error)) from None
-    filters = _with(_filters(tx), (action, found[0], category, found[1], line), bool(append))
-    defer_call(tx, tx.from_real(function), [], given).may_draw = False
-    _set(tx, filters)
-    return ConstVal(None)
+    _set(tx, _with(_filters(tx), (action, looked_for[0], category, looked_for[1], line), bool(found["append"])))
+    return [], given
 
 
-@builtin(warnings.simplefilter)
-def simplefilter(
-    tx: Tracer, action: Value, category: Value | None = None, lineno: Value | None = None, append: Value | None = None
-) -> Value:
-    given = {"action": action, "category": category, "lineno": lineno, "append": append}
-    rest = _known(action, ""), _known(category, Warning), _known(lineno, 0), _known(append, False)
-    return _add(tx, warnings.simplefilter, "", "", rest, _given(given))
-
-
-@builtin(warnings.filterwarnings)
-def filterwarnings(
-    tx: Tracer,
-    action: Value,
-    message: Value | None = None,
-    category: Value | None = None,
-    module: Value | None = None,
-    lineno: Value | None = None,
-    append: Value | None = None,
-) -> Value:
-    given = {"action": action, "message": message, "category": category, "module": module}
-    rest = _known(action, ""), _known(category, Warning), _known(lineno, 0), _known(append, False)
-    every = _given({**given, "lineno": lineno, "append": append})
-    return _add(tx, warnings.filterwarnings, _known(message, ""), _known(module, ""), rest, every)
-
-
-def _given(values: dict[str, Value | None]) -> dict[str, Value]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-@builtin(warnings.resetwarnings)
-def resetwarnings(tx: Tracer) -> Value:
+def _of_reset(rule: Rule, tx: Tracer) -> Arguments:
     if not config.replay_warnings:
-        _refuse("warnings.resetwarnings")
-    defer_call(tx, tx.from_real(warnings.resetwarnings), [], {}).may_draw = False
+        _refuse(rule.name)
     _set(tx, [])
-    return ConstVal(None)
+    return [], {}
 
 
 # ------------------------------------------------------------------------------------------------- catch_warnings
@@ -266,39 +237,28 @@ def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
     action = kwargs.get("action", ConstVal(None))
     rest = [kwargs.get("category", tx.from_real(Warning)), kwargs.get("lineno", ConstVal(0))]
     chosen = action if _is_none(action) else tx.new_tuple([action, *rest, kwargs.get("append", ConstVal(False))])
-    given = {
-        "_record": kwargs.get("record", ConstVal(False)),
-        "_module": tx.from_real(warnings),
-        "_entered": ConstVal(False),
-    }
-    for name, value in {**given, "_filter": chosen}.items():
+    record = kwargs.get("record", ConstVal(False))
+    for name, value in (("_record", record), ("_module", tx.from_real(warnings)), ("_entered", ConstVal(False))):
         self.setattr(tx, name, value)
+    self.setattr(tx, "_filter", chosen)
     return ConstVal(None)
 
 
-@builtin(warnings.catch_warnings.__enter__)
-def enter(tx: Tracer, self: Value) -> Value:
+def _of_entry(rule: Rule, tx: Tracer, self: Value) -> Arguments:
     if not isinstance(self, ObjVal) or self.cls is not warnings.catch_warnings or self.source is not None:
         _refuse("warnings.catch_warnings from outside")
     if self.getattr(tx, "_entered").truth(tx) or id(self) in tx.saved_filters:
         raise GraphBreak(breaks.RAISES, "entering warnings.catch_warnings twice")
     if self.getattr(tx, "_record").truth(tx):
         _refuse("warnings.catch_warnings that records")
-    before = _filters(tx)
-    chosen = self.getattr(tx, "_filter")
-    defer_call(tx, tx.from_real(warnings.catch_warnings.__enter__), [self], {}).may_draw = False
+    before, chosen = _filters(tx), self.getattr(tx, "_filter")
     tx.journal.set_item(tx.saved_filters, id(self), before)
-    action, category, line, append = ("", Warning, 0, False) if _is_none(chosen) else map(_real, tx.unpack(chosen))
+    action, category, line, append = ("", Warning, 0, False) if _is_none(chosen) else map(_known, tx.unpack(chosen))
     _set(tx, before if not action else _with(before, (action, None, category, None, line), append))
-    return ConstVal(None)
+    return [self], {}
 
 
-def _real(value: Value) -> Any:
-    return _known(value, None)
-
-
-@builtin(warnings.catch_warnings.__exit__)
-def leave(tx: Tracer, self: Value, *error: Value) -> Value:
+def _of_exit(rule: Rule, tx: Tracer, self: Value, *error: Value) -> Arguments:
     before = tx.saved_filters.get(id(self))
     real = getattr(self, "real_object", None)
     if before is None and type(real) is warnings.catch_warnings and self.source is not None:
@@ -308,11 +268,20 @@ def leave(tx: Tracer, self: Value, *error: Value) -> Value:
             tx.guard(self.source, "PREDICATE", same, "restores the same filters")
     if type(before) is not list:
         _refuse("leaving a warnings.catch_warnings that was not entered, or keeps its filters elsewhere")
-    nothing = [ConstVal(None)] * 3
-    defer_call(tx, tx.from_real(warnings.catch_warnings.__exit__), [self, *nothing], {}).may_draw = False
     _set(tx, list(before))
-    return ConstVal(None)
+    return [self, *[ConstVal(None)] * 3], {}
 
 
 def _restores(expected: list[Filter], context: Any) -> bool:
     return bool(getattr(context, "_filters", None) == expected)
+
+
+register(
+    [
+        Rule("warnings.simplefilter", warnings.simplefilter, _of_filter, when=When.EFFECT),
+        Rule("warnings.filterwarnings", warnings.filterwarnings, _of_filter, when=When.EFFECT),
+        Rule("warnings.resetwarnings", warnings.resetwarnings, _of_reset, when=When.EFFECT),
+        Rule("catch_warnings.__enter__", warnings.catch_warnings.__enter__, _of_entry, when=When.EFFECT),
+        Rule("catch_warnings.__exit__", warnings.catch_warnings.__exit__, _of_exit, when=When.EFFECT),
+    ]
+)
