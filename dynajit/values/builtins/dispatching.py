@@ -1,4 +1,4 @@
-"""Models of `functools.singledispatch` and `cmp_to_key`.
+"""The model of functions made by `functools.singledispatch`.
 
 In: arguments as values. Out: the implementation's result, traced; which one it is, is guarded.
 """
@@ -14,9 +14,8 @@ from typing import Any
 
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values import polyfills
 from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin, pure
+from dynajit.values.builtins.registry import pure
 from dynajit.values.exceptions import raised_again
 
 pure(sys.intern)
@@ -30,11 +29,6 @@ def _inside(function: Any, name: str) -> Any:
         if isinstance(made, types.FunctionType) and name in made.__code__.co_freevars:
             return (made.__closure__ or ())[made.__code__.co_freevars.index(name)].cell_contents
     return None
-
-
-@builtin(functools.cmp_to_key)
-def cmp_to_key(tx: Tracer, mycmp: Value) -> Value:
-    return tx.run_python(polyfills.cmp_to_key, [mycmp])
 
 
 def single_dispatch(function: types.FunctionType) -> Callable[..., Value] | None:

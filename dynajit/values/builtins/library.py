@@ -17,6 +17,7 @@ import os
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,13 +44,8 @@ from dynajit.values.partials import PartialVal
 from dynajit.values.sequence import SequenceVal, TupleVal
 
 pure(typing.get_origin, typing.get_args)
-
-
-@builtin(importlib.metadata.version)
-def package_version(tx: Tracer, name: Value) -> Value:
-    """Which packages are installed does not change while a process runs."""
-    return tx.fold(importlib.metadata.version, [name])
-
+# Which packages are installed does not change while a process runs.
+pure(importlib.metadata.version, importlib.util.find_spec)
 
 # ---------------------------------------------------------------------------------------------------------- functools
 
@@ -59,31 +55,6 @@ def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
     if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
         raise tx.raised(TypeError, "the first argument must be callable")
     return PartialVal.made(tx, fn, args, kwargs)
-
-
-@builtin(functools.reduce)
-def reduce(tx: Tracer, fn: Value, iterable: Value, *initial: Value) -> Value:
-    return tx.run_python(polyfills.reduce_, [fn, iterable, *initial])
-
-
-@builtin(functools.update_wrapper)
-def update_wrapper(
-    tx: Tracer, wrapper: Value, wrapped: Value, assigned: Value | None = None, updated: Value | None = None
-) -> Value:
-    """As the library's own: attributes that `wrapped` has are assigned, those of the second tuple updated."""
-    for name in _names(tx, assigned, functools.WRAPPER_ASSIGNMENTS):
-        value = tx.find_attribute(wrapped, name)
-        if value is not None:
-            wrapper.setattr(tx, name, value)
-    for name in _names(tx, updated, functools.WRAPPER_UPDATES):
-        target, more = tx.getattr(wrapper, name), tx.find_attribute(wrapped, name)
-        target.call_method(tx, "update", [more if more is not None else tx.new_dict()], {})
-    wrapper.setattr(tx, "__wrapped__", wrapped)
-    return wrapper
-
-
-def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
-    return list(default) if given is None else [attribute_name(name) for name in tx.unpack(given)]
 
 
 def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
@@ -199,12 +170,12 @@ def _combine(real: Any) -> None:
     @constructor(real)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if real is itertools.product:
-            pools = [tx.unpack(arg) for arg in args]
+            pools = [tx.unpack_hinted(arg) for arg in args]
             rows = itertools.product(*pools, repeat=_count(tx, kwargs["repeat"], "repeat") if kwargs else 1)
         else:
             pool, *rest = _pool_and_size(*args, **kwargs)
             chosen = [_count(tx, part, "r") for part in rest if not is_none(part)]
-            rows = real(tx.unpack(pool), *chosen)
+            rows = real(tx.unpack_hinted(pool), *chosen)
         return SequenceIterator([TupleVal(row) for row in rows], real)
 
 
@@ -228,11 +199,6 @@ def default_dict(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     return made
 
 
-@builtin(collections._count_elements)  # type: ignore[attr-defined]
-def count_elements(tx: Tracer, mapping: Value, iterable: Value) -> Value:
-    return tx.run_python(polyfills.counter_update, [mapping, iterable])
-
-
 @constructor(collections.deque)
 def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
     limit = None if is_none(maxlen) else _count(tx, maxlen, "maxlen")  # type: ignore[arg-type]
@@ -246,18 +212,7 @@ def ordered_dict(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> 
     return made
 
 
-# ----------------------------------------------------------------------------------------------------------- operator
-
-
-def _operator(name: str, symbol: str) -> None:
-    @builtin(getattr(operator, name))
-    def model(tx: Tracer, left: Value, right: Value) -> Value:
-        return operators.binary(tx, symbol, left, right)
-
-
-for _symbol, (_function, _name) in operators.BINARY.items():
-    _operator(_function.__name__, _symbol)
-    _operator("i" + _name, _symbol + "=")
+# ------------------------------------------------------------------------------------------------ operator and others
 
 
 def _getter(kind: Any) -> None:
@@ -275,26 +230,6 @@ for _getter_kind in (operator.itemgetter, operator.attrgetter, operator.methodca
     _getter(_getter_kind)
 
 
-@constructor(types.MethodType)
-def method_type(tx: Tracer, function: Value, owner: Value) -> Value:
-    return MethodVal(owner, function)
-
-
-def _comparison(symbol: str, function: Any) -> None:
-    @builtin(function)
-    def model(tx: Tracer, left: Value, right: Value) -> Value:
-        return operators.compare(tx, symbol, left, right)
-
-
-for _symbol, (_function, _, _) in operators.COMPARE.items():
-    _comparison(_symbol, _function)
-
-
-@builtin(operator.getitem)
-def getitem(tx: Tracer, obj: Value, key: Value) -> Value:
-    return obj.getitem(tx, key)
-
-
 @builtin(operator.setitem)
 def setitem(tx: Tracer, obj: Value, key: Value, value: Value) -> Value:
     obj.setitem(tx, key, value)
@@ -307,26 +242,6 @@ def delitem(tx: Tracer, obj: Value, key: Value) -> Value:
     return ConstVal(None)
 
 
-@builtin(operator.concat)
-def concat(tx: Tracer, left: Value, right: Value) -> Value:
-    return operators.binary(tx, "+", left, right)
-
-
-@builtin(operator.iconcat)
-def iconcat(tx: Tracer, left: Value, right: Value) -> Value:
-    return operators.binary(tx, "+=", left, right)
-
-
-@builtin(operator.countOf)
-def count_of(tx: Tracer, items: Value, item: Value) -> Value:
-    return tx.run_python(polyfills.count_of, [items, item])
-
-
-@builtin(operator.indexOf)
-def index_of(tx: Tracer, items: Value, item: Value) -> Value:
-    return tx.run_python(polyfills.index_of, [items, item])
-
-
 @builtin(operator.length_hint)
 def length_hint(tx: Tracer, obj: Value, default: Value | None = None) -> Value:
     if isinstance(obj, (SequenceVal, DictVal)):
@@ -334,44 +249,70 @@ def length_hint(tx: Tracer, obj: Value, default: Value | None = None) -> Value:
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"operator.length_hint of {obj.describe()}")
 
 
-@builtin(operator.not_)
-def not_(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(not obj.truth(tx))
+def _of_two(function: Callable[..., Value], symbol: str, tx: Tracer, left: Value, right: Value) -> Value:
+    return function(tx, symbol, left, right)
 
 
-@builtin(operator.truth)
-def truth(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(obj.truth(tx))
+_BINARY = [(symbol, found[0]) for symbol, found in operators.BINARY.items()]
+_BINARY += [(f"{symbol}=", getattr(operator, f"i{found[1]}")) for symbol, found in operators.BINARY.items()]
+_RECORD: Any = torch.autograd.profiler.record_function
+_ROWS: dict[Any, Callable[..., Value]] = {
+    **{function: functools.partial(_of_two, operators.binary, symbol) for symbol, function in _BINARY},
+    **{found[0]: functools.partial(_of_two, operators.compare, symbol) for symbol, found in operators.COMPARE.items()},
+    operator.getitem: lambda tx, obj, key: obj.getitem(tx, key),
+    operator.contains: lambda tx, container, item: ConstVal(container.contains(tx, item)),
+    operator.concat: lambda tx, left, right: operators.binary(tx, "+", left, right),
+    operator.iconcat: lambda tx, left, right: operators.binary(tx, "+=", left, right),
+    operator.countOf: lambda tx, items, item: tx.run_python(polyfills.count_of, [items, item]),
+    operator.indexOf: lambda tx, items, item: tx.run_python(polyfills.index_of, [items, item]),
+    operator.not_: lambda tx, obj: ConstVal(not obj.truth(tx)),
+    operator.truth: lambda tx, obj: ConstVal(obj.truth(tx)),
+    operator.is_: lambda tx, left, right: ConstVal(operators.same_object(tx, left, right)),
+    operator.is_not: lambda tx, left, right: ConstVal(not operators.same_object(tx, left, right)),
+    operator.neg: lambda tx, value: operators.unary(tx, "UNARY_NEGATIVE", value),
+    operator.pos: lambda tx, value: operators.unary(tx, "UNARY_POSITIVE", value),
+    operator.invert: lambda tx, value: operators.unary(tx, "UNARY_INVERT", value),
+    inspect.isfunction: lambda tx, object: ConstVal(isinstance(object, FunctionVal)),
+    inspect.ismethod: lambda tx, object: ConstVal(isinstance(object, MethodVal)),
+    inspect.isclass: lambda tx, object: ConstVal(isinstance(object, ClassVal)),
+    dataclasses.is_dataclass: lambda tx, obj: ConstVal(
+        dataclasses.is_dataclass(obj.real() if isinstance(obj, ClassVal) else obj.py_type())
+    ),
+    typing.cast: lambda tx, typ, val: val,
+    # marks for the profiler have no meaning inside one graph
+    _RECORD.__enter__: lambda tx, self: self,
+    _RECORD.__exit__: lambda tx, self, *error: ConstVal(None),
+    functools.reduce: lambda tx, function, sequence, *initial: tx.run_python(
+        polyfills.reduce_, [function, sequence, *initial]
+    ),
+    functools.cmp_to_key: lambda tx, mycmp: tx.run_python(polyfills.cmp_to_key, [mycmp]),
+    collections._count_elements: lambda tx, mapping, iterable: tx.run_python(  # type: ignore[attr-defined]
+        polyfills.counter_update, [mapping, iterable]
+    ),
+    types.MethodType: lambda tx, function, owner: MethodVal(owner, function),
+}
+for _called, _model in _ROWS.items():
+    (constructor if isinstance(_called, type) else builtin)(_called)(_model)
 
 
-@builtin(operator.is_)
-def is_(tx: Tracer, left: Value, right: Value) -> Value:
-    return ConstVal(operators.same_object(tx, left, right))
+@builtin(functools.update_wrapper)
+def update_wrapper(
+    tx: Tracer, wrapper: Value, wrapped: Value, assigned: Value | None = None, updated: Value | None = None
+) -> Value:
+    """As the library's own: attributes that `wrapped` has are assigned, those of the second tuple updated."""
+    for name in _names(tx, assigned, functools.WRAPPER_ASSIGNMENTS):
+        value = tx.find_attribute(wrapped, name)
+        if value is not None:
+            wrapper.setattr(tx, name, value)
+    for name in _names(tx, updated, functools.WRAPPER_UPDATES):
+        target, more = tx.getattr(wrapper, name), tx.find_attribute(wrapped, name)
+        target.call_method(tx, "update", [more if more is not None else tx.new_dict()], {})
+    wrapper.setattr(tx, "__wrapped__", wrapped)
+    return wrapper
 
 
-@builtin(operator.is_not)
-def is_not(tx: Tracer, left: Value, right: Value) -> Value:
-    return ConstVal(not operators.same_object(tx, left, right))
-
-
-@builtin(operator.contains)
-def contains(tx: Tracer, container: Value, item: Value) -> Value:
-    return ConstVal(container.contains(tx, item))
-
-
-@builtin(operator.neg)
-def neg(tx: Tracer, value: Value) -> Value:
-    return operators.unary(tx, "UNARY_NEGATIVE", value)
-
-
-@builtin(operator.pos)
-def pos(tx: Tracer, value: Value) -> Value:
-    return operators.unary(tx, "UNARY_POSITIVE", value)
-
-
-@builtin(operator.invert)
-def invert(tx: Tracer, value: Value) -> Value:
-    return operators.unary(tx, "UNARY_INVERT", value)
+def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
+    return list(default) if given is None else [attribute_name(name) for name in tx.unpack(given)]
 
 
 # -------------------------------------------------------------------------------------------- dataclasses and classes
@@ -402,16 +343,6 @@ def fields(tx: Tracer, obj: Value) -> Value:
     return TupleVal([tx.from_real(field) for field in found])
 
 
-@builtin(dataclasses.is_dataclass)
-def is_dataclass(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(dataclasses.is_dataclass(obj.real() if isinstance(obj, ClassVal) else obj.py_type()))
-
-
-@builtin(inspect.isfunction)
-def isfunction(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(isinstance(obj, FunctionVal))
-
-
 # what inspect.markcoroutinefunction leaves on a function or class; releases differ in the name
 _MARKS = ("_is_coroutine_mark", "_is_coroutine_marker")
 
@@ -431,16 +362,6 @@ def _flag_question(question: Any, flag: int) -> None:
 _flag_question(inspect.isgeneratorfunction, inspect.CO_GENERATOR)
 _flag_question(inspect.iscoroutinefunction, inspect.CO_COROUTINE)
 _flag_question(inspect.isasyncgenfunction, inspect.CO_ASYNC_GENERATOR)
-
-
-@builtin(inspect.ismethod)
-def ismethod(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(isinstance(obj, MethodVal))
-
-
-@builtin(inspect.isclass)
-def isclass(tx: Tracer, obj: Value) -> Value:
-    return ConstVal(isinstance(obj, ClassVal))
 
 
 def _signature_parts(function: Any) -> list[object]:
@@ -507,17 +428,6 @@ def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
         raise tx.raised(type(error), *error.args) from None
 
 
-@builtin(importlib.util.find_spec)
-def find_spec(tx: Tracer, name: Value, package: Value | None = None) -> Value:
-    """Which packages are installed does not change while a process runs."""
-    return tx.fold(importlib.util.find_spec, [name, package or ConstVal(None)])
-
-
-@builtin(typing.cast)
-def cast(tx: Tracer, kind: Value, value: Value) -> Value:
-    return value
-
-
 # ----------------------------------------------------------------------------------------------- environment variables
 
 _ENVIRON: Any = os.environ
@@ -575,17 +485,6 @@ def _handled(tx: Tracer, asked: str) -> Value:
 def exception(tx: Tracer) -> Value:
     """Likewise; contextlib asks with this one since 3.13."""
     return _handled(tx, "sys.exception")
-
-
-@builtin(torch.autograd.profiler.record_function.__enter__)
-def enter_record_function(tx: Tracer, self: Value) -> Value:
-    """Marks for the profiler have no meaning inside one graph."""
-    return self
-
-
-@builtin(torch.autograd.profiler.record_function.__exit__)
-def exit_record_function(tx: Tracer, self: Value, *error: Value) -> Value:
-    return ConstVal(None)
 
 
 __all__ = ["DictVal", "Raised", "call_cached"]
