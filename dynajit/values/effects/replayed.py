@@ -18,9 +18,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dynajit.bytecode.landing import Landing
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.base import BoundMethod, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.registry import builtin, constructor
 from dynajit.values.constant import ConstVal, is_literal
 from dynajit.values.sequence import ListVal, TupleVal
@@ -131,8 +130,9 @@ class ReplayedVal(Value):
     def py_type(self) -> type:
         return type(self.object())
 
-    def run(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        """Call a method."""
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if not isinstance(self.getattr(tx, name), ReplayedMethod):
+            return super().call_method(tx, name, args, kwargs)
         if self.kind is _RANDOM and not is_original():
             raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} while methods of random.Random are replaced")
         items = args[0] if name in self.kind.drawing and args else None
@@ -192,7 +192,7 @@ class ReplayedVal(Value):
     def _special(self, tx: Tracer, name: str, *args: Value) -> Value:
         if name not in self.kind.reading and name not in self.kind.changing:
             self.unsupported(name)
-        return self.run(tx, name, args, {})
+        return self.call_method(tx, name, args, {})
 
     def truth(self, tx: Tracer) -> bool:
         return bool(self.object())
@@ -220,28 +220,11 @@ class ReplayedVal(Value):
         out.call_const(replay, lambda: out.consts(self.make, self.args, self.kwargs, calls), 4)
 
 
-class ReplayedMethod(Value):
+class ReplayedMethod(BoundMethod):
     """A method of such an object."""
-
-    def __init__(self, owner: ReplayedVal, name: str) -> None:
-        self.owner = owner
-        self.name = name
 
     def py_type(self) -> type:
         return type(getattr(self.owner.object(), self.name))
-
-    def describe(self) -> str:
-        return f"{self.name} of {self.owner.describe()}"
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        return self.owner.run(tx, self.name, args, kwargs)
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
-    def rebuild(self, out: Any) -> None:
-        out.push(self.owner)
-        out.emit.load_attr(self.name)
 
 
 def _picked_from(tx: Tracer, items: Value) -> tuple[int, Callable[[int], Value]]:
