@@ -6,6 +6,7 @@ import bisect
 import collections
 import functools
 import inspect
+import itertools
 import os
 import types
 import warnings
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from builtin_calls import Target, check, choose, sample, targets
+from builtin_calls import Sized, Target, check, choose, sample, targets
 
 import dynajit
 from dynajit.interp.policy import real_signature, signature_of
@@ -90,6 +91,8 @@ class Items(list):
         "bisect.bisect([1, 2], 2, 0.5)",
         "bisect.insort([1, 2], 2, 0, 'a')",
         "[] * 2**70",
+        "itertools.product(Sized(-1))",
+        "itertools.permutations(Sized(-1), 2)",
         # containers given themselves
         "(made := Items([1, 2])).extend(made) or made",
         "(made := Items([1, 2])).__iadd__(made)",
@@ -101,7 +104,8 @@ class Items(list):
     ],
 )
 def test_the_calls_of_one_line(program: str) -> None:
-    world = {"bisect": bisect, "collections": collections, "functools": functools, "Items": Items}
+    world = {"bisect": bisect, "collections": collections, "functools": functools, "itertools": itertools}
+    world |= {"Items": Items, "Sized": Sized}
     assert_same(eval(f"lambda: {program}", world))
 
 

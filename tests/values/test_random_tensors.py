@@ -24,6 +24,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Generator], Any]] = {
     "written": lambda x, g: torch.rand(8, generator=g).mul_(2).add_(x),
     "own": lambda x, g: torch.rand(8, generator=Generator().manual_seed(5)) + x,
     "seeded": lambda x, g: (g.manual_seed(7), torch.rand(8, generator=g) + x)[1],
+    "seeded_below_zero": lambda x, g: (g.manual_seed(-7), torch.rand(8, generator=g) + x)[1],
     "state": lambda x, g: (
         s := g.get_state(),
         torch.rand(8, generator=g) + x,
@@ -122,3 +123,14 @@ def test_a_size_that_varies_breaks_no_graph() -> None:
     run = dynajit.compile(sample, backend="eager", fullgraph=True)
     for rows in (2, 3, 5):
         assert torch.equal(run(torch.ones(rows, 4)), sample(torch.ones(rows, 4)))
+
+
+def test_seeds_of_an_own_generator_vary() -> None:
+    def draw(x: Tensor, seed: int) -> Tensor:
+        return x + torch.rand(8, generator=torch.Generator().manual_seed(seed))
+
+    counter = CompileCounter()
+    run = dynajit.compile(draw, backend=counter, fullgraph=True)
+    for seed in (3, 5, -2, 8):
+        assert torch.equal(run(X, seed), draw(X, seed))
+    assert counter.frame_count == 2

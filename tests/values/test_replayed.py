@@ -230,3 +230,14 @@ def test_a_lock_from_outside_is_held_while_its_block_runs():
     assert_same(program, torch.arange(3.0))
     assert held and all(held)
     assert {found.kind for found in dynajit.explain(program)(torch.ones(2)).break_reasons} == {"held-lock"}
+
+
+def test_what_is_no_context_is_not_entered():
+    def program(x):
+        try:
+            with array.array("i"):
+                pass
+        except TypeError:
+            return x + 1
+
+    assert_same(program, X, breaks=0)
