@@ -23,7 +23,7 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
-from dynajit.values import arrays, graph_arrays, numpy_numbers, operators
+from dynajit.values import graph_arrays, numpy_numbers, operators
 from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
 from dynajit.values.builtins.dispatching import single_dispatch
@@ -127,10 +127,9 @@ class Calls(Tracer):
             return functools.partial(self.torch_op, "call_function", real, args, kwargs)
         if is_pure(real):
             return functools.partial(self.fold, real, args, kwargs)
-        if graph_arrays.computes(real, args, kwargs):
-            return functools.partial(graph_arrays.call, self, real, args, kwargs)
-        if arrays.known_python_function(real):
-            return functools.partial(arrays.compute, self, real, args, kwargs)
+        of_numpy = graph_arrays.model_of(real, args, kwargs)
+        if of_numpy is not None:
+            return functools.partial(of_numpy, self, real, args, kwargs)
         if policy.is_marked_constant(real):
             return functools.partial(self.compute_once, real, args, kwargs)
         original = policy.undisabled(real)
@@ -209,11 +208,9 @@ class Calls(Tracer):
         attribute = tensor_attribute(fn)
         if attribute is not None and args and isinstance(args[0], (TensorVal, SubTensorVal)):
             return args[0].getattr(self, attribute)
-        if graph_arrays.computes(fn, args, kwargs):
-            return graph_arrays.call(self, fn, args, kwargs)
-        of_numpy = arrays.known_function(fn)
+        of_numpy = graph_arrays.model_of(fn, args, kwargs)
         if of_numpy is not None:
-            return arrays.compute(self, of_numpy, args, kwargs)
+            return of_numpy(self, fn, args, kwargs)
         if isinstance(fn, functools._lru_cache_wrapper):
             if is_replayed(fn, args):
                 return replay(self, self.from_real(fn), args, kwargs)

@@ -166,20 +166,14 @@ def _view(shape: Any, dtype: Any, offset: int, strides: Any, owner: Any) -> Any:
     return numpy.ndarray(shape, dtype, owner, offset, strides)
 
 
-def known_function(fn: Any) -> Callable[..., Any] | None:
-    """A C function of NumPy's, if it may be run while tracing."""
+def is_known(fn: Any) -> bool:
+    """Whether a function of NumPy's may be run while tracing."""
     if isinstance(fn, numpy.ufunc):
-        return fn
-    if isinstance(fn, (_DISPATCHER, types.BuiltinFunctionType)) and (fn.__module__ or "").startswith("numpy"):
-        name = str(getattr(fn, "__name__", ""))
-        return fn if name in _FUNCTIONS and getattr(numpy, name, None) is fn else None
-    return None
-
-
-def known_python_function(fn: types.FunctionType) -> bool:
-    """Whether a function of NumPy's that is written in Python may be run while tracing."""
-    name = fn.__name__
-    return (fn.__module__ or "").startswith("numpy") and name in _FUNCTIONS and getattr(numpy, name, None) is fn
+        return True
+    written = isinstance(fn, (_DISPATCHER, types.BuiltinFunctionType, types.FunctionType))
+    name = str(getattr(fn, "__name__", ""))
+    of_numpy = written and (fn.__module__ or "").startswith("numpy")
+    return of_numpy and name in _FUNCTIONS and getattr(numpy, name, None) is fn
 
 
 def compute(

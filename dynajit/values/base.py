@@ -90,7 +90,7 @@ class Tracer(Protocol):
     # contexts, by id
     warning_filters: list[Any] | None
     saved_filters: dict[int, list[Any]]
-    # lists, by id, that calls which were put off append to: nobody may read them before
+    # lists, by id, that deferred calls append to: nobody may read them before
     recorded: dict[int, list[Any]]
     # what is being traced that does not run once, now: a branch, a hook; empty: nothing of the kind
     runs_elsewhere: str

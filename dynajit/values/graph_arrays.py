@@ -21,6 +21,7 @@ from dynajit.graph.numpy_call import array_as_tensor, is_known, numpy_call
 from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
+from dynajit.values import arrays
 from dynajit.values.arrays import ArrayVal, MethodOfArray
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.constant import ConstVal
@@ -341,10 +342,13 @@ def holds(values: Sequence[Value]) -> bool:
     )
 
 
-def computes(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether it is a function of NumPy's, called on an array of the graph."""
+def model_of(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Callable[..., Value] | None:
+    """How a function of NumPy's is called: by a node of the graph if one of its arrays is among the arguments, or while
+    tracing. None for other functions."""
     module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, numpy.ufunc) else "")
-    return module.partition(".")[0] == "numpy" and holds([*args, *kwargs.values()])
+    if module.partition(".")[0] == "numpy" and holds([*args, *kwargs.values()]):
+        return call
+    return arrays.compute if arrays.is_known(function) else None
 
 
 def operate(tx: Tracer, function: Any, args: Sequence[Value]) -> Value:

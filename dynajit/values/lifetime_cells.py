@@ -1,7 +1,7 @@
 """Cells that keep alive what the locals of a loop's body are bound to.
 
 In: such a cell (`bytecode/outline.py` says which a body is given) and what the body binds. Out: the cell's contents
-behind the body: the object, if somebody may notice that it lives. One more kind of object that is noticed: in `_kept`.
+after the body: the object, if somebody may notice that it lives. One more kind of object that is noticed: in `_kept`.
 """
 
 from __future__ import annotations

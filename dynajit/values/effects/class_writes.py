@@ -24,7 +24,7 @@ _PLAIN_BUILTINS = (int, float, complex, str, bytes, bool, type(None), list, dict
 
 
 class ClassNamespace(DictVal):
-    """What is behind `cls.__dict__`: the class's own dictionary, with what the program wrote to the class."""
+    """What `cls.__dict__` shows: the class's own dictionary, with what the program wrote to the class."""
 
     def __init__(self, cls: type) -> None:
         (real,) = gc.get_referents(namespace_of(cls))

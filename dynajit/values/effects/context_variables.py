@@ -204,7 +204,7 @@ def _tokens(tx: Tracer) -> list[TokenVal]:
 
 
 def _nothing_since(tx: Tracer, token: TokenVal) -> bool:
-    """Whether nothing that comes at the end of the trace, behind what the token's effect is, can tell of it."""
+    """Whether nothing that comes after the token's effect, at the end of the trace, depends on it."""
     effects = _effects(tx)
     for effect in effects[effects.index(token) + 1 :]:
         if isinstance(effect, DeferredCall) or _is_reset(effect):

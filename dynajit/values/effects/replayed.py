@@ -78,7 +78,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def known_argument(value: Value) -> Any:
-    """The immutable object that stands for an argument; a tuple for a list."""
+    """An argument as an immutable object: a tuple for a list."""
     if value.is_const():
         found = value.const()
         if is_literal(found):
@@ -118,7 +118,7 @@ class ReplayedVal(Value):
         self._object: Any = make(*args, **kwargs)
 
     def object(self) -> Any:
-        """The object as it is now, for nobody to keep."""
+        """The object as it is now, not to be kept."""
         if self._object is None:
             self._object = replay(self.make, self.args, self.kwargs, self.calls)
         return self._object
