@@ -1,16 +1,37 @@
 /* The module dynajit._C: each file adds what it has. */
-#include "python/attribute_filler.h"
-#include "dynajit.h"
-#include "plan/training_call.h"
+#include "python/compat.h"
+
+#define FILES(X) \
+    X(object_access) \
+    X(tensor_view) \
+    X(global_state) \
+    X(guard_program) \
+    X(code_cache) \
+    X(frame_hook) \
+    X(fast_call) \
+    X(graph_call) \
+    X(tail_call) \
+    X(cuda_driver) \
+    X(plan_executor) \
+    X(graph_replay) \
+    X(memory_pool) \
+    X(training_call) \
+    X(runtime_call) \
+    X(attribute_filler) \
+    X(graph_values) \
+    X(graph_tape) \
+    X(context_token)
+
+#define X(name) int dj_##name##_init(PyObject *module);
+FILES(X)
+#undef X
 
 static int add_everything(PyObject *module)
 {
     int (*const initialisers[])(PyObject *) = {
-        dj_object_access_init, dj_tensor_view_init, dj_global_state_init, dj_guard_program_init,
-        dj_code_cache_init,    dj_frame_hook_init,  dj_fast_call_init,   dj_graph_call_init,
-        dj_tail_call_init,     dj_cuda_driver_init, dj_plan_executor_init, dj_graph_replay_init,
-        dj_memory_pool_init,   dj_training_call_init, dj_runtime_call_init, dj_attribute_filler_init,
-        dj_graph_values_init,  dj_graph_tape_init,  dj_context_token_init,
+#define X(name) dj_##name##_init,
+        FILES(X)
+#undef X
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(initialisers); i++) {
         if (initialisers[i](module) < 0) {

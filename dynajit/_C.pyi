@@ -46,7 +46,7 @@ class Variant:
         needs_hook: bool,
         globals: dict[str, Any],
         data: object = None,
-        key: object = ...,
+        key: object = None,
         asked_last: bool = False,
     ) -> Self: ...
     @property

@@ -142,6 +142,65 @@ def version_tests(source: str, path: str) -> list[str]:
     return complaints
 
 
+# The folders of csrc/, lowest first. What is in none of them (module.c) uses them all and is used by none.
+ROOMS = ["python", "guards", "call", "gpu", "plan", ""]
+NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|__attribute__\(\(\w+(?:\([^()]*\))?\)\)\s*', re.DOTALL)
+DECLARED = re.compile(
+    r"^(?:extern )?(?!static|typedef|return|using|extern|#)[A-Za-z][\w:<>*&, ]*[ *&](\w+)(?:\([^;{}]*\))?;",
+    re.MULTILINE,
+)
+
+
+def room_of(path: str) -> int:
+    return ROOMS.index(path.removeprefix("csrc/").rpartition("/")[0])
+
+
+def defines(code: str, name: str, linkage: str = r"(?!\s|#|static|extern [^\"])") -> bool:
+    """Whether there is the function's body, or the variable, at the start of a line."""
+    found = rf"^{linkage}[^;{{}}()]*\b{name}(?:\([^;{{}}]*\)\s*{{|\s*(?:=[^;]*)?;)"
+    return re.search(found, code, re.MULTILINE) is not None
+
+
+def native_uses(sources: dict[str, str]) -> tuple[dict[str, set[str]], list[str]]:
+    """For each file those that it needs: headers it includes, files that define what it names. And what is wrong.
+
+    What a header declares it does not need: those who call it do.
+    """
+    needs = {p: {f"csrc/{h}" for h in re.findall(r'^#include "([^"]+)"', t, re.MULTILINE)} for p, t in sources.items()}
+    complaints = [
+        f"{path} includes {header}, which is in a higher room"
+        for path, headers in needs.items()
+        for header in sorted(headers)
+        if room_of(header) > room_of(path)
+    ]
+    code = {path: NO_CODE.sub(lambda m: '""' if m.group()[0] == '"' else "", text) for path, text in sources.items()}
+    words = {path: set(re.findall(r"\w+", text)) for path, text in code.items()}
+    declared = {(name, path) for path in code if path.endswith(".h") for name in DECLARED.findall(code[path])}
+    for name, header in sorted(declared):
+        makers = {path for path in code if name in words[path] and defines(code[path], name)} - {header}
+        rooms = {room_of(path) for path in makers}
+        if rooms != {room_of(header)}:
+            complaints.append(f"{header} declares {name}, which its room does not define")
+        for path in code.keys() - makers - {header}:
+            if name in words[path] and not defines(code[path], name, "static "):
+                needs[path] |= makers
+    return needs, complaints
+
+
+def in_circles(needs: dict[str, set[str]]) -> set[str]:
+    """The files that reach themselves, and those between circles."""
+    left = dict(needs)
+    while True:
+        free = {
+            path
+            for path, needed in left.items()
+            if not needed & left.keys() or not any(path in n for n in left.values())
+        }
+        if not free:
+            return set(left)
+        left = {path: needed for path, needed in left.items() if path not in free}
+
+
 def silent_handlers(source: str, path: str) -> list[str]:
     """`except Exception: pass` and its like."""
     complaints = []
@@ -184,6 +243,15 @@ def test_version_tests_have_an_address() -> None:
     assert not complaints_of(version_tests, files("dynajit") | files("csrc", suffixes=C_SUFFIXES))
 
 
+def test_the_rooms_of_csrc_have_an_order() -> None:
+    needs, complaints = native_uses(files("csrc", suffixes=C_SUFFIXES))
+    assert complaints == []
+    assert in_circles(needs) == set()
+    assert "csrc/guards/guard_run.c" in needs["csrc/guards/guard_memo.c"]
+    assert "csrc/gpu/gpu_generator.cpp" in needs["csrc/plan/plan_executor.cpp"]
+    assert sum(map(len, needs.values())) > 100
+
+
 def test_no_error_is_hidden() -> None:
     assert not complaints_of(silent_handlers, files("dynajit"))
 
@@ -197,6 +265,42 @@ def test_the_rules_read_the_whole_package() -> None:
     assert {"dynajit/exc.py", "dynajit/report/logs.py"} <= files("dynajit").keys()
     known = set(MAY_IMPORT)
     assert {layer_of(path) for path in files("dynajit")} <= known
+
+
+LOW_HEADER = "PyObject *low(int);\nextern Py_ssize_t counter;\n"
+LOW_SOURCE = "Py_ssize_t counter = 1;\nPyObject *low(int n)\n{\n    return 0;\n}\n"
+
+
+def test_a_circle_in_csrc_is_found() -> None:
+    sources = {
+        "csrc/python/low.h": LOW_HEADER + "int other(void);\n",
+        "csrc/python/low.c": LOW_SOURCE + "static int f(void)\n{\n    return other();\n}\n",
+        "csrc/python/other.c": '/* low */\nint other(void)\n{\n    puts("low");\n    return 1;\n}\n',
+        "csrc/call/user.c": '#include "python/low.h"\nlong user(void)\n{\n    return counter;\n}\n',
+    }
+    needs, complaints = native_uses(sources)
+    assert complaints == []
+    assert needs == {
+        "csrc/python/low.h": set(),
+        "csrc/python/low.c": {"csrc/python/other.c"},
+        "csrc/python/other.c": set(),
+        "csrc/call/user.c": {"csrc/python/low.h", "csrc/python/low.c"},
+    }
+    assert in_circles(needs) == set()
+    sources["csrc/python/other.c"] += "int more(void)\n{\n    return low(1) != 0;\n}\n"
+    assert in_circles(native_uses(sources)[0]) == {"csrc/python/low.c", "csrc/python/other.c"}
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"csrc/guards/a.c": '#include "plan/b.h"\n'},
+        {"csrc/guards/a.h": '#include "call/b.h"\n'},
+        {"csrc/python/a.h": "PyObject *low(int);\n", "csrc/call/b.c": LOW_SOURCE},
+    ],
+)
+def test_a_higher_room_is_found(sources: dict[str, str]) -> None:
+    assert len(native_uses(sources)[1]) == 1
 
 
 @pytest.mark.parametrize(

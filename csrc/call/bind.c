@@ -2,7 +2,7 @@
  *
  * In: a function and vectorcall arguments. Out: parameters in fast-local order (positional, keyword-only, *args,
  * **kwargs). Arguments that do not fit are not reported here: calling the function itself gives Python's own message. */
-#include "dynajit.h"
+#include "call/call.h"
 
 static Py_ssize_t find_name(PyObject *names, Py_ssize_t from, Py_ssize_t to, PyObject *keyword)
 {

@@ -2,7 +2,7 @@
  *
  * In: a code object and a frame's locals. Out: the variant whose guards hold. The state hangs in the code object's extra
  * slot and dies with the code object. */
-#include "dynajit.h"
+#include "call/call.h"
 
 #include <structmember.h>
 
@@ -20,7 +20,7 @@ Py_ssize_t dj_code_n_params(PyCodeObject *code)
 static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"guards", "function", "needs_hook", "globals", "data", "key", "asked_last", NULL};
-    PyObject *guards, *function, *globals, *data = Py_None, *key = NULL;
+    PyObject *guards, *function, *globals, *data = Py_None, *key = Py_None;
     int needs_hook, asked_last = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!pO!|OOp:Variant", names, dj_GuardProgramType, &guards,
                                      &PyFunction_Type, &function, &needs_hook, &PyDict_Type, &globals, &data, &key, &asked_last)) {
@@ -35,9 +35,6 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                             "parameters, then their inputs if there are any, and have no free variables",
                             dj_guard_n_locals(guards));
     }
-    if (key == NULL) {
-        key = dj_hook_key();
-    }
     if (dj_code_mark(code, DJ_OURS) < 0) {
         return NULL;
     }
@@ -49,7 +46,7 @@ static PyObject *variant_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->function = Py_NewRef(function);
     self->globals = Py_NewRef(globals);
     self->data = Py_NewRef(data);
-    self->key = Py_NewRef(key != NULL ? key : Py_None);
+    self->key = Py_NewRef(key);
     self->needs_hook = (char)needs_hook;
     self->asked_last = (char)asked_last;
     return (PyObject *)self;

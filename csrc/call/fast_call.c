@@ -3,7 +3,7 @@
  * In: a call. Out: the result of the variant whose guards hold, found without the frame hook; on a miss, of the original
  * function called with the callback on, so that the hook sees its frame and captures it. Binds to instances like a
  * function, can be weakly referenced, has a __dict__. */
-#include "dynajit.h"
+#include "call/call.h"
 #include "python/recursion.h"
 
 #include <structmember.h>
@@ -157,15 +157,20 @@ static PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t n
     return dj_finish_tails(one_call((CompiledFunction *)object, &call));
 }
 
-bool dj_is_compiled_function(PyObject *object)
-{
-    return Py_IS_TYPE(object, CompiledType);
-}
-
-PyObject *dj_call_compiled(PyObject *function, PyObject **owned_args, Py_ssize_t n)
+static PyObject *call_owning(PyObject *function, PyObject **owned_args, Py_ssize_t n)
 {
     Call call = {.args = owned_args, .nargsf = (size_t)n, .owned = owned_args, .n_owned = n};
     return one_call((CompiledFunction *)function, &call);
+}
+
+static PyObject *tail(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    (void)module;
+    if (n < 1 || !Py_IS_TYPE(args[0], CompiledType)) {
+        PyErr_SetString(PyExc_TypeError, "tail takes a CompiledFunction and its arguments");
+        return NULL;
+    }
+    return dj_new_tail(call_owning, args[0], args + 1, n - 1);
 }
 
 /* ---- the object ---- */
@@ -383,6 +388,8 @@ static PyObject *set_force_eager(PyObject *module, PyObject *value)
 static PyMethodDef functions[] = {
     {"set_force_eager", set_force_eager, METH_O,
      "set_force_eager(value)\n--\n\nWhether compiled functions run as they were written, in the whole process."},
+    {"tail", (PyCFunction)(void (*)(void))tail, METH_FASTCALL,
+     "tail(continuation, *arguments)\n--\n\nFor generated code to return: the call is made when its frame is gone."},
     {NULL, NULL, 0, NULL},
 };
 

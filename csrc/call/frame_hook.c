@@ -8,7 +8,7 @@
  * evaluators form a chain in which one may stand twice (dynajit inside torch.compile inside dynajit). `previous` keeps
  * what stood below each of our places in the chain. A frame that comes back to us while we are handing it on goes to the
  * next lower place, so that no frame goes round for ever. */
-#include "dynajit.h"
+#include "call/call.h"
 #include "python/recursion.h"
 
 enum { MAX_CHAIN = 16 };
@@ -241,11 +241,6 @@ void dj_hook_leave(HookRegion *region)
 void dj_hook_pass(PyObject *function)
 {
     this_thread()->passed = function;
-}
-
-PyObject *dj_hook_key(void)
-{
-    return this_thread()->mode.key;
 }
 
 /* ---- giving up arguments once the frame has them ---- */
@@ -629,7 +624,8 @@ static PyObject *current_key(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return Py_NewRef(dj_hook_key() != NULL ? dj_hook_key() : Py_None);
+    PyObject *key = this_thread()->mode.key;
+    return Py_NewRef(key != NULL ? key : Py_None);
 }
 
 static PyObject *call_eager(PyObject *module, PyObject *args)

@@ -2,7 +2,7 @@
  *
  * In: a call from replacement code. Out: what the compiled graph gives. Backends' wrappers are Python functions of their
  * own, which are not the user's program and are not to be captured. */
-#include "dynajit.h"
+#include "call/call.h"
 
 #include <structmember.h>
 

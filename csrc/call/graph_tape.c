@@ -4,7 +4,7 @@
  * build the tuple or list that an argument is. Values lie in slots, inputs first; a slot is let go of behind its last
  * use. What a step raises gets a place in its traceback as if the graph's own code had run, with that code's file and
  * line. dynajit/backends/tape.py makes the steps. */
-#include "dynajit.h"
+#include "call/call.h"
 
 #include <frameobject.h>
 #include <structmember.h>

@@ -2,7 +2,7 @@
  *
  * In: a call and the graph's name. Out: the call's result, with a range of that name around it if somebody records. With
  * nobody recording this is one look at a thread-local flag. */
-#include "dynajit.h"
+#include "call/call.h"
 
 #include <string>
 #include <utility>

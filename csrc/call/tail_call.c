@@ -3,7 +3,7 @@
  * Code that ends with a break returns `tail(continuation, *arguments)`; whoever ran that code makes the call. So the
  * continuation takes the frame's place: tracebacks show one frame where the user's program has one, the stack does not
  * grow with the number of breaks, and nothing but the continuation's own variables keeps the objects alive. */
-#include "dynajit.h"
+#include "call/call.h"
 
 #include <stddef.h>
 
@@ -11,7 +11,8 @@ typedef struct {
     PyObject_VAR_HEAD
     Py_ssize_t n;
     bool has_room;      /* for KEPT_ARGS and no more */
-    PyObject *function; /* a CompiledFunction */
+    TailCaller caller;
+    PyObject *function;
     PyObject *args[1];
 } Tail;
 
@@ -35,22 +36,18 @@ static Tail *new_tail(Py_ssize_t n)
     return self;
 }
 
-static PyObject *tail(PyObject *module, PyObject *const *args, Py_ssize_t n)
+PyObject *dj_new_tail(TailCaller caller, PyObject *function, PyObject *const *args, Py_ssize_t n)
 {
-    (void)module;
-    if (n < 1 || !dj_is_compiled_function(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "tail takes a CompiledFunction and its arguments");
-        return NULL;
-    }
-    Tail *self = new_tail(n - 1);
+    Tail *self = new_tail(n);
     if (self == NULL) {
         return NULL;
     }
-    self->has_room = n - 1 <= KEPT_ARGS;
-    self->n = n - 1;
-    self->function = Py_NewRef(args[0]);
-    for (Py_ssize_t i = 1; i < n; i++) {
-        self->args[i - 1] = Py_NewRef(args[i]);
+    self->has_room = n <= KEPT_ARGS;
+    self->n = n;
+    self->caller = caller;
+    self->function = Py_NewRef(function);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        self->args[i] = Py_NewRef(args[i]);
     }
     return (PyObject *)self;
 }
@@ -59,7 +56,7 @@ PyObject *dj_finish_tails(PyObject *result)
 {
     while (result != NULL && Py_IS_TYPE(result, TailType)) {
         Tail *self = (Tail *)result;
-        result = dj_call_compiled(self->function, self->args, self->n);
+        result = self->caller(self->function, self->args, self->n);
         Py_DECREF(self);
     }
     return result;
@@ -97,14 +94,9 @@ static PyType_Spec tail_spec = {
     .slots = tail_slots,
 };
 
-static PyMethodDef methods[] = {
-    {"tail", (PyCFunction)(void (*)(void))tail, METH_FASTCALL,
-     "tail(continuation, *arguments)\n--\n\nFor generated code to return: the call is made when its frame is gone."},
-    {NULL, NULL, 0, NULL},
-};
-
 int dj_tail_call_init(PyObject *module)
 {
+    (void)module;
     TailType = (PyTypeObject *)PyType_FromSpec(&tail_spec);
-    return TailType != NULL ? PyModule_AddFunctions(module, methods) : -1;
+    return TailType != NULL ? 0 : -1;
 }

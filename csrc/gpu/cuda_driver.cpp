@@ -260,7 +260,7 @@ void load_unaligned(GpuKernel *kernel)
 
 } // namespace dynajit
 
-int dj_cuda_driver_init(PyObject *module)
+extern "C" int dj_cuda_driver_init(PyObject *module)
 {
     using namespace dynajit;
     kernel_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &kernel_spec, nullptr));

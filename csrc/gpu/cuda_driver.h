@@ -2,12 +2,15 @@
 #ifndef DYNAJIT_CUDA_DRIVER_H
 #define DYNAJIT_CUDA_DRIVER_H
 
-#include "dynajit.h"
+#include "python/objects.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
+
+#include <c10/core/Device.h>
 
 namespace dynajit {
 
@@ -123,6 +126,9 @@ CuResult launch_kernel(const GpuKernel &kernel, CuFunction function, unsigned pr
                        CuStream stream, void **params);
 /* Takes the GIL. Throws. */
 void load_unaligned(GpuKernel *kernel);
+/* A generator's seed, its offset, and where what is added to either lies, as addresses (null: nothing is), from before it
+ * moves on by so much. Throws where torch has no generator for the device. */
+std::array<char *, 4> drawn_state(c10::Device device, int64_t increment);
 
 } // namespace dynajit
 

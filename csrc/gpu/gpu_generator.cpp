@@ -2,7 +2,7 @@
  *
  * In: a device, and how far its generator is to move on. Out: its seed and offset from before, or, while a CUDA graph is
  * recorded, where torch puts them at each replay. */
-#include "plan/plan_executor.h"
+#include "gpu/cuda_driver.h"
 
 #include <dlfcn.h>
 

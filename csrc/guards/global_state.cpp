@@ -3,7 +3,7 @@
  * In: nothing; a snapshot is taken when the object is made. Out: whether the same modes hold now. Read straight from
  * torch's C++ state: no Python runs unless a torch-function or dispatch mode is active. To guard one more mode: one line
  * in `fields`. */
-#include "dynajit.h"
+#include "guards/guards.h"
 
 #include <cstdint>
 #include <cstring>
@@ -504,7 +504,7 @@ bool dj_fx_is_tracing(void)
     return value == Py_True;
 }
 
-int dj_global_state_init(PyObject *module)
+extern "C" int dj_global_state_init(PyObject *module)
 {
     device_name = PyUnicode_InternFromString("device");
     state_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &state_definition, nullptr));

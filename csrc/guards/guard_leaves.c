@@ -3,7 +3,7 @@
  * In: an object from the running program and what the trace relied on. Out: whether it still holds. No user code runs
  * here except where two constants of an unknown type are compared. An error counts as "does not hold"; the caller
  * clears it. */
-#include "dynajit.h"
+#include "guards/guards.h"
 
 static bool same_bits(double a, double b)
 {

@@ -3,6 +3,8 @@
  * In: a guard program, the locals of a call, and the memory that guard_memo_make.c made of an earlier check. Out: the same
  * answer as the whole program's, from far fewer steps, or "unknown".
  *
+ * For CPython 3.11 and 3.12 only: from 3.13 on dictionaries have no versions, and the whole program is run at each call.
+ *
  * Most of it are words: addresses and what lay there. A dictionary carries a version that CPython changes at every write
  * and gives to no other dictionary ever; so does a type. Where an object was read out of a dictionary, an instance's
  * attributes or a class, one comparison of versions implies that it is the same object still, and alive, and with it most of
@@ -289,57 +291,3 @@ PyObject *dj_memo_steps(const GuardProgram *program)
 }
 
 #endif
-
-/* ---- a check that failed ---- */
-
-/* Whether a leaf can be tested by itself: of one local, or of none, by code that runs no Python. */
-static bool stands_alone(const GuardProgram *self, const Instruction *leaf)
-{
-    switch (leaf->op) {
-    case OP_GLOBAL_STATE:
-        return true;
-    case OP_EQUALS:
-        return leaf->a < self->n_locals && dj_is_plain_constant(leaf->payload);
-    case OP_TYPE:
-    case OP_TYPE_WEAK:
-    case OP_ID:
-    case OP_ID_WEAK:
-    case OP_CODE:
-    case OP_TENSOR:
-        return leaf->a < self->n_locals;
-    default:
-        return false;
-    }
-}
-
-static void suspect_guard(GuardProgram *self, int guard)
-{
-    if (self->failed == guard) {
-        return; /* looked for before */
-    }
-    self->failed = guard;
-    self->suspect = NULL;
-    for (Py_ssize_t i = 0; i < self->n_instructions; i++) {
-        const Instruction *leaf = &self->instructions[i];
-        if (leaf->guard == guard && leaf->op > OP_LAST_ACCESS && stands_alone(self, leaf)) {
-            self->suspect = leaf;
-        }
-    }
-}
-
-int dj_guard_check_again(PyObject *program, PyObject *const *locals, PyObject **inputs)
-{
-    GuardProgram *self = (GuardProgram *)program;
-    if (self->suspect != NULL && !dj_guard_leaf(self->suspect, locals)) {
-        return self->suspect->guard;
-    }
-    int failed = dj_guard_check(program, locals, inputs);
-    if (failed >= 0) {
-        suspect_guard(self, failed);
-    }
-    else if (self->suspect != NULL) {
-        self->suspect = NULL;
-        self->failed = -1;
-    }
-    return failed;
-}

@@ -1,8 +1,8 @@
-/* The guard program's insides, shared by guard_program.c, which runs all of it, and guard_memo.c, which runs less. */
+/* The guard program's insides, shared by guard_program.c, guard_run.c, which runs all of it, and guard_memo.c, which runs less. */
 #ifndef DYNAJIT_GUARD_PROGRAM_H
 #define DYNAJIT_GUARD_PROGRAM_H
 
-#include "dynajit.h"
+#include "guards/guards.h"
 
 /* name, payload's checker */
 #define OPS(X) \
@@ -59,7 +59,7 @@ typedef struct {
     PyObject *payload; /* owned */
     Py_ssize_t number; /* an integer payload, or a payload's hash, or a count of slots */
     int *slots;        /* owned; of what tests several slots */
-    int64_t *words;    /* owned; of RELATION */
+    int64_t *words;    /* owned; of RELATION, and of GLOBAL where dictionaries have versions */
     Py_ssize_t n_words;
 } Instruction;
 
@@ -80,6 +80,16 @@ typedef struct {
     int failed;                 /* the guard that `suspect` was looked for by */
 } GuardProgram;
 
+/* The words of a GLOBAL: what it found, for as long as neither dictionary changes. */
+enum { GLOBALS_VERSION, BUILTINS_VERSION, FOUND, N_REMEMBERED };
+
+/* ---- guard_run.c ---- */
+
+/* Given the slots of a run in which everything held. */
+typedef void (*WhenPassed)(GuardProgram *program, PyObject *const *slots);
+/* All instructions, as in dj_guard_check. Without `passed` no leaf is tested: only what can be read counts. */
+int dj_guard_run(GuardProgram *self, PyObject *const *locals, PyObject **inputs, WhenPassed passed);
+const char *dj_guard_op_name(Op op);
 /* New reference or NULL; NULL is a failed guard, with or without an error. */
 PyObject *dj_guard_access(const GuardProgram *self, const Instruction *instruction, PyObject *base);
 bool dj_guard_leaf(const Instruction *instruction, PyObject *const *slots);
@@ -90,7 +100,7 @@ bool dj_guard_runs_python(const Instruction *instruction);
 /* A constant whose equality is settled by CPython alone. */
 bool dj_is_plain_constant(PyObject *constant);
 
-/* ---- guard_memo.c, which guard_memo.h is about ---- */
+/* ---- guard_memo.c, which guard_memo.h is about; on CPython 3.13 and later there is no memory ---- */
 
 enum { DJ_MEMO_UNKNOWN = -2 };
 
@@ -101,6 +111,5 @@ void dj_memo_passed(GuardProgram *program, PyObject *const *slots);
 void dj_memo_free(GuardProgram *program);
 /* What memory looks at, for tests and reports: a list of (step, instruction or None, slot, count), or None without memory. */
 PyObject *dj_memo_steps(const GuardProgram *program);
-const char *dj_guard_op_name(Op op);
 
 #endif

@@ -5,7 +5,7 @@
  * ints, an operation with a float gives a float. What is no number, doesn't fit 64 bits, is an int that no double holds
  * exactly where one is needed, or divides by zero makes the relation false. The opcodes' numbers are
  * dynajit/symbols.py's. To add one: a name here, a case in of_ints() and of_floats(), its name there. */
-#include "dynajit.h"
+#include "guards/guards.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
  *
  * In: an example tensor, and which of its sizes and strides may vary. Out: whether another tensor has the same class,
  * dispatch keys, dtype, device, requires_grad, sizes and strides. About 10 ns; no Python runs. */
-#include "dynajit.h"
+#include "guards/guards.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -445,7 +445,7 @@ PyObject *dj_tensor_stride(PyObject *tensor, Py_ssize_t dimension)
     return dimension_of(tensor, dimension, true);
 }
 
-int dj_tensor_view_init(PyObject *module)
+extern "C" int dj_tensor_view_init(PyObject *module)
 {
     if (PyModule_AddFunctions(module, module_functions) < 0) {
         return -1;

@@ -790,7 +790,7 @@ PyType_Spec replay_spec = {
 } // namespace
 } // namespace dynajit
 
-int dj_graph_replay_init(PyObject *module)
+extern "C" int dj_graph_replay_init(PyObject *module)
 {
     using namespace dynajit;
     replay_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &replay_spec, nullptr));

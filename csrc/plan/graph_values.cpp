@@ -5,9 +5,8 @@
  * step. Python functions get the same by giving the references up as soon as the function's frame holds them. */
 #include "plan/graph_values.h"
 
-#include "dynajit.h"
+#include "call/call.h"
 #include "plan/plan_executor.h"
-#include "plan/training_call.h"
 
 #include <optional>
 
@@ -144,7 +143,7 @@ Values values_of(PyObject *sequence, const char *wanted)
 Values call_graph(PyObject *callable, Values &&given, bool releases)
 {
     bool no_autocast = false;
-    callable = dj_plain_graph(callable, &no_autocast);
+    callable = plain_graph(callable, &no_autocast);
     std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
     if (no_autocast) {
         guard.emplace(c10::autocast_dispatch_keyset);
@@ -216,7 +215,7 @@ PyMethodDef methods[] = {
 
 } // namespace
 
-int dj_graph_values_init(PyObject *module)
+extern "C" int dj_graph_values_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, methods);
 }

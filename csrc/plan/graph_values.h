@@ -46,6 +46,9 @@ Values values_of(PyObject *sequence, const char *wanted);
  * holds it. Throws python_error and what operators throw. */
 Values call_graph(PyObject *callable, Values &&given, bool releases);
 
+/* What a RuntimeCall calls, if it does nothing else, and whether autocast is off inside; else the object itself. Borrowed. */
+PyObject *plain_graph(PyObject *callable, bool *no_autocast);
+
 /* A result that is no view to autograd: what it is a view of is nobody's but the graph's. */
 at::Tensor without_view(const at::Tensor &tensor);
 

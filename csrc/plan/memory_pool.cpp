@@ -8,8 +8,8 @@
  * asked through this one, which only counts what it gives: with that the pool knows the program's peak, and keeps no
  * more free memory than fits below it (and a little beside, see `kSlack`). What has not been asked for during a few seconds
  * goes back to the system. One more kind of request: a method of `Pool`, called by `PoolAllocator`. */
-#include "dynajit.h"
 #include "plan/memory_pool.h"
+#include "python/objects.h"
 
 #include <algorithm>
 #include <atomic>
@@ -507,7 +507,7 @@ c10::Allocator *pool_allocator()
 
 } // namespace dynajit
 
-int dj_memory_pool_init(PyObject *module)
+extern "C" int dj_memory_pool_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, dynajit::methods);
 }

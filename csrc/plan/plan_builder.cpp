@@ -481,7 +481,7 @@ NativePlan *native_plan(PyObject *object)
 
 } // namespace dynajit
 
-int dj_plan_executor_init(PyObject *module)
+extern "C" int dj_plan_executor_init(PyObject *module)
 {
     using namespace dynajit;
     executor_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &executor_spec, nullptr));

@@ -93,8 +93,7 @@ struct PythonStep {
 struct TouchStep {
     int slot; /* an input that a kernel has written to */
 };
-/* The state of the device's generator before it moves on by so much: the slots get its seed, its offset, and where what
- * is added to either lies, as addresses (null: nothing is). */
+/* The slots get the `drawn_state` of the device's generator. */
 struct DrawStep {
     std::array<int, 4> slots;
     int64_t increment;
@@ -224,8 +223,6 @@ void touch(const at::Tensor &tensor);
 void own_memory(const at::Tensor &tensor);
 /* What a NumberStep reads. Throws where there is no such number. */
 int64_t number_in(const at::Tensor &tensor);
-/* What a DrawStep's slots get. Throws where torch has no generator for the device. */
-std::array<char *, 4> drawn_state(c10::Device device, int64_t increment);
 bool is_plan_executor(PyObject *object);
 /* The plan behind a PlanExecutor, or null with an error set. */
 NativePlan *native_plan(PyObject *object);

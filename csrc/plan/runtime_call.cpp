@@ -3,9 +3,7 @@
  * In: the compiled graph as a callable; another that runs the graph operator by operator, and which inputs the graph writes;
  * whether autocast is off inside. Out: a callable with the same inputs. Where the memory of a written input overlaps
  * another input's, which a functional graph has no notion of, the graph is run operator by operator. */
-#include "plan/training_call.h"
-
-#include "dynajit.h"
+#include "plan/graph_values.h"
 
 #include <algorithm>
 #include <vector>
@@ -224,7 +222,7 @@ PyTypeObject *call_type;
 
 } // namespace
 
-PyObject *dj_plain_graph(PyObject *callable, bool *no_autocast)
+PyObject *dynajit::plain_graph(PyObject *callable, bool *no_autocast)
 {
     while (Py_IS_TYPE(callable, call_type)) {
         const RuntimeCall *call = reinterpret_cast<RuntimeCall *>(callable);
@@ -237,7 +235,7 @@ PyObject *dj_plain_graph(PyObject *callable, bool *no_autocast)
     return callable;
 }
 
-int dj_runtime_call_init(PyObject *module)
+extern "C" int dj_runtime_call_init(PyObject *module)
 {
     call_type = reinterpret_cast<PyTypeObject *>(PyType_FromModuleAndSpec(module, &call_spec, nullptr));
     return call_type != nullptr ? PyModule_AddType(module, call_type) : -1;

@@ -4,8 +4,6 @@
  * of autograd's graph for each call, without Python between them and the two compiled graphs. For graphs that return no
  * alias of an input, and write none but by themselves; torch's own wrapper does the others. Where the backward pass is to
  * be differentiated again, a callable that runs the graph with autograd gives the gradients. */
-#include "plan/training_call.h"
-
 #include "plan/training_node.h"
 
 namespace {
@@ -402,7 +400,7 @@ PyType_Spec call_spec = {
 
 } // namespace
 
-int dj_training_call_init(PyObject *module)
+extern "C" int dj_training_call_init(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &call_spec, nullptr);
     int status = type != nullptr ? PyModule_AddType(module, reinterpret_cast<PyTypeObject *>(type)) : -1;

@@ -5,7 +5,7 @@
 #ifndef DYNAJIT_TRAINING_NODE_H
 #define DYNAJIT_TRAINING_NODE_H
 
-#include "dynajit.h"
+#include "call/call.h"
 #include "plan/graph_values.h"
 #include "plan/plan_executor.h"
 

@@ -4,9 +4,7 @@
  * attributes, as `object.__dict__.update(...)` would give them: what its class says about setting attributes is not asked.
  * What the class says about the names, and where their values lie, is remembered by the version that CPython gives a class
  * when it changes; no two classes have the same. */
-#include "python/attribute_filler.h"
-
-#include "dynajit.h"
+#include "python/objects.h"
 
 #include <stdbool.h>
 

@@ -79,6 +79,12 @@ static inline PyObject *dj_dict_of_version(const void *place)
 PyObject **dj_instance_dict_place(PyObject *object);
 #endif
 
+/* Attributes of an object that nobody else knows yet, kept beside it rather than in a dict. `names` are interned, none is
+ * a data descriptor of the class; `places` are the caller's, where each name was found last, 0 at first. Gives how many of
+ * them were stored, from the first on: what keeps it from storing more is for the caller to do the ordinary way. */
+Py_ssize_t dj_store_beside(PyObject *object, PyObject *const *names, PyObject *const *values, Py_ssize_t n,
+                           uint8_t *places);
+
 /* The next item of a set, borrowed, and its hash; 0 at the end. `position` starts at 0. */
 int dj_set_next(PyObject *set, Py_ssize_t *position, PyObject **item, Py_hash_t *hash);
 

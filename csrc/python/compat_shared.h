@@ -5,7 +5,6 @@
 #ifndef DYNAJIT_COMPAT_SHARED_H
 #define DYNAJIT_COMPAT_SHARED_H
 
-#include "python/attribute_filler.h"
 #include "python/compat.h"
 
 /* Values kept beside or inside an object whose class has managed dictionaries; NULL once they are in a dictionary. */

@@ -3,9 +3,9 @@
  * In: a token that `ContextVar.set` gave. Out: whether `ContextVar.reset` would take it, which nothing but trying tells
  * in Python, and a try takes effect. */
 #define Py_BUILD_CORE 1
-#include "dynajit.h"
+#include "python/objects.h"
 
-#include "internal/pycore_context.h"
+#include <internal/pycore_context.h>
 
 static PyObject *token_is_usable(PyObject *module, PyObject *object)
 {

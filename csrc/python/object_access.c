@@ -2,7 +2,7 @@
  *
  * In: an object and a name, key or index. Out: a reference, or nothing. Guards use it at each call, and the capture
  * through the functions at the end; both see the same objects. */
-#include "dynajit.h"
+#include "python/objects.h"
 
 PyObject *dj_type_lookup(PyTypeObject *type, PyObject *name)
 {

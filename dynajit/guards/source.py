@@ -3,7 +3,7 @@
 In: a frame's locals and globals at run time. Out, from one description: code that pushes the object (`emit`), the guard
 program's access (`access`), the Python twin of that access (`read`) and words for messages (`name`). Sources are frozen
 and interned: equal sources are the same object, so `is` compares them and shared prefixes are found by identity.
-To add a kind: a subclass here, and an access in csrc/guards/guard_program.c.
+To add a kind: a subclass here, and an access in csrc/guards/guard_run.c.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class CloneCapture:
         self.reasons.append([index for _, index in reasons])
         instructions = self.guards(local_values) if self.guards else []
         program = _C.GuardProgram(instructions, len(local_values), fn.__globals__)
-        variant = _C.Variant(program, flatten_parameters(fn), self.needs_hook, fn.__globals__)
+        variant = _C.Variant(program, flatten_parameters(fn), self.needs_hook, fn.__globals__, key=_C.current_key())
         _C.add_variant(code, variant)
         return variant
 

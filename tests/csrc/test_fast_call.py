@@ -88,7 +88,13 @@ def test_cells_follow_the_locals():
     def callback(code, fn, values, reasons):
         seen.append([value.cell_contents if type(value).__name__ == "cell" else value for value in values])
         guards = _C.GuardProgram([("CELL_CONTENTS", 0, 3, 1, None), ("EQUALS", 0, 3, -1, 1)], 3)
-        variant = _C.Variant(guards, lambda x, y, z: ("variant", x, y.cell_contents, z.cell_contents), False, globals())
+        variant = _C.Variant(
+            guards,
+            lambda x, y, z: ("variant", x, y.cell_contents, z.cell_contents),
+            False,
+            globals(),
+            key=_C.current_key(),
+        )
         _C.add_variant(code, variant)
         return variant
 
