@@ -246,6 +246,7 @@ class FrameCapture:
         self.values = values
         self.record = record
         self.is_root = session.is_root(code)
+        self.known = _C.variants(code)
         self.part = part_of(function)
         self.answers = Answers()
 
@@ -258,9 +259,14 @@ class FrameCapture:
             self.values = ()
 
     def _kept(self, variant: _C.Variant | None) -> _C.Variant | None:
-        """The variant, added to the code's, if its guards hold for this frame."""
+        """The variant, added to the code's, if its guards hold for this frame; or the one that another thread, which
+        met such a frame at the same time, has added."""
         if variant is None:
             return None
+        for other in _C.variants(self.code):
+            if other.key is self.session and other not in self.known and other.guards.check(self.values) < 0:
+                self.record.skipped = "another thread has compiled it meanwhile"
+                return other
         changed = self.session.memory(self.code).changed
         if not unfit.fits(variant, variant.data.guards, self.code, self.values, self.record, changed):
             return None

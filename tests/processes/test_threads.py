@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import dynajit
+from dynajit import _C
 
 LONGEST = 240.0
 
@@ -199,3 +200,22 @@ def test_an_exception_in_one_thread_leaves_the_others_alone() -> None:
                 assert torch.equal(compiled(torch.ones(2), number), torch.ones(2) + number)
 
     run_threads(6, work)
+
+
+def test_threads_that_meet_a_function_at_once_make_one_variant() -> None:
+    meeting = threading.Barrier(4)
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        meeting.wait(60)
+        return gm.forward
+
+    def program(x: Tensor) -> Tensor:
+        return x + 1
+
+    compiled = dynajit.compile(program, backend=backend)
+
+    def work(number: int) -> None:
+        assert torch.equal(compiled(torch.full((2,), number)), torch.full((2,), number + 1))
+
+    run_threads(4, work)
+    assert len(_C.variants(program.__code__)) == 1
