@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode.landing import Landing
-from dynajit.guards.source import AttrSource, ConstSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import BUILTINS
@@ -186,8 +186,15 @@ class ModuleVal(RealVal):
         if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)
             if trusted is not None:
+                self._guard_function(tx, name, found)
                 return trusted
         return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
+
+    def _guard_function(self, tx: Tracer, name: str, found: Any) -> None:
+        """Programs replace functions of torch's by their own, as those of attention."""
+        names = self.obj.__dict__
+        if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) and names.get(name) is found:
+            tx.guard(ItemSource(ConstSource(names, f"{self.obj.__name__}.__dict__"), name), "ID", found)
 
     def _through_class(self, tx: Tracer, name: str) -> Value | None:
         """What code of the program's gives: descriptors of a subclass of modules, `__getattr__`; None if there is

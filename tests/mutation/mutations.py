@@ -286,6 +286,26 @@ def _other_globals(value: Any) -> Iterator[tuple[str, Any]]:
         yield from others(value)
 
 
+def of_library(fn: Any, args: list[Any]) -> Iterator[Mutation]:
+    """Functions of torch's and Python's modules that the program names, replaced in their modules."""
+    function = getattr(fn, "__func__", type(fn).forward if isinstance(fn, torch.nn.Module) else fn)
+    if not isinstance(function, types.FunctionType) or _is_torchs(function):
+        return
+    names = function.__code__.co_names
+    modules = [function.__globals__.get(name) for name in names]
+    seen: set[int] = set()
+    made_by_it = (torch.tensor,)  # constants of a trace: patched, it would change them as well
+    for module in modules:  # grows
+        if not isinstance(module, types.ModuleType) or id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name in names:
+            found = vars(module).get(name)
+            modules.append(found)
+            if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) and found not in made_by_it:
+                yield f"{module.__name__}.{name}: patched", put_attribute(module, name, _patched(found))
+
+
 def _set_global(namespace: dict[str, Any], name: str, other: Any) -> Change:
     def change() -> Undo:
         old = namespace[name]
@@ -461,7 +481,7 @@ def _places_in(where: str, value: Any, seen: set[int]) -> Iterator[Place]:
             yield from _place(f"{where}.{name}", item, vars(value).__setitem__, name, seen)
 
 
-KINDS = {"arguments": of_arguments, "function": of_function, "process": of_process, "ties": ties}
+KINDS = {"arguments": of_arguments, "function": of_function, "library": of_library, "process": of_process, "ties": ties}
 
 
 def mutations(fn: Any, args: list[Any], kinds: tuple[str, ...] = tuple(KINDS)) -> Iterator[Mutation]:

@@ -556,3 +556,24 @@ def test_writes_that_autograd_refuses_at_a_later_call(fn: Any, backend: str) -> 
                 result = str(error)
             sides.append((result, given.detach(), leaf.grad))
         compare(*sides, exact=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fn"),
+    [
+        (torch.nn.functional, "relu", lambda x: torch.nn.functional.relu(x)),
+        (torch, "sin", lambda x: torch.sin(x)),
+        (torch.nn.functional, "linear", nn.Linear(3, 3)),
+        (torch.nn.functional, "scaled_dot_product_attention", nn.TransformerEncoderLayer(3, 1, 4, dropout=0.0)),
+        (math, "sqrt", lambda x: x * math.sqrt(4.0)),
+    ],
+)
+def test_functions_of_the_library_that_are_replaced(module: Any, name: str, fn: Any) -> None:
+    old = getattr(module, name)
+    with pytest.MonkeyPatch.context() as patch:
+        check(
+            fn,
+            lambda: (x,),
+            lambda: patch.setattr(module, name, lambda *args, **kwargs: old(*args, **kwargs) + 1),
+            lambda: patch.setattr(module, name, old),
+        )
