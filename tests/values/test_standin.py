@@ -286,3 +286,11 @@ def test_what_formats_refuse():
         return refused, x + 1
 
     assert_same(program, x, graphs=1, breaks=0)
+
+
+def test_sums_of_floats_round_as_those_of_the_running_release():
+    def program(x, number):
+        tenths = [0.1] * 10
+        return sum(tenths), sum(tenths, number), sum([1, 1e100, number, -1e100]), sum([*tenths, x, 0.1, 0.1]), x + 1
+
+    assert_same(program, x, 0.3, graphs=1, breaks=0)

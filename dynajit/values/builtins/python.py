@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import builtins
 import enum
+import itertools
 import math
 import operator
 import types
@@ -510,12 +511,22 @@ def any_(tx: Tracer, iterable: Value) -> Value:
     return tx.run_python(polyfills.any_, [iterable])
 
 
+_NUMBERS = (bool, int, float, complex)
+#: whether sums of more than two floats make up for what each addition loses, which additions one by one do not
+_COMPENSATES = sum([0.1] * 10) == 1.0
+
+
 @builtin(sum)
 def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
     if start is not None and issubclass(start.py_type(), (str, bytes, bytearray)):
         raise GraphBreak(breaks.RAISES, "TypeError: sum() can't sum texts")
-    total: Value = start or ConstVal(0)
-    for item in tx.unpack(iterable):
+    total, items = start or ConstVal(0), tx.unpack(iterable)
+    if _COMPENSATES and sum(item.py_type() in (float, complex) for item in items) > 2:
+        numbers = [*itertools.takewhile(lambda item: item.py_type() in _NUMBERS, [total, *items])]
+        if numbers:
+            total = ConstVal(sum([number.const() for number in numbers[1:]], numbers[0].const()))
+            items = items[len(numbers) - 1 :]
+    for item in items:
         total = operators.binary(tx, "+", total, item)
     return total
 
