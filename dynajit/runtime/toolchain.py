@@ -19,7 +19,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from dynajit.codegen.plan import REQUIRED_CFLAGS
+from dynajit.codegen.plan import GCC_CFLAGS, REQUIRED_CFLAGS
 from dynajit.config import config
 from dynajit.exc import DynajitError
 
@@ -131,6 +131,7 @@ def _flags(family: str, simd: str, openmp: bool) -> tuple[str, ...]:
     return (
         *("-O3", "-shared", "-fPIC", "-pipe", "-w"),
         *(flag for flag in REQUIRED_CFLAGS if openmp or flag != "-fopenmp"),
+        *(GCC_CFLAGS if family == "gcc" else ()),
         *target,
     )
 
