@@ -26,6 +26,10 @@ from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Scratch, Store
 ROW = "row"
 HERE = "here"
 Needs = frozenset[Axis | str]
+# Floats that are float32 in expressions: `mathlib` has `load_`, `store_`, `cut_` (which does not round) and `round_`.
+_HELPERS = {torch.bfloat16: "bf16", torch.float16: "f16"}
+# Where the second argument is a number, one comparison does; of two zeros it is the first, as in eager.
+_WITH_NUMBER = {"maximum": "({1} > {0} ? {1} : {0})", "minimum": "({1} < {0} ? {1} : {0})"}
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class Expressions:
         self.scratch = {tensor: f"s{n}" for n, tensor in enumerate(kernel.scratch)}
         self.turned: dict[Load, str] = {}  # what is read from a tile that was brought in order
         self.turned_place = ""
+        self.converted: dict[Load, str] = {}  # what is read from an array of what it becomes
         self.piece: Piece | None = None  # of the loop that is being written
         self.lane = ""  # in column mode, the subscript of row values
         self.needs: dict[Scalar, Needs] = {}
@@ -162,21 +167,26 @@ class Expressions:
 
     def store(self, store: Store) -> None:
         """The element of a stored tensor."""
+        half = store.tensor.dtype is torch.float16
+        if half and isinstance(store.value, Load) and store.value.dtype is torch.float16 and not self.stored_over:
+            self.put(f"{self.arguments[store.tensor]}[{index_text(store.address)}] = {self._memory(store.value)};")
+            return
         rounded = isinstance(store.value, Load) or (isinstance(store.value, Op) and store.value.name == "convert")
         self.put_stored(store, self.expression(store.value), rounded)
 
     def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
         """The line that stores this value; `rounded`: the tensor's dtype can hold it as it is."""
         target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
-        cut = rounded and store.value.dtype is torch.bfloat16
+        cut = rounded and store.value.dtype is store.tensor.dtype
         self.put(f"{target} = {self.in_memory(value, store.tensor.dtype, cut)};")
 
     def in_memory(self, value: str, dtype: torch.dtype, cut: bool = False) -> str:
-        """A value as memory of that dtype holds it; `cut`: it is one that bfloat16 can hold."""
-        if dtype is torch.bfloat16:
-            self.helpers["bf16"] = None
-            return f"{'cut' if cut else 'store'}_bf16({value})"
-        return f"(_Float16)({value})" if dtype is torch.float16 else value
+        """A value as memory of that dtype holds it; `cut`: it is one that the dtype can hold."""
+        helper = _HELPERS.get(dtype)
+        if helper is None:
+            return value
+        self.helpers[helper] = None
+        return f"{'cut' if cut else 'store'}_{helper}({value})"
 
     def expression(self, node: Scalar) -> str:
         """A variable or number that holds the expression's value."""
@@ -208,10 +218,8 @@ class Expressions:
             return name
         if isinstance(node, Scratch):
             return f"{self.scratch[node.tensor]}[{self.scratch_index()}]"
-        if isinstance(node, Load) and node in self.turned:
-            text = self._loaded(f"{self.turned[node]}[{self.turned_place}]", node.dtype)
-        elif isinstance(node, Load):
-            text = self._loaded(f"{self.arguments[node.tensor]}[{index_text(node.address)}]", node.dtype)
+        if isinstance(node, Load):
+            text = self.converted.get(node) or self._loaded(self._memory(node), node.dtype)
         elif isinstance(node, LoadAt):
             address = self.expression(node.arguments[0])
             text = self._loaded(f"{self.arguments[node.tensor]}[{address}]", node.dtype)
@@ -237,10 +245,17 @@ class Expressions:
 
     def _loaded(self, text: str, dtype: torch.dtype) -> str:
         """What is read from memory as a value."""
-        if dtype is torch.bfloat16:
-            self.helpers["bf16"] = None
-            return f"load_bf16({text})"
-        return f"(float){text}" if dtype is torch.float16 else text
+        helper = _HELPERS.get(dtype)
+        if helper is None:
+            return text
+        self.helpers[helper] = None
+        return f"load_{helper}({text})"
+
+    def _memory(self, load: Load) -> str:
+        """Where it is."""
+        if load in self.turned:
+            return f"{self.turned[load]}[{self.turned_place}]"
+        return f"{self.arguments[load.tensor]}[{index_text(load.address)}]"
 
     def _guard(self, node: Op) -> str:
         """A branch: the compiler makes masked loads of it where it vectorises."""
@@ -269,9 +284,10 @@ class Expressions:
                 return f"{chosen}_f32({arguments[0]})"
         if operation.helper:
             self.helpers[f"{operation.helper}_{kind}"] = None
-        return operation.text(dtype).format(
-            *arguments, t="" if dtype is torch.float64 else "f", s=kind, T=VALUE_TYPES[dtype]
-        )
+        text = operation.text(dtype)
+        if node.name in _WITH_NUMBER and dtype.is_floating_point and _is_number(node.arguments[1]):
+            text = _WITH_NUMBER[node.name]
+        return text.format(*arguments, t="" if dtype is torch.float64 else "f", s=kind, T=VALUE_TYPES[dtype])
 
     def _conversion(self, source: torch.dtype, target: torch.dtype, value: str) -> str:
         encoding = float8.encoding_of(source)
@@ -284,12 +300,10 @@ class Expressions:
             return f"{float8.to_name(target)}((float){value})"
         if target is torch.bool:
             return f"({value} != 0)"
-        if target is torch.bfloat16:
-            self.helpers["bf16"] = None
-            return f"round_bf16((float){value})"
-        if target is torch.float16:
-            self.helpers["f16"] = None
-            return f"round_f16((float){value})"
+        helper = _HELPERS.get(target)
+        if helper is not None:
+            self.helpers[helper] = None
+            return f"round_{helper}((float){value})"
         if source.is_floating_point and not target.is_floating_point:
             self.helpers["to_int"] = None
             kind = "f64" if source is torch.float64 else "f32"
@@ -297,3 +311,7 @@ class Expressions:
             bits = 64 if target in (torch.int64, torch.uint8) else 32
             return f"({VALUE_TYPES[target]}){kind}_to_i{bits}({value})"
         return f"({VALUE_TYPES[target]}){value}"
+
+
+def _is_number(node: Scalar) -> bool:
+    return isinstance(node, Const) and node.value == node.value

@@ -96,7 +96,72 @@ _E4M3, _E5M2 = (
 )
 
 _F16 = """\
+#if defined(__clang__) || defined(__AVX512FP16__) || defined(__aarch64__)
+INLINE float load_f16(uint16_t u) { _Float16 h; __builtin_memcpy(&h, &u, 2); return (float)h; }
+INLINE uint16_t store_f16(float f) { _Float16 h = (_Float16)f; uint16_t u; __builtin_memcpy(&u, &h, 2); return u; }
 INLINE float round_f16(float f) { return (float)(_Float16)f; }
+#define cut_f16(f) store_f16(f)
+#else
+/* gcc converts these one by one: here by arithmetic. Nothing on the way is below the normal range of float32. */
+INLINE float load_f16(uint16_t h) {
+  uint32_t u = (uint32_t)(h & 0x7fffu) << 13;
+  uint32_t small = f32_to_bits(bits_to_f32(u + 0x38800000u) - 0x1p-14f);
+  uint32_t normal = u + (u >= 0x0f800000u ? 0x70000000u : 0x38000000u);
+  return bits_to_f32((u < 0x00800000u ? small : normal) | (uint32_t)(h & 0x8000u) << 16);
+}
+/* Adding a number whose last place is worth what float16's last place is rounds; what is too large overflows. */
+INLINE float round_f16(float f) {
+  uint32_t e = f32_to_bits(f) & 0x7f800000u;
+  e = e < 0x38800000u ? 0x38800000u : e;
+  e = e > 0x48000000u ? 0x48000000u : e;
+  float m = bits_to_f32(e + 0x06c00000u);
+  float r = (f + m) - m;
+  return __builtin_copysignf(r * 0x1p112f * 0x1p-112f, f);
+}
+/* Of what float16 can hold. */
+INLINE uint16_t cut_f16(float f) {
+  uint32_t u = f32_to_bits(f), a = u & 0x7fffffffu;
+  uint32_t small = f32_to_bits(bits_to_f32(a) + 0.5f) & 0x7fffu;
+  uint32_t normal = (a - 0x38000000u) >> 13;
+  uint32_t large = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return (uint16_t)((a < 0x38800000u ? small : a < 0x47800000u ? normal : large) | (u >> 16 & 0x8000u));
+}
+INLINE uint16_t store_f16(float f) { return cut_f16(round_f16(f)); }
+#endif
+"""
+
+_F16_BLOCKS = """\
+#if defined(__F16C__) && defined(__AVX512F__) && !defined(__clang__)
+#define HALVES_AT_ONCE 16
+#define TO_FLOATS(h) __builtin_ia32_vcvtph2ps512_mask(h, (some_floats){0}, -1, 4)
+#define TO_HALVES(f) (some_halves)__builtin_ia32_vcvtps2ph512_mask(f, 0, (some_halves){0}, -1)
+#elif defined(__F16C__) && !defined(__clang__)
+#define HALVES_AT_ONCE 8
+#define TO_FLOATS(h) __builtin_ia32_vcvtph2ps256(h)
+#define TO_HALVES(f) (some_halves)__builtin_ia32_vcvtps2ph256(f, 0)
+#endif
+#ifdef HALVES_AT_ONCE
+typedef float some_floats __attribute__((vector_size(4 * HALVES_AT_ONCE)));
+typedef float some_floats_anywhere __attribute__((vector_size(4 * HALVES_AT_ONCE), aligned(4), may_alias));
+typedef int16_t some_halves __attribute__((vector_size(2 * HALVES_AT_ONCE)));
+typedef int16_t some_halves_anywhere __attribute__((vector_size(2 * HALVES_AT_ONCE), aligned(2), may_alias));
+#endif
+static void f16_to_f32(const uint16_t *restrict a, float *restrict t, int64_t n) {
+  int64_t i = 0;
+#ifdef HALVES_AT_ONCE
+  for (; i + HALVES_AT_ONCE <= n; i += HALVES_AT_ONCE)
+    *(some_floats_anywhere *)(t + i) = TO_FLOATS((some_halves)*(const some_halves_anywhere *)(a + i));
+#endif
+  for (; i < n; ++i) t[i] = load_f16(a[i]);
+}
+static void f32_to_f16(const float *restrict a, uint16_t *restrict t, int64_t n) {
+  int64_t i = 0;
+#ifdef HALVES_AT_ONCE
+  for (; i + HALVES_AT_ONCE <= n; i += HALVES_AT_ONCE)
+    *(some_halves_anywhere *)(t + i) = TO_HALVES((some_floats)*(const some_floats_anywhere *)(a + i));
+#endif
+  for (; i < n; ++i) t[i] = store_f16(a[i]);
+}
 """
 
 _TO_INT = "\n".join(
@@ -193,6 +258,45 @@ INLINE float exp_mid_f32(float x) {
   float r = FMA32(n, -0x1.62e400p-1f, x);
   r = FMA32(n, -0x1.7f7d1cp-20f, r);
   return exp_part(r) * bits_to_f32(f32_to_bits(t) << 23);
+}
+"""
+
+_POW = """\
+/* |x|^y = 2^(y log2(|x|)) in double, where neither function needs more than its main range: log2 by atanh's series of
+   (m - 1) / (m + 1), 2^f by Taylor's. Signs and the special cases of IEEE 754 afterwards. */
+INLINE float pow_f32(float x, float y) {
+  uint64_t u;
+  double a = __builtin_fabsf(x), w = y, b;
+  __builtin_memcpy(&u, &a, 8);
+  int64_t e = (int64_t)(u - 0x3fe6a09e00000000u) >> 52;
+  uint64_t v = u - ((uint64_t)e << 52);
+  __builtin_memcpy(&b, &v, 8);
+  double s = (b - 1.0) / (b + 1.0), z = s * s;
+  double k = FMA64(z, FMA64(z, FMA64(z, 1.0 / 13, 1.0 / 11), 1.0 / 9), 1.0 / 7);
+  k = FMA64(z, FMA64(z, FMA64(z, k, 1.0 / 5), 1.0 / 3), 1.0) * s;
+  /* the exponent by a number that takes it in its low bits: no conversion from 64 bits is needed */
+  uint64_t n = (uint64_t)e + 0x4338000000000000u;
+  double exponent;
+  __builtin_memcpy(&exponent, &n, 8);
+  double t = FMA64(k, 0x1.71547652b82fep+1, exponent - 0x1.8p+52) * w;
+  t = t > 1000.0 ? 1000.0 : t;
+  t = t < -1000.0 ? -1000.0 : t;
+  double c = t + 0x1.8p+52, d = (t - (c - 0x1.8p+52)) * 0x1.62e42fefa39efp-1;
+  double q = FMA64(d, FMA64(d, FMA64(d, FMA64(d, 1.0 / 5040, 1.0 / 720), 1.0 / 120), 1.0 / 24), 1.0 / 6);
+  q = FMA64(d, FMA64(d, FMA64(d, q, 0.5), 1.0), 1.0);
+  __builtin_memcpy(&u, &c, 8);
+  u = (u + 1023) << 52;
+  __builtin_memcpy(&c, &u, 8);
+  float r = (float)(q * c), size = __builtin_fabsf(x), half = 0.5f * y;
+  r = size == 0.0f ? (y < 0.0f ? __builtin_inff() : 0.0f) : r;
+  r = size == __builtin_inff() ? (y < 0.0f ? 0.0f : __builtin_inff()) : r;
+  float far = (size < 1.0f) == (y < 0.0f) ? __builtin_inff() : 0.0f;
+  r = __builtin_fabsf(y) == __builtin_inff() ? (size == 1.0f ? 1.0f : far) : r;
+  int whole = __builtin_truncf(y) == y, odd = whole & (__builtin_truncf(half) != half);
+  r = (x < 0.0f) & !whole & (size != __builtin_inff()) ? __builtin_nanf("") : r;
+  r = odd ? __builtin_copysignf(r, x) : r;
+  r = (x != x) | (y != y) ? __builtin_nanf("") : r;
+  return (x == 1.0f) | (y == 0.0f) ? 1.0f : r;
 }
 """
 
@@ -359,6 +463,7 @@ INLINE {ctype} running_{name}({ctype} *p, int64_t n, {ctype} t) {{
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
+    "f16_blocks": (_F16_BLOCKS, ("f16",)),
     "e4m3": (_E4M3, ()),
     "e5m2": (_E5M2, ()),
     "to_int": (_TO_INT, ()),
@@ -368,6 +473,7 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "ratio_f64": ("#define ratio_f64(a, s) ((a) / (s))\n", ()),
     "exp_part": (_EXP_PART, ()),
     "exp_f32": (_EXP, ("exp_part",)),
+    "pow_f32": (_POW, ()),
     "exp_down_f32": (_EXP_DOWN, ("exp_part",)),
     "exp_mid_f32": (_EXP_MID, ("exp_part",)),
     "sin_small_f32": (_SIN_SMALL, ()),

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dynajit.codegen.c.expressions import NOWHERE, ROW, Expressions
+from dynajit.codegen.c.expressions import NOWHERE, ROW
+from dynajit.codegen.c.halves import BLOCK, Halves, Span
 from dynajit.codegen.c.segments import cuts, outer_cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
@@ -28,6 +29,8 @@ PARALLEL_WORK = 400_000
 # A single row is cut into pieces of at least so many points, and no more pieces than this.
 SPLIT_POINTS = 16_384
 SPLIT_PIECES = 64
+# Pieces are a multiple of so many elements: vectors that start where lines of the cache do are read once.
+EVEN_PIECES = 64
 # float32 sums over more elements than this are carried in double from block to block.
 SUM_BLOCK = 4096
 # What is read across the order of memory is read in tiles of this size.
@@ -68,7 +71,7 @@ def _rounded_up(size: int | Size, by: int) -> int | str:
     return -(-size // by) if isinstance(size, int) else f"(({size} + {by - 1}) / {by})"
 
 
-class _Printer(Expressions):
+class _Printer(Halves):
     """The loops of one kernel."""
 
     sizes: tuple[str, ...] = ()
@@ -296,11 +299,20 @@ class _Printer(Expressions):
         self.piece = None
 
     def _piece(self, section: Section, last: Axis, clauses: str, low: str, high: str) -> None:
-        self.open(
-            self.simd(clauses), f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last]
-        )
-        self._innermost(section)
-        self.close()
+        halves = self.find(section, last)
+        if halves:
+            self.open(f"for (int64_t h = {low}; h < {high}; h += {BLOCK})")
+            self.put(f"const int64_t h_end = h + {BLOCK} < {high} ? h + {BLOCK} : {high};")
+            self.open_halves(halves, Span(last, "h", "h_end - h", f"{last.name} - h"), BLOCK)
+            low, high = "h", "h_end"
+        if not halves.only_copies(section):
+            head = f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})"
+            self.open(self.simd(clauses), head, has=[last])
+            self._innermost(section)
+            self.close()
+        if halves:
+            self.close_halves()
+            self.close()
 
     def _open_extremes(self, section: Section) -> dict[Reduction, str]:
         """The greatest and the least of floats, where a NaN anywhere is the result: in the loop NaNs are passed over
@@ -408,9 +420,13 @@ class _Printer(Expressions):
             self.put(f"for (int64_t l = 0; l < {self.block}; ++l) {name}[l] = {self._start(reduction)};")
         for a in self.kernel.inner:
             self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        halves = self.find(section, self.kernel.outer[-1])
+        if halves:
+            self.open_halves(halves, Span(self.kernel.outer[-1], "base", "n", "l"), self.block)
         self._open_lanes()
         self._innermost(section)
         self.close()
+        self.close_halves()
         for _ in self.kernel.inner:
             self.close()
 
@@ -607,6 +623,8 @@ class _Printer(Expressions):
         pieces = max(2, min(SPLIT_PIECES, hint_of(points) // SPLIT_POINTS, hint_of(first.size)))
         size = _rounded_up(first.size, pieces)
         if isinstance(size, int):
+            if len(kernel.inner) == 1 and size > SPLIT_POINTS // 2:
+                size = -(-size // EVEN_PIECES) * EVEN_PIECES
             pieces = -(-first.size // size)
         self.gains(ROW)
         for section in kernel.sections:

@@ -18,7 +18,7 @@ MEMORY_TYPES = {
     torch.float32: "float",
     torch.float64: "double",
     torch.bfloat16: "uint16_t",
-    torch.float16: "_Float16",
+    torch.float16: "uint16_t",
     torch.bool: "uint8_t",
     torch.uint8: "uint8_t",
     torch.int8: "int8_t",
