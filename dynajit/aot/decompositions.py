@@ -91,7 +91,7 @@ _POINTWISE: tuple[str, ...] = (
     *("binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "huber_loss"),
     *("huber_loss_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward"),
     # arithmetic
-    *("addcdiv", "addcmul", "lerp", "sinc", "xlogy", "special_xlog1py", "special_entr", "hypot", "deg2rad", "rad2deg"),
+    *("addcdiv", "addcmul", "lerp", "sinc", "xlogy", "special_xlog1py", "special_entr", "deg2rad", "rad2deg"),
 )
 _NAMES: tuple[str, ...] = (
     # normalisation

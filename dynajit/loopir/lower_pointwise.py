@@ -268,7 +268,20 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
             raise NotLowered
     elif not build.out.dtype.is_floating_point or (build.out.dtype is torch.float16 and exponent != int(exponent)):
         raise NotLowered  # eager's float16 goes another way
+    if exponent not in _PLAIN_POWERS:
+        _faster_in_torch(build, "pow")
     return build.elementwise(lambda a: _power(a, exponent, build.out.dtype), x)
+
+
+_PLAIN_POWERS = (1, 2, 3, 0.5, -0.5, -1, -2)
+
+
+def _faster_in_torch(build: Builder, name: str) -> None:
+    """On CPUs torch's kernels compute these by vectors, where the C library takes one element at a time (`fmod`) or
+    three times as long (`pow` of float64)."""
+    slow = name == "fmod" or (name == "pow" and build.out.dtype is torch.float64)
+    if slow and build.program.device.type == "cpu":
+        raise NotLowered
 
 
 def _power(a: Scalar, exponent: Number, dtype: torch.dtype) -> Scalar:
@@ -296,6 +309,7 @@ def _binary_float(build: Builder, x: Operand, y: Operand) -> Value:
     if not build.out.dtype.is_floating_point:
         raise NotLowered
     name = build.origin.op.split(".")[1]
+    _faster_in_torch(build, name)
     return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
 
@@ -397,6 +411,33 @@ def _isinf(build: Builder, x: Value) -> Value:
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
     return build.elementwise(lambda a: apply("eq", apply("abs", a), like(math.inf, a)), x, dtype=dtype)
+
+
+def _register_signed_infinity(name: str, value: float) -> None:
+    @lowering(getattr(aten, name).default)
+    def lower(build: Builder, x: Value) -> Value:
+        if not x.dtype.is_floating_point:
+            raise NotLowered
+        dtype = compute_dtype(check_dtype(x.dtype))
+        return build.elementwise(lambda a: apply("eq", a, like(value, a)), x, dtype=dtype)
+
+
+_register_signed_infinity("isposinf", math.inf)
+_register_signed_infinity("isneginf", -math.inf)
+
+
+@lowering(aten.sign.default)
+def _sign(build: Builder, x: Value) -> Value:
+    """0 of NaN and of both zeros."""
+    if x.dtype is torch.bool:
+        raise NotLowered
+
+    def body(a: Scalar) -> Scalar:
+        zero, one = like(0, a), like(1, a)
+        below = select(apply("lt", a, zero), one, zero)
+        return apply("sub", select(apply("gt", a, zero), one, zero), below)
+
+    return build.elementwise(body, x)
 
 
 def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
