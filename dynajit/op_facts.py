@@ -117,6 +117,12 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return False not in trains and not any(type(rate) in (int, float) and rate == 0 for rate in rates)
 
 
+def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments, tensors or lists of them, that an operation writes, called like this."""
+    places = facts(target).writes
+    return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
+
+
 def overloads_of(target: Any) -> tuple[torch._ops.OpOverload, ...]:
     """The operator's overloads that a target may call: one for an overload, those of the same name in ATen for torch's
     functions and methods."""

@@ -27,7 +27,7 @@ from torch.utils._device import _device_constructors
 from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
 from dynajit.graph.opaque import OPAQUE
-from dynajit.op_facts import facts
+from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic, names_in, tree_of
 from dynajit.torch_compat import memory_of
@@ -204,12 +204,12 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
             # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
-    for written in _written(target, *fakes):
+    for written in written_arguments(target, *fakes):
         if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
             torch.autograd.graph.increment_version(written)
     if torch.is_inference_mode_enabled() and None not in versions and _versions(fakes) == versions:
         # operations made of others are taken apart there before anyone counts what they write
-        for written in _written(target, *fakes):
+        for written in written_arguments(target, *fakes):
             torch.autograd.graph.increment_version(written if isinstance(written, torch.Tensor) else ())
     if tx.graph.shapes.active:
         tx.graph.assert_promises()
@@ -324,19 +324,15 @@ def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
     tx.graph.bind_data(node, result)
 
 
-def _written(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments, tensors or lists of them, that an operation writes."""
-    places = facts(target).writes
-    return [kwargs[name] if name in kwargs else args[at] for at, name in places if name in kwargs or at < len(args)]
-
-
 def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
     """Whether an operation writes empty tensors behind an operand that holds something: the running extremes of torch's
     observers begin so, and their kernels, though not the fakes of these, make them as large as is needed."""
     fakes = [arg.fake if isinstance(arg, TensorVal) else None for arg in args]
     if not fakes or fakes[0] is None or _is_empty(fakes[0]):
         return False
-    return any(fake is not None and fake is not fakes[0] and _is_empty(fake) for fake in _written(target, fakes, {}))
+    return any(
+        fake is not None and fake is not fakes[0] and _is_empty(fake) for fake in written_arguments(target, fakes, {})
+    )
 
 
 def _is_empty(fake: torch.Tensor) -> bool:
@@ -401,7 +397,7 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
         kept = computed if combine is torch.div else summed  # only a product is not rounded before it is added
         scaled = torch_op(tx, "call_function", combine, [cast(scaled, kept), cast(args[2], kept)], {})
     result = torch_op(tx, "call_method", add, [args[0], scaled], {})
-    return result if add.endswith("_") else cast(result, common)
+    return result if facts(add).writes else cast(result, common)
 
 
 # name → method that adds, how the arguments after the first are combined
