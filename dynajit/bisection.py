@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from dynajit import bisection_front
-from dynajit.aot.contexts import writes
 from dynajit.api import compile
 from dynajit.backends.registry import lookup_backend
 from dynajit.exc import ConfigError
+from dynajit.graph.meta import written_by
 from dynajit.interp import fuel
 from dynajit.report import records, runnable
 from dynajit.report.places import user_place
@@ -309,7 +309,7 @@ def _cut(
     for name in sorted(given, key=list(by_name).index, reverse=True):
         if not by_name[name].users:
             graph.erase_node(by_name[name])
-    graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or writes(node))
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(written_by(node)))
     for node in graph.find_nodes(op="placeholder"):
         if not node.users:
             graph.erase_node(node)

@@ -248,8 +248,7 @@ def node_of(
     leaf: Callable[[str], Any],
     made: dict[Tree, fx.Node],
 ) -> Any:
-    """A node that computes the tree; `made` holds the nodes of trees met before, and gets the new ones, which
-    say in their `meta` what they are."""
+    """A node that computes the tree; `made` holds the nodes of trees met before, and gets the new ones."""
     if isinstance(tree, str):
         return made[tree] if tree in made else leaf(tree)
     if not isinstance(tree, tuple):
@@ -258,7 +257,6 @@ def node_of(
     if known is None:
         arguments = tuple(node_of(part, create, leaf, made) for part in tree[1:])
         known = made[tree] = create(OPERATIONS[tree[0]].target, arguments)
-        known.meta["tree"] = tree
     return known
 
 

@@ -46,6 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 
+# What the front notes on nodes is read by the back: a record without a dependency on the rest of the front.
+SHARED = "dynajit.graph.meta"
+# How torch says what an operation writes, draws or shares.
+FACTS = re.compile(r"nondeterministic_seeded|alias_info|is_mutable|\.endswith\(\"_\"\)")
+FACTS_ADDRESS = "dynajit/op_facts.py"
+
 RIVAL = re.compile(r"torch[./]_(dynamo|inductor)")
 RIVAL_ADDRESSES = {
     "dynajit/backends/inductor.py": {"_dynamo", "_inductor"},  # the optional backend that hands a graph over by name
@@ -87,7 +93,7 @@ def upward_imports(source: str, path: str) -> list[str]:
     complaints = []
     for line, name in imports(ast.parse(source), path):
         parts = name.split(".")
-        if parts[0] != "dynajit":
+        if parts[0] != "dynajit" or name.startswith(SHARED):
             continue
         target = parts[1] if len(parts) > 1 else "__init__"
         target = target if target in MAY_IMPORT else "__init__"
@@ -201,6 +207,12 @@ def in_circles(needs: dict[str, set[str]]) -> set[str]:
         left = {path: needed for path, needed in left.items() if path not in free}
 
 
+def facts_of_operations(source: str, path: str) -> list[str]:
+    """Facts of operations that a file finds out by itself, by torch's schemas and tags or by names."""
+    lines = () if path == FACTS_ADDRESS else enumerate(source.splitlines(), 1)
+    return [f"{path}:{n}: {m.group()}" for n, line in lines if (m := FACTS.search(line))]
+
+
 def silent_handlers(source: str, path: str) -> list[str]:
     """`except Exception: pass` and its like."""
     complaints = []
@@ -250,6 +262,10 @@ def test_the_rooms_of_csrc_have_an_order() -> None:
     assert "csrc/guards/guard_run.c" in needs["csrc/guards/guard_memo.c"]
     assert "csrc/gpu/gpu_generator.cpp" in needs["csrc/plan/plan_executor.cpp"]
     assert sum(map(len, needs.values())) > 100
+
+
+def test_facts_of_operations_are_in_one_place() -> None:
+    assert not complaints_of(facts_of_operations, files("dynajit"))
 
 
 def test_no_error_is_hidden() -> None:
@@ -380,6 +396,11 @@ def test_rival_use_is_found(path: str, source: str, count: int) -> None:
 )
 def test_version_test_is_found(path: str, source: str, count: int) -> None:
     assert len(version_tests(source, path)) == count
+
+
+def test_own_facts_are_found() -> None:
+    assert len(facts_of_operations('writes = name.endswith("_")\nx = argument.alias_info', "dynajit/aot/joint.py")) == 2
+    assert facts_of_operations("argument.alias_info", FACTS_ADDRESS) == []
 
 
 def test_silent_handler_is_found() -> None:

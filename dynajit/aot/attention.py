@@ -26,6 +26,7 @@ from dynajit.aot.constants import constant_of
 from dynajit.aot.copies import copied
 from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
+from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 from dynajit.report import logs
 
@@ -295,7 +296,7 @@ def _number(value: Any) -> float | None:
     """A Python number or a constant tensor without dimensions, as a float."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, Node) and isinstance(fake := value.meta.get("val"), torch.Tensor) and fake.dim() == 0:
+    if isinstance(value, Node) and isinstance(fake := value_of(value), torch.Tensor) and fake.dim() == 0:
         constant = constant_of(value)
         return None if constant is None or constant.is_complex() else float(constant)
     return None

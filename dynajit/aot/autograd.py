@@ -30,6 +30,7 @@ from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
 from dynajit.aot.versions import watched, watching
+from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
 from dynajit.op_facts import draws
 from dynajit.torch_compat import memory_of
 
@@ -72,7 +73,7 @@ def _compile(
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
             if phase == "forward":
-                graph.meta["returns"] = getattr(context.fw_metadata, "num_forward_returns", 0)
+                note_graph(graph, returns=getattr(context.fw_metadata, "num_forward_returns", 0))
             if phase != "backward" and context.fw_metadata is not None:
                 # the graph's own copies into inputs count as writes; the call is not to count them again
                 context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd = []
@@ -85,7 +86,7 @@ def _compile(
                 compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
             parts[phase] = Part(graph, compiled)
             # autograd refuses writes of a view that a node of torch's wrapper returns
-            return _boxed(compiled, graph.meta["returns"] if phase == "forward" else 0)
+            return _boxed(compiled, (graph_notes(graph).returns or 0) if phase == "forward" else 0)
 
         return compile_phase
 
@@ -156,11 +157,11 @@ def _refuse_writes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> N
     """Raise RuntimeError for writes to inputs that AOTAutograd makes something else of."""
     written = written_memory(gm) - {None}
     memories = collections.Counter(map(memory_of, example_inputs))
-    if any(memories[memory] > 1 for memory in written):
+    if any(memories[own] > 1 for own in written):
         # it makes one input of them, and takes for granted that they share memory at each call
         raise RuntimeError("it writes an input that shares memory with another")
     for node in gm.graph.find_nodes(op="placeholder") if written else ():
-        value, before = node.meta.get("example_value"), node.meta.get("grad_fn")
+        value, before = value_of(node), notes(node).grad_fn
         if before is not None and value.grad_fn is before and memory_of(value) in written:
             # it gives the input a history that goes through the graph's only node
             raise RuntimeError("it writes an input that has a history, past autograd")
@@ -173,12 +174,12 @@ def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
         return
     inputs = forward.graph.find_nodes(op="placeholder")
     written = {
-        memory_of(node.meta.get("val"))
+        memory(node)
         for node, info in zip(inputs, metadata.input_info, strict=False)
         if info.mutates_data or info.mutates_metadata
     } - {None}
     saved = _outputs(forward)[metadata.num_forward_returns :]
-    if any(isinstance(node, torch.fx.Node) and memory_of(node.meta.get("val")) in written for node in saved):
+    if any(isinstance(node, torch.fx.Node) and memory(node) in written for node in saved):
         raise RuntimeError("backward needs an input as it was before the graph wrote it")
 
 
@@ -190,8 +191,8 @@ def _refuse_other_strides(metadata: Any, gm: torch.fx.GraphModule, forward: torc
         return
     first = metadata.num_mutated_inp_runtime_indices
     for wanted, result in zip(_outputs(gm), results[first:], strict=False):
-        value = wanted.meta.get("example_value") if isinstance(wanted, torch.fx.Node) else None
-        made = result.meta.get("val") if isinstance(result, torch.fx.Node) else None
+        value = value_of(wanted)
+        made = value_of(result)
         if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor) or made.dim() != value.dim():
             continue
         if not same_strides(value, made):
@@ -217,7 +218,7 @@ def _partition(
     the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
+    if any(isinstance(value_of(node), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
     n_results = kwargs["num_fwd_outputs"]
     drop_statistics(joint)
@@ -237,7 +238,7 @@ def _part_results(forward: torch.fx.GraphModule) -> None:
     where they give results; in one with several results it doesn't see which those are."""
     seen: dict[Any, set[int | None]] = {}
     for part in forward.graph.find_nodes(op="call_function", target=operator.getitem):
-        value = part.meta.get("val")
+        value = value_of(part)
         memories = seen.setdefault(part.args, {memory_of(value)})
         if isinstance(value, torch.Tensor) and memory_of(value) not in memories:
             memories.add(memory_of(value))

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from dynajit.aot.copies import copied
+from dynajit.graph.meta import value_of
 
 aten = torch.ops.aten
 _CONVOLUTION = aten.convolution.default
@@ -35,7 +36,7 @@ def _is_of_planes(node: Node) -> bool:
     if node.target is not _CONVOLUTION:
         return False
     args: Any = node.args
-    values = [arg.meta.get("val") for arg in args[:2]]
+    values = [value_of(arg) for arg in args[:2]]
     return all(
         isinstance(value, torch.Tensor) and value.dim() == 4 and value.device.type == "cpu" and value.dtype in _DTYPES
         for value in values
@@ -58,7 +59,7 @@ def _is_static(gm: GraphModule) -> bool:
     return all(
         isinstance(value, torch.Tensor) and all(type(size) is int for size in (*value.shape, *value.stride()))
         for node in gm.graph.nodes
-        for value in pytree.tree_leaves(node.meta.get("val"))
+        for value in pytree.tree_leaves(value_of(node))
         if value is not None
     )
 

@@ -14,6 +14,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 
+from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 
 LARGEST = 1 << 22
@@ -49,7 +50,7 @@ def _collect(node: Node, order: dict[Node, None]) -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    target, fake = node.target, node.meta.get("val")
+    target, fake = node.target, value_of(node)
     if node.op == "get_attr":  # made of numbers in the program: whatever can change is an input
         return isinstance(fake, torch.Tensor) and fake.dim() == 0
     return (

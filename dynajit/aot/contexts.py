@@ -16,6 +16,7 @@ import torch.autograd.grad_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
+from dynajit.graph.meta import graph_notes, memory, value_of, written_by
 from dynajit.locks import process_lock
 from dynajit.op_facts import facts
 from dynajit.torch_compat import memory_of
@@ -24,8 +25,6 @@ from dynajit.torch_compat import memory_of
 one_at_a_time = process_lock()
 _DUAL: Any = torch._C._enter_dual_level
 _ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
-_AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
-_IN_PLACE = {getattr(operator, name) for name in _AUGMENTED.split()}
 # the name of what registers a hook on a gradient, in the graphs that are captured
 HOOK = "hook_gradient"
 # the name of a region of activation checkpointing there; its first argument is its body, a module
@@ -102,14 +101,11 @@ def mixes_autocast_dtypes(gm: torch.fx.GraphModule) -> bool:
 def writes_cast_weights(gm: torch.fx.GraphModule) -> bool:
     """Whether a tensor that autocast keeps a cast of is written inside of autocast: what it kept is used on."""
     kept = {
-        memory_of(node.meta["example_value"])
+        memory(node)
         for node in gm.graph.nodes
-        if node.op == "placeholder" and getattr(node.meta.get("example_value"), "requires_grad", False)
+        if node.op == "placeholder" and getattr(value_of(node), "requires_grad", False)
     }
-    return any(
-        writes(node) and any(memory_of(part.meta.get("example_value")) in kept for part in first_of(node))
-        for node in _inside_autocast(gm)
-    )
+    return any(memory(part) in kept for node in _inside_autocast(gm) for part in written_by(node))
 
 
 def gives_data(node: torch.fx.Node) -> bool:
@@ -119,14 +115,14 @@ def gives_data(node: torch.fx.Node) -> bool:
 
 def writes_past_autograd(gm: torch.fx.GraphModule) -> bool:
     """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
-    hidden = {memory_of(node.meta.get("example_value")) for node in _calls(gm) if gives_data(node)} - {None}
+    hidden = {memory(node) for node in _calls(gm) if gives_data(node)} - {None}
     return bool(hidden) and not hidden.isdisjoint(written_memory(gm))
 
 
 def _writes_detached_views_of_leaves(gm: torch.fx.GraphModule) -> bool:
     """Whether an input that is a view of a leaf with gradients is written through `detach`: eager allows what it would
     refuse without, and an updated input is copied back to the view itself."""
-    inputs = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
+    inputs = (value_of(node) for node in gm.graph.find_nodes(op="placeholder"))
     views = {
         memory_of(value)
         for value in inputs
@@ -141,23 +137,23 @@ def writes_one_of_many(gm: torch.fx.GraphModule) -> bool:
     Of results, only views of inputs count: models often return parts of what they computed, and nobody writes those."""
     many: set[torch.fx.Node] = set()
     for node in _calls(gm):
-        memory = memory_of(node.meta.get("example_value"))
+        own = memory(node)
         sources = first_of(node)
-        if memory is None or not sources:
+        if own is None or not sources:
             continue
-        whole = sources[0].meta.get("example_value")
+        whole = value_of(sources[0])
         if isinstance(whole, (tuple, list)):
-            viewed = [memory_of(part.meta.get("example_value")) for part in first_of(sources[0])]
-            is_one = node.target is operator.getitem and memory in viewed
+            viewed = [memory(part) for part in first_of(sources[0])]
+            is_one = node.target is operator.getitem and own in viewed
         else:
-            is_one = sources[0] in many and memory_of(whole) == memory
+            is_one = sources[0] in many and memory_of(whole) == own
         if is_one:
             many.add(node)
-    memories = {memory_of(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    memories = {memory(node) for node in gm.graph.find_nodes(op="placeholder")}
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
-    if any(node in many and memory_of(node.meta["example_value"]) in memories for node in returned):
+    if any(node in many and memory(node) in memories for node in returned):
         return True
-    return any(writes(node) and not many.isdisjoint(first_of(node)) for node in _calls(gm))
+    return any(not many.isdisjoint(written_by(node)) for node in _calls(gm))
 
 
 def _outs(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -173,14 +169,14 @@ def has_out(gm: torch.fx.GraphModule) -> bool:
 def _writes_out_over(gm: torch.fx.GraphModule) -> bool:
     """Whether `out=` is a view of an input, which eager may give another size, or overlaps an operand."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    memories = {memory_of(node.meta.get("example_value")) for node in inputs} - {None}
+    memories = {memory(node) for node in inputs} - {None}
     for node in _calls(gm):
         for out in _outs(node):
-            memory = memory_of(out.meta.get("example_value"))
-            if memory in memories and out not in inputs:
+            own = memory(out)
+            if own in memories and out not in inputs:
                 return True
             others = [part for part in node.all_input_nodes if part is not out]
-            if memory is not None and any(memory_of(part.meta.get("example_value")) == memory for part in others):
+            if own is not None and any(memory(part) == own for part in others):
                 return True
     return False
 
@@ -189,11 +185,10 @@ def _writes_over_operands(gm: torch.fx.GraphModule) -> bool:
     """Whether an operation writes memory in place of which it reads another view: what it reads may be what it has
     written already, as it goes along."""
     for node in _calls(gm):
-        if not writes(node) or len(node.all_input_nodes) < 2:
-            continue
-        written: list[Any] = [part.meta.get("example_value") for part in first_of(node)]
-        others = [part for part in node.all_input_nodes if part not in first_of(node)]
-        read: list[Any] = [part.meta.get("example_value") for part in others]
+        parts = written_by(node)
+        written: list[Any] = [value_of(part) for part in parts]
+        others = [part for part in node.all_input_nodes if part not in parts]
+        read: list[Any] = [value_of(part) for part in others]
         pairs = [(one, other) for one in written for other in read if memory_of(one) is not None]
         if any(memory_of(one) == memory_of(other) and _overlap(one, other) for one, other in pairs):
             return True
@@ -233,23 +228,19 @@ def _writes_through_overlaps(gm: torch.fx.GraphModule) -> bool:
     """Whether a tensor with elements that lie in one another's place, or a view of one, is written: the write is seen
     in all of them, and the values of all of them can't be copied back."""
     return any(
-        _overlaps_itself(view.meta.get("example_value"))
-        for node in _calls(gm)
-        if writes(node)
-        for part in first_of(node)
-        for view in _viewed(part)
+        _overlaps_itself(value_of(view)) for node in _calls(gm) for part in written_by(node) for view in _viewed(part)
     )
 
 
 def _viewed(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The node, and those that it is a view of."""
-    memory = memory_of(node.meta.get("example_value"))
+    own = memory(node)
     waiting, seen = [node], {node}
     while waiting:
         node = waiting.pop()
         yield node
         for source in node.all_input_nodes:
-            if source not in seen and memory is not None and memory_of(source.meta.get("example_value")) == memory:
+            if source not in seen and own is not None and memory(source) == own:
                 seen.add(source)
                 waiting.append(source)
 
@@ -276,7 +267,7 @@ def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
         node
         for output in gm.graph.find_nodes(op="output")
         for node in output.all_input_nodes
-        if node.op.startswith("call") and getattr(node.meta.get("example_value"), "requires_grad", False)
+        if node.op.startswith("call") and getattr(value_of(node), "requires_grad", False)
     }
     behind: set[torch.fx.Node] = set()
     for node in gm.graph.nodes:
@@ -288,10 +279,10 @@ def _returns_what_it_goes_on_with(gm: torch.fx.GraphModule) -> bool:
 def _returns_views(gm: torch.fx.GraphModule) -> bool:
     """Whether a result shares memory with an input and is not that input."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    memories = {memory_of(node.meta.get("example_value")) for node in inputs} - {None}
+    memories = {memory(node) for node in inputs} - {None}
     returned = [node for output in gm.graph.find_nodes(op="output") for node in output.all_input_nodes]
     views = [node for node in returned if node not in inputs and not _detaches(node)]
-    return any(memory_of(node.meta.get("example_value")) in memories for node in views)
+    return any(memory(node) in memories for node in views)
 
 
 def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
@@ -301,7 +292,7 @@ def _returns_views_without_gradients(gm: torch.fx.GraphModule) -> bool:
     views = {node for node in returned if not _detaches(node)}
     off = False
     for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
+        value = value_of(node)
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
         elif off and node in views and memory_of(value) in memories - {None}:
@@ -323,7 +314,7 @@ def written_memory(gm: torch.fx.GraphModule) -> set[int | None]:
 
 def _written(gm: torch.fx.GraphModule) -> Iterator[Any]:
     """The examples of what operations write in place."""
-    return (part.meta.get("example_value") for node in _calls(gm) if writes(node) for part in first_of(node))
+    return (value_of(part) for node in _calls(gm) for part in written_by(node))
 
 
 def name_of(node: torch.fx.Node) -> str:
@@ -332,10 +323,8 @@ def name_of(node: torch.fx.Node) -> str:
 
 
 def writes(node: torch.fx.Node) -> bool:
-    """Whether an operation writes its first argument, by torch's and Python's names."""
-    name = name_of(node)
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or node.target in _IN_PLACE
+    """Whether an operation writes one of its arguments, by what is known of it."""
+    return bool(written_by(node))
 
 
 def first_of(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -359,8 +348,8 @@ def _looks_at_memory_it_wrote(gm: torch.fx.GraphModule) -> bool:
     strided = [part for node in _calls(gm) if name_of(node) == "as_strided" for part in first_of(node)]
     if not strided:
         return False
-    written = written_memory(gm) | {memory_of(o.meta.get("example_value")) for n in _calls(gm) for o in _outs(n)}
-    return any(memory_of(part.meta.get("example_value")) in written for part in strided)
+    written = written_memory(gm) | {memory(o) for n in _calls(gm) for o in _outs(n)}
+    return any(memory(part) in written for part in strided)
 
 
 def _draws_in_an_order_that_writes_change(gm: torch.fx.GraphModule) -> bool:
@@ -374,22 +363,22 @@ def _draws_in_an_order_that_writes_change(gm: torch.fx.GraphModule) -> bool:
         return True  # what the writes before it were given is not known any more
     for node in calls:
         drawn = node.all_input_nodes if written and facts(node.target).draws else ()
-        if any(memory_of(part.meta.get("example_value")) in written for part in drawn):
+        if any(memory(part) in written for part in drawn):
             return True
         if writes(node) and _lays_out_anew(node):
-            written.update(memory_of(part.meta.get("example_value")) for part in first_of(node))
+            written.update(map(memory, written_by(node)))
     return False
 
 
 def _lays_out_anew(write: torch.fx.Node) -> bool:
     """Whether the operation that gives what a write leaves gives it other strides."""
-    value = write.args[0].meta.get("example_value") if isinstance(write.args[0], torch.fx.Node) else None
+    value = value_of(write.args[0])
     function = getattr(torch.Tensor, name_of(write).removesuffix("_"), None)
     if not isinstance(value, FakeTensor) or not callable(function):  # `requires_grad` of `requires_grad_`: a property
         return False
     if not all(type(number) is int for number in (*value.shape, *value.stride())) or value.is_contiguous():
         return False
-    args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), lambda node: node.meta.get("example_value"))
+    args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), lambda node: value_of(node))
     with value.fake_mode, torch.no_grad():
         twin = function(*args, **kwargs)
     return isinstance(twin, torch.Tensor) and twin.shape == value.shape and twin.stride() != value.stride()
@@ -397,7 +386,7 @@ def _lays_out_anew(write: torch.fx.Node) -> bool:
 
 def _writes_inference_tensors(gm: torch.fx.GraphModule) -> bool:
     """Whether an inference tensor is written from outside of inference mode, as is allowed through `detach`."""
-    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    inputs = [value_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     made = [value for value in inputs if isinstance(value, torch.Tensor) and value.is_inference()]
     if not made or torch.is_inference_mode_enabled():
         return False
@@ -413,9 +402,9 @@ def makes_leaves(gm: torch.fx.GraphModule) -> bool:
 
 def _has_leaves(gm: torch.fx.GraphModule) -> bool:
     inside = _inside_levels(gm)
-    given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    given = {id(value_of(node)) for node in gm.graph.find_nodes(op="placeholder")}
     for node in _calls(gm):
-        made: Any = node.meta.get("example_value")
+        made: Any = value_of(node)
         if node not in inside and (name_of(node) == "requires_grad_" or node.target is torch.nn.Parameter):
             return True
         if any(_is_leaf(each) and id(each) not in given for each in (made if type(made) in _SEVERAL else (made,))):
@@ -446,9 +435,9 @@ def as_it_stands(gm: torch.fx.GraphModule) -> str | None:
         return "it nests autocast contexts of different dtypes, whose casts of weights are shared"
     if writes_cast_weights(gm):
         return "it writes weights inside of autocast, which goes on with its casts of them"
-    if gm.meta.get("differentiated_inside") and _returns_what_it_goes_on_with(gm):
+    if graph_notes(gm).differentiated_inside and _returns_what_it_goes_on_with(gm):
         return "a result may be differentiated by another one, which takes autograd's own nodes between them"
-    if gm.meta.get("versions_read") and any(map(writes, _calls(gm))):
+    if graph_notes(gm).versions_read and any(map(writes, _calls(gm))):
         return "the program reads how often tensors were written, and functional graphs write other tensors"
     if _looks_at_memory_it_wrote(gm):
         return "it looks at memory by strides that it has written, and functional graphs lay out anew what is written"
@@ -515,10 +504,11 @@ def has_effects(gm: torch.fx.GraphModule) -> bool:
     return (
         has_out(gm)
         or has_levels(gm)
-        or not {"differentiated_inside", "versions_read"}.isdisjoint(name for name, said in gm.meta.items() if said)
+        or graph_notes(gm).differentiated_inside
+        or graph_notes(gm).versions_read
         or any(
             writes(node)
-            or node.meta.get("example_value") is None
+            or value_of(node) is None
             or isinstance(node.target, torch._ops.HigherOrderOperator)
             or name_of(node) in (HOOK, "getattr")
             or "autocast" in name_of(node)

@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot import prepack
+from dynajit.graph.meta import notes, value_of
 from dynajit.torch_compat import graph_module
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def weights_of(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]
         return frozenset()
     found = set()
     for position, (node, value) in enumerate(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)):
-        state = isinstance(value, torch.nn.Parameter) or any(
-            part in str(node.meta.get("source", "")) for part in _MODULE_STATE
-        )
+        state = isinstance(value, torch.nn.Parameter) or any(part in notes(node).source for part in _MODULE_STATE)
         if state and isinstance(value, torch.Tensor) and not value.is_inference():
             found.add(position)
     return frozenset(found)
@@ -96,7 +95,7 @@ def _fold(graph: Graph, norm: Node) -> None:
         if bias is not None:
             shift = call(operator.add, shift, bias)
     convolution.args = (x, scaled, shift, *rest)
-    convolution.meta["example_value"] = norm.meta.get("example_value")
+    convolution.meta["example_value"] = value_of(norm)
     norm.replace_all_uses_with(convolution)
     graph.erase_node(norm)
 

@@ -2,8 +2,8 @@
 
 In:  a backward graph, `x + embedding_dense_backward(...)` in it. Out: the same graph with `index_put(x, ...)`, which
 adds rows to x: no tensor of zeros, no addition of all that is zero; and where nothing else needs x, the node's
-`meta["takes_first"]` says that its memory may be written. One more operator that gives zeros but in some places: a rule
-in `_ONTO`.
+`takes_first` says that its memory may be written. One more operator that gives zeros but in some places: a rule in
+`_ONTO`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot.copies import copied
+from dynajit.graph.meta import note, value_of
 
 aten = torch.ops.aten
 
@@ -44,7 +45,7 @@ def _may_be_added(node: Node, whole: object, part: object) -> bool:
         return False
     if whole is part or whole.target in _ONTO or part.args[-1] is not False:
         return False
-    values: list[Any] = [each.meta.get("val") for each in (node, whole, part)]
+    values: list[Any] = [value_of(each) for each in (node, whole, part)]
     if not all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values):
         return False
     one = values[0]
@@ -58,7 +59,8 @@ def _rewrite(graph: Graph, node: Node, whole: Node, part: Node) -> None:
     dies = _dies_here(whole)
     with graph.inserting_before(node):
         put = _ONTO[part.target](graph, part, whole)
-    put.meta = {**node.meta, "takes_first": dies}
+    put.meta = dict(node.meta)
+    note(put, takes_first=dies)
     node.replace_all_uses_with(put)
     graph.erase_node(node)
     graph.erase_node(part)

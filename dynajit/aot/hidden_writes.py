@@ -17,11 +17,10 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.saves import behind, is_small, memory
+from dynajit.aot.saves import behind, is_small
+from dynajit.graph.meta import memory, note, notes
 
 aten = torch.ops.aten
-_OF_BACKWARD = "read_by_backward"
-_OF_FORWARD = "computed_in_forward"
 _CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 
@@ -36,7 +35,7 @@ def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> 
     )
     own = backward - forward
     for node in forward:
-        node.meta[_OF_FORWARD] = True
+        note(node, of_forward=True)
     for source in [node for node in joint.graph.nodes if node in forward and memory(node) in memories]:
         readers = [user for user in source.users if user in own]
         if not readers:
@@ -47,7 +46,8 @@ def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> 
                     user.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         with joint.graph.inserting_before(min(readers)):
             read = joint.graph.call_function(aten.alias.default, (source,))
-        read.meta = {**source.meta, _OF_BACKWARD: True}
+        read.meta = dict(source.meta)
+        note(read, read_by_backward=True)
         for reader in readers:
             reader.replace_input_with(source, read)
     return {inputs[at].name for at in weights}
@@ -80,14 +80,14 @@ def join_reads(forward: GraphModule, backward: GraphModule, n_results: int, name
 
 
 def _is_read(node: Any) -> bool:
-    return isinstance(node, Node) and _OF_BACKWARD in node.meta
+    return isinstance(node, Node) and notes(node).read_by_backward
 
 
 def _is_recomputed_from(node: Node) -> bool:
     return any(
         _is_recomputed_from(user) if memory(user) == memory(node) else True
         for user in node.users
-        if not _is_read(user) and _OF_FORWARD in user.meta
+        if not _is_read(user) and notes(user).of_forward
     )
 
 
@@ -110,7 +110,7 @@ def _read_copy(backward: GraphModule, node: Node, copy: Node) -> None:
     waiting = [(node, place)]
     while waiting:
         old, new = waiting.pop()
-        for user in [user for user in old.users if not _is_read(user) and _OF_FORWARD in user.meta]:
+        for user in [user for user in old.users if not _is_read(user) and notes(user).of_forward]:
             if memory(user) != memory(old):
                 user.replace_input_with(old, new)
                 continue

@@ -33,6 +33,7 @@ from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_f
 from dynajit.aot.uncounted import marking_uncounted
 from dynajit.aot.unused import with_unused, without_unused
 from dynajit.aot.updates import behind_updates, without_gradients
+from dynajit.graph.meta import note_graph
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
 
@@ -121,7 +122,7 @@ def compile_joint(
                 return gm.forward
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
-        graph.module.meta["original"] = gm.forward
+        note_graph(graph.module, original=gm.forward)
     compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 

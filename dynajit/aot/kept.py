@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from dynajit.aot.remade import is_pointwise, made_again
-from dynajit.aot.saves import memory
+from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
@@ -53,7 +53,7 @@ class Kept:
         self._results = set(outputs[:n_results])
         placeholders = backward.graph.find_nodes(op="placeholder")
         by_name = {node.name: node for node in placeholders}
-        values = (node.meta.get("val") for node in placeholders)
+        values = (value_of(node) for node in placeholders)
         modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
         self._mode = next(modes, None) or nullcontext()
         self._dying: list[Node] = []  # parameters of backward
@@ -64,7 +64,7 @@ class Kept:
         self.taken: dict[Node, Node] = {
             node: by_name[node.name]
             for node in outputs[n_results:]
-            if isinstance(node, Node) and node.name in by_name and isinstance(node.meta.get("val"), torch.Tensor)
+            if isinstance(node, Node) and node.name in by_name and isinstance(value_of(node), torch.Tensor)
         }
 
     def own(self) -> list[Node]:

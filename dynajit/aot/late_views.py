@@ -14,6 +14,7 @@ import torch
 
 from dynajit.aot.contexts import has_levels, writes
 from dynajit.aot.pieces import CompilePiece, Node, Run, Step, module_of
+from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of
 
 _ONE_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
@@ -24,7 +25,7 @@ def with_late_views(
 ) -> Callable[..., Any] | None:
     """`gm` with such views taken late, or None where it returns none, or they can't be told apart from the rest."""
     returned = gm.graph.output_node().all_input_nodes
-    views = [node for node in returned if _is_one_of_several(node.meta.get("example_value"))]
+    views = [node for node in returned if _is_one_of_several(value_of(node))]
     if not views or has_levels(gm) or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
         return None
     ways = [list(_way_to(view)) for view in views]
@@ -55,16 +56,16 @@ def _is_one_of_several(value: Any) -> bool:
 
 def _way_to(view: Node) -> Iterator[Node]:
     """The calls from a tensor that is no view, or from an input, to the view: each takes the memory of the former."""
-    memory = memory_of(view.meta["example_value"])
+    own = memory(view)
     waiting = [view]
     while waiting:
         node = waiting.pop()
-        if node.op.startswith("call") and _is_of(node.meta.get("example_value"), memory):
+        if node.op.startswith("call") and _is_of(value_of(node), own):
             yield node
             waiting.extend(node.all_input_nodes)
 
 
-def _is_of(value: Any, memory: int | None) -> bool:
+def _is_of(value: Any, own: int | None) -> bool:
     """Whether it is a view of this memory, or several of them."""
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return bool(parts) and all(memory_of(part) == memory and part._is_view() for part in parts)
+    return bool(parts) and all(memory_of(part) == own and part._is_view() for part in parts)

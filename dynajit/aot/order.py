@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from dynajit.graph.meta import value_of
+
 aten = torch.ops.aten
 
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -43,7 +45,7 @@ class Order:
     def back(self, node: Node) -> Node | None:
         """What this view or copy was made of, which is at hand from now on. None: it is neither."""
         source = node.args[0] if node.args else None
-        if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor):
+        if not isinstance(source, Node) or not isinstance(value_of(source), torch.Tensor):
             return None
         rank = len(shape_of(source))
         if node.target in COPIES:

@@ -20,6 +20,7 @@ from dynajit import _C, torch_compat
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.reach import Reach
 from dynajit.aot.runtime_wrappers import without_autocast
+from dynajit.graph.meta import value_of
 
 aten = torch.ops.aten
 
@@ -124,7 +125,7 @@ def _other_summand(node: Node, absent: set[Node]) -> Node | None:
     others = [summand for summand in node.args if summand not in absent]
     if len(others) != 1 or not isinstance(others[0], Node):
         return None
-    whole, part = node.meta.get("val"), others[0].meta.get("val")
+    whole, part = value_of(node), value_of(others[0])
     if not isinstance(whole, torch.Tensor) or not isinstance(part, torch.Tensor):
         return None
     same = part.dtype == whole.dtype and part.device == whole.device
@@ -147,7 +148,7 @@ class _Zeros:
         self.graph = graph
 
     def can_make(self, node: Node) -> bool:
-        value = node.meta.get("val")
+        value = value_of(node)
         return isinstance(value, torch.Tensor) and value.layout is torch.strided and _static(value)
 
     def like(self, node: Node) -> Node:

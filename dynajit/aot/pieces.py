@@ -22,6 +22,7 @@ from dynajit import torch_compat
 from dynajit.aot.contexts import REGION, has_effects, name_of
 from dynajit.aot.reach import saved_by
 from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
+from dynajit.graph.meta import memory, value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
@@ -62,7 +63,7 @@ def in_pieces(
         return value if node in given or is_symbolic(value) else without_history(value)
 
     run = Run(gm, steps)
-    kept = {memory_of(node.meta.get("example_value")) for node in _held(gm, regions)}
+    kept = {memory(node) for node in _held(gm, regions)}
     for step in pieces:
         piece = module_of(gm, step)
         if regions and not _memories(step.inputs) <= kept | _saved_in(step):
@@ -87,7 +88,7 @@ def _held(gm: torch.fx.GraphModule, regions: Sequence[Node]) -> Iterator[Node]:
 
 
 def _memories(nodes: Sequence[Node]) -> set[int | None]:
-    return {memory_of(node.meta["example_value"]) for node in nodes}
+    return {memory(node) for node in nodes}
 
 
 def _saved_in(step: Step) -> set[int | None]:
@@ -158,7 +159,7 @@ def module_of(gm: torch.fx.GraphModule, step: Step) -> torch.fx.GraphModule:
 
 
 def _can_be_handed_on(node: Node) -> bool:
-    value = node.meta.get("example_value")
+    value = value_of(node)
     return isinstance(value, torch.Tensor) or is_symbolic(value)
 
 

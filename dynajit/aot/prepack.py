@@ -19,6 +19,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 from dynajit.torch_compat import graph_module
 
@@ -42,7 +43,7 @@ class _GivesUp(Exception):
 def split(gm: GraphModule, weights: frozenset[int]) -> Split | None:
     """The two graphs; None where nothing is gained or can be told."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    if any(_symbolic(node.meta.get("val")) for node in inputs):
+    if any(_symbolic(value_of(node)) for node in inputs):
         return None
     for packs in (True, False):
         try:
@@ -64,7 +65,7 @@ class _Splitter:
     def __init__(self, gm: GraphModule, weights: frozenset[int], packs: bool) -> None:
         self.gm = gm
         self.packs = packs
-        self.mode = detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes])
+        self.mode = detect_fake_mode([value_of(node) for node in gm.graph.nodes])
         if self.mode is None:
             raise _GivesUp
         self.escaping = _escaping(gm.graph)
@@ -127,7 +128,7 @@ class _Splitter:
 
     def _with_value(self, node: Node) -> Node:
         """The node with its fake value, which layouts before it may have changed."""
-        values = [argument.meta.get("val") for argument in node.all_input_nodes]
+        values = [value_of(argument) for argument in node.all_input_nodes]
         if node.target is aten.view.default and not _can_view(values[0], node.args[1]):
             contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
             with self.main.inserting_before(node):
@@ -186,7 +187,7 @@ class _Splitter:
         results = []
         for before in node.args[0]:  # type: ignore[union-attr]
             after = self.in_main(before) if isinstance(before, Node) else before
-            if isinstance(after, Node) and isinstance(value := after.meta.get("val"), torch.Tensor):
+            if isinstance(after, Node) and isinstance(value := value_of(after), torch.Tensor):
                 wanted = before.meta["val"]  # type: ignore[union-attr]
                 if value.stride() != wanted.stride():
                     after = self.call(before, aten.new_empty_strided.default, after, wanted.shape, wanted.stride())  # type: ignore[arg-type]
@@ -221,7 +222,7 @@ def _escaping(graph: Graph) -> set[Node]:
 
 def _convolution(splitter: _Splitter, node: Node) -> Node | None:
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-    value = x.meta.get("val") if isinstance(x, Node) else None
+    value = value_of(x)
     if value is None or value.dim() != 4 or not _packable(value) or transposed or weight not in splitter.constant:
         return None
     if bias is not None and bias not in splitter.constant:
@@ -244,7 +245,7 @@ def _convolution(splitter: _Splitter, node: Node) -> Node | None:
 def _product(splitter: _Splitter, node: Node) -> Node | None:
     bias = node.args[0] if node.target is aten.addmm.default else None
     x, turned = node.args[-2:]
-    value = x.meta.get("val") if isinstance(x, Node) else None
+    value = value_of(x)
     if node.kwargs or value is None or not _packable(value) or not isinstance(turned, Node):
         return None
     weight = turned.args[0] if turned.target in _TRANSPOSITIONS else None

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from dynajit.graph.meta import notes, value_of
+
 
 @dataclass(frozen=True)
 class Reach:
@@ -60,7 +62,7 @@ def history_of(gm: torch.fx.GraphModule) -> History | None:
     """History of a graph. None: no result has a gradient, or autograd's graph does not lead from the results to the
     inputs and nothing else."""
     outputs: Any = gm.graph.output_node().args[0]
-    values = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in outputs]
+    values = [value_of(node) for node in outputs]
     results: list[tuple[int | None, torch.Tensor]] = [
         (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
     ]
@@ -117,9 +119,9 @@ def reach_of(history: History | None) -> Reach | None:
 def _inputs_with_gradients(gm: torch.fx.GraphModule) -> Iterator[tuple[int, torch.Tensor, Any]]:
     """Place, tensor, and autograd's node at the graph's start, of each input that requires gradients."""
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        value = node.meta.get("example_value")
+        value = value_of(node)
         if isinstance(value, torch.Tensor) and value.requires_grad:
-            yield place, value, node.meta.get("grad_fn")
+            yield place, value, notes(node).grad_fn
 
 
 def _written_inputs(gm: torch.fx.GraphModule, results: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:

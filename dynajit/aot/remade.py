@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from dynajit.op_facts import facts
+
 if TYPE_CHECKING:
     from dynajit.aot.kept import Kept
 
@@ -159,4 +161,4 @@ def _replayed(kept: Kept, node: Node, steps: list[Node]) -> Node:
 
 def is_pointwise(node: Node) -> bool:
     """Does it compute each element of its result of one element of each argument?"""
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten.threshold_backward.default
+    return facts(node.target).pointwise or node.target is aten.threshold_backward.default

@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.torch_compat import memory_of
+from dynajit.graph.meta import memory
 
 aten = torch.ops.aten
 
@@ -82,11 +82,6 @@ def behind(ends: Sequence[Node]) -> set[Node]:
             found.add(node)
             waiting.extend(node.all_input_nodes)
     return found
-
-
-def memory(node: Node) -> int | None:
-    value = node.meta.get("val")
-    return memory_of(value) if isinstance(value, torch.Tensor) else None
 
 
 def _is_copied_late(node: Node, given: set[int | None]) -> bool:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.recurrent import whole_call
+from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
 
@@ -179,7 +180,7 @@ def _outputs(
     memories = [_storage(value) for value in outputs if isinstance(value, torch.Tensor)]
     made = []
     for node, value in zip(nodes, outputs, strict=True):
-        wanted = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        wanted = value_of(node)
         if isinstance(wanted, torch.Tensor) and isinstance(value, torch.Tensor) and id(value) not in known:
             inner = _unwrap(value) if torch._is_functional_tensor(value) else value
             if not same_strides(wanted, inner):

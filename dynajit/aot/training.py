@@ -17,6 +17,7 @@ from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import History
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.versions import Watched, keeps_anything
+from dynajit.graph.meta import value_of
 
 
 class Part(NamedTuple):
@@ -49,7 +50,7 @@ def without_wrapper(
     n_saved = len(results) - len(differentiable) - n_numbers
     taken = backward.graph.graph.find_nodes(op="placeholder")
     n_tangents = sum(differentiable)
-    layouts = [_layout(node.meta.get("val")) for node in taken[len(taken) - n_tangents :]]
+    layouts = [_layout(value_of(node)) for node in taken[len(taken) - n_tangents :]]
     fits = (
         len(inputs) == n_inputs == len(gradients)
         and n_saved >= n_unchecked
@@ -93,7 +94,7 @@ def without_wrapper(
 def _wanted(metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[Any]) -> list[int]:
     """The places of the inputs that autograd's node of the graph leads to. Not those without a gradient: eager's graph
     doesn't lead there, and would not know what shape such an input had here."""
-    tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.Tensor)]
+    tensors = [place for place, node in enumerate(inputs) if isinstance(value_of(node), torch.Tensor)]
     reached = [place for place in tensors if gradients[place] is not None]
     return reached if any(metadata.input_info[place].requires_grad for place in reached) else tensors
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dynajit.aot.contexts import first_of, gives_data, writes
-from dynajit.torch_compat import memory_of
+from dynajit.aot.contexts import gives_data
+from dynajit.graph.meta import memory, note, notes, value_of, written_by
 
 aten = torch.ops.aten
 _BATCH_NORMS = {
@@ -30,7 +30,7 @@ _BATCH_NORMS = {
 def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
     into = _uncounted(gm)
-    uncounted = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _memory(node) in into}
+    uncounted = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into}
     if not uncounted:
         return compile_fn
 
@@ -40,7 +40,7 @@ def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) 
             into = {placeholders[place] for place in uncounted}
             for node in graph.graph.find_nodes(op="call_function", target=aten.copy_.default):
                 if node.args[0] in into:
-                    node.meta["uncounted"] = True
+                    note(node, uncounted=True)
         return compile_fn(graph, inputs, phase)
 
     return compile_marked
@@ -48,18 +48,16 @@ def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) 
 
 def _uncounted(gm: torch.fx.GraphModule) -> set[int | None]:
     """The memory of the inputs whose writes are not counted, any of them."""
-    data = {_memory(node) for node in gm.graph.nodes if gives_data(node)}
+    data = {memory(node) for node in gm.graph.nodes if gives_data(node)}
     statistics = {
-        _memory(node)
+        memory(node)
         for node in gm.graph.find_nodes(op="placeholder")
         if any(user.target in _BATCH_NORMS for user in node.users) and _version_stays(node)
     }
     if not data and not statistics:
         return set()
     hidden = _hidden(gm)
-    counted = {
-        _memory(part) for call in gm.graph.nodes if writes(call) for part in first_of(call) if part not in hidden
-    }
+    counted = {memory(part) for call in gm.graph.nodes for part in written_by(call) if part not in hidden}
     return (data | statistics) - counted - {None}
 
 
@@ -68,15 +66,11 @@ def _hidden(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     found: set[torch.fx.Node] = set()
     for node in gm.graph.nodes:
         base = node.args[0] if node.args else None
-        if gives_data(node) or (base in found and _memory(base) == _memory(node)):
+        if gives_data(node) or (base in found and memory(base) == memory(node)):
             found.add(node)
     return found
 
 
 def _version_stays(node: torch.fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and not value.is_inference() and value._version == node.meta.get("version")
-
-
-def _memory(node: Any) -> int | None:
-    return memory_of(node.meta.get("example_value"))
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and not value.is_inference() and value._version == notes(node).version

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit import torch_compat
-from dynajit.torch_compat import memory_of
+from dynajit.graph.meta import memory, value_of
 
 
 def with_unused(gm: GraphModule) -> GraphModule | None:
@@ -39,21 +39,19 @@ def with_unused(gm: GraphModule) -> GraphModule | None:
 def _unused(gm: GraphModule) -> list[Node]:
     """What marked operations give, or write, that leads to no result and to no write of what is seen outside."""
     end = gm.graph.output_node()
-    seen = {memory_of(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
-    seen |= {memory_of(node.meta.get("example_value")) for node in end.all_input_nodes}
+    seen = {memory(node) for node in gm.graph.find_nodes(op="placeholder")}
+    seen |= {memory(node) for node in end.all_input_nodes}
     used = {end}
     for node in reversed(gm.graph.nodes):
         written = _written(node)
-        if written is not None and memory_of(written.meta.get("example_value")) in seen:
+        if written is not None and memory(written) in seen:
             used.add(node)
         if node in used:
             used.update(node.all_input_nodes)
-            seen |= {memory_of(source.meta.get("example_value")) for source in node.all_input_nodes}
+            seen |= {memory(source) for source in node.all_input_nodes}
     given = [_written(node) or node for node in gm.graph.nodes if "may_raise" in node.meta and node not in used]
     return [
-        node
-        for node in dict.fromkeys(given)
-        if isinstance(node.meta.get("example_value"), torch.Tensor) and node.op != "placeholder"
+        node for node in dict.fromkeys(given) if isinstance(value_of(node), torch.Tensor) and node.op != "placeholder"
     ]
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from dynajit import torch_compat
-from dynajit.aot.contexts import HOOK, first_of, has_levels, has_out, name_of, writes
+from dynajit.aot.contexts import HOOK, has_levels, has_out, name_of, writes
 from dynajit.aot.pieces import CompilePiece, Node, Run, module_of, piece_of, without_history
+from dynajit.graph.meta import graph_notes, memory, value_of, written_by
 from dynajit.torch_compat import memory_of
 
 
@@ -21,7 +22,7 @@ def behind_updates(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
     """`gm` cut behind its updates, or None."""
-    if not torch.is_grad_enabled() or has_out(gm) or has_levels(gm) or gm.meta.get("versions_read"):
+    if not torch.is_grad_enabled() or has_out(gm) or has_levels(gm) or graph_notes(gm).versions_read:
         return None
     calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
     count = _updates(calls)
@@ -30,10 +31,10 @@ def behind_updates(
         return None
     placeholders = gm.graph.find_nodes(op="placeholder")
     given = dict(zip(placeholders, example_inputs, strict=True))
-    numbers = [node for node in placeholders if not isinstance(node.meta.get("example_value"), torch.Tensor)]
+    numbers = [node for node in placeholders if not isinstance(value_of(node), torch.Tensor)]
     steps = [piece_of(nodes, numbers) for nodes in (first, calls[count:])]
     handed_on = [node for node in steps[1].inputs if node not in given]
-    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in (*handed_on, *steps[0].outputs)):
+    if not all(isinstance(value_of(node), torch.Tensor) for node in (*handed_on, *steps[0].outputs)):
         return None
     for step in reversed(steps):  # tracing the updates counts them as writes of what the rest has kept
         examples = [
@@ -58,10 +59,10 @@ def _updates(calls: list[Node]) -> int:
         elif not _is_plain(node) or (not off and (writes(node) or is_differentiated(node))):
             break
         elif writes(node):
-            values = (part.meta.get("example_value") for part in first_of(node))
+            values = map(value_of, written_by(node))
             written.update(memory_of(value) for value in values if _has_gradients(value))
     rest = calls[found:]
-    read = {memory_of(part.meta.get("example_value")) for node in rest for part in node.all_input_nodes}
+    read = {memory(part) for node in rest for part in node.all_input_nodes}
     return found if not read.isdisjoint(written - {None}) and any(map(is_differentiated, rest)) else 0
 
 
@@ -71,7 +72,7 @@ def _is_plain(node: Node) -> bool:
         not isinstance(node.target, torch._ops.HigherOrderOperator)
         and name_of(node) not in (HOOK, "getattr")
         and "autocast" not in name_of(node)
-        and (writes(node) or node.meta.get("example_value") is not None)
+        and (writes(node) or value_of(node) is not None)
     )
 
 
@@ -79,7 +80,7 @@ def is_differentiated(node: Node) -> bool:
     """Whether a call computes what has gradients."""
     if not node.op.startswith("call") or writes(node):
         return False
-    value = node.meta.get("example_value")
+    value = value_of(node)
     return any(map(_has_gradients, value if isinstance(value, (list, tuple)) else (value,)))
 
 

@@ -16,6 +16,7 @@ import torch
 
 from dynajit.aot.contexts import gives_data
 from dynajit.aot.reach import History, saved_by, saves
+from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of
 
 
@@ -45,9 +46,9 @@ def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int])
     for place, value in _tensors(gm.graph.find_nodes(op="placeholder")):
         # two inputs of the same memory: either's count of writes is the other's
         places[memory_of(value)] = False, place
-    hidden = {memory_of(node.meta.get("example_value")) for node in gm.graph.nodes if gives_data(node)}
-    for memory in {None, *hidden}:  # writes through `.data` are counted apart
-        places.pop(memory, None)
+    hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
+    for own in {None, *hidden}:  # writes through `.data` are counted apart
+        places.pop(own, None)
     found: dict[tuple[bool, int], Watched] = {}
     for node, mask in history.inside:
         for value in saved_by(node):
@@ -131,5 +132,5 @@ def keeps_anything(history: History) -> bool:
 
 def _tensors(nodes: object) -> list[tuple[int, torch.Tensor]]:
     assert isinstance(nodes, (list, tuple))
-    values = [node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None for node in nodes]
+    values = [value_of(node) for node in nodes]
     return [(place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor)]

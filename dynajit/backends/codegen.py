@@ -28,10 +28,10 @@ from dynajit.aot.joint import CompileFn
 from dynajit.aot.stacked import without_stacks
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
+from dynajit.graph.meta import graph_notes, is_view
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 from dynajit.runtime.plan_sizes import NotNative, TooLarge
-from dynajit.torch_compat import memory_of
 
 # option -> the values it takes, the default first
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -205,8 +205,9 @@ def _compiled(
         rounding, backward = settings.eager_rounding, phase == "backward"
         made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
         plan = _with_separate_objects(made, fused)
-        if plan.eager is not None and "original" in gm.meta:
-            plan = dataclasses.replace(plan, eager=gm.meta["original"])
+        original = graph_notes(gm).original
+        if plan.eager is not None and original is not None:
+            plan = dataclasses.replace(plan, eager=original)
         compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
         if device.type != "cpu" and mode in _GRAPH_MODES:
             compiled = cuda_graphs.record(plan, compiled, phase == "backward")
@@ -275,19 +276,13 @@ def _detached(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]
     nodes: Any = gm.graph.output_node().args[0]
     for place, node in enumerate(nodes):
         last, detach = node, None
-        while isinstance(node, torch.fx.Node) and node.op == "call_function" and _is_view(node):
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and is_view(node):
             if detach is None and node.target is torch.ops.aten.detach.default:
                 detach = node
             node = node.args[0]
         if detach is not None and isinstance(node, torch.fx.Node):
             found[place] = detach, last is not detach
     return found
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    whole = node.args[0] if node.args else None
-    memory = memory_of(node.meta.get("val"))
-    return memory is not None and isinstance(whole, torch.fx.Node) and memory == memory_of(whole.meta.get("val"))
 
 
 def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -> Plan:
@@ -297,7 +292,7 @@ def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -
     others = {ref.name for place, ref in enumerate(outputs) if place not in detached and isinstance(ref, BufferRef)}
     views = {step.output: step for step in plan.steps if isinstance(step, ViewStep)}
     names: dict[torch.fx.Node, str] = {}
-    for place, (node, is_view) in detached.items():
+    for place, (node, viewed) in detached.items():
         output = outputs[place]
         if not isinstance(output, BufferRef):
             continue
@@ -310,7 +305,7 @@ def _detach_first(plan: Plan, detached: dict[int, tuple[torch.fx.Node, bool]]) -
             buffers[name] = dataclasses.replace(buffers[base], name=name)
             steps.insert(0 if base in plan.inputs else len(steps), ViewStep(name, base, 0, detached=True))
         outputs[place] = BufferRef(names[node])
-        if view is not None or is_view:
+        if view is not None or viewed:
             name = f"{output.name}_detached{place}"
             buffers[name] = dataclasses.replace(buffers[output.name], name=name)
             steps.append(ViewStep(name, names[node], 0 if view is None else view.offset))

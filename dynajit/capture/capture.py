@@ -42,6 +42,7 @@ from dynajit.config import config
 from dynajit.exc import BackendCompilerFailed, ConstraintViolation, RecompileLimitExceeded, Unsupported
 from dynajit.graph.builder import GraphInput
 from dynajit.graph.fake import modes_left
+from dynajit.graph.meta import note_graph
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import LocalSource
 from dynajit.interp import policy
@@ -498,8 +499,8 @@ class FrameCapture:
             module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
             codes = (self.code, *(frame.code_object for frame in frames))
-            module.meta["differentiated_inside"] = any(map(_differentiates, codes))
-            module.meta["versions_read"] = any("_version" in code.co_names for code in codes)
+            inside, versions = any(map(_differentiates, codes)), any("_version" in code.co_names for code in codes)
+            note_graph(module, differentiated_inside=inside, versions_read=versions)
             module, compiled = self._graph_call(tx, module, inputs)
             draws = graph.impure and graph.may_raise() and graph.only_draws()
             kept = kept_for_undo(module)

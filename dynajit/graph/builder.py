@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
+from dynajit.graph.meta import is_view, note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
@@ -123,17 +124,21 @@ class GraphBuilder:
     def rollback(self, mark: tuple[int, int, int, bool]) -> None:
         """Erase what was added since `mark`, newest first."""
         nodes, inputs, self.op_count, self.impure = mark
-        while len(self._nodes) > nodes:
-            node = self._nodes.pop()
-            self.graph.erase_node(node)
-            if "tree" in node.meta:
-                self._number_nodes.pop(node.meta["tree"], None)
+        self._erase_from(nodes)
         while len(self.inputs) > inputs:
             entry = self.inputs.pop()
             self.graph.erase_node(entry.node)
             if entry.symbol is not None:
                 del self._symbol_nodes[entry.symbol]
         self._last_placeholder = self.inputs[-1].node if self.inputs else None
+
+    def _erase_from(self, place: int) -> None:
+        """Erase the nodes from this one on, and forget which numbers they were."""
+        erased = set(self._nodes[place:])
+        while len(self._nodes) > place:
+            self.graph.erase_node(self._nodes.pop())
+        if erased:
+            self._number_nodes = {tree: node for tree, node in self._number_nodes.items() if node not in erased}
 
     def has_written(self) -> bool:
         """Whether an input was written so far; of inference tensors that is not known."""
@@ -204,10 +209,8 @@ class GraphBuilder:
         with where:
             node = self.graph.placeholder(self._input_name(source) if symbol is None else symbol)
         node.meta["example_value"] = fake
-        node.meta["source"] = source.name()
-        node.meta["grad_fn"] = getattr(fake, "grad_fn", None)  # before the graph writes it
-        if isinstance(fake, torch.Tensor) and not fake.is_inference():
-            node.meta["version"] = fake._version
+        version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else None
+        note(node, source=source.name(), grad_fn=getattr(fake, "grad_fn", None), version=version)
         made = GraphInput(source, node, real, fake, symbol)
         self._last_placeholder = node
         self.inputs.append(made)
@@ -237,7 +240,6 @@ class GraphBuilder:
         owner, dimension = self._data_sizes[name]
         node = self._create_number(torch.ops.aten.sym_size.int, (owner, dimension))
         self._number_nodes[name] = node
-        node.meta["tree"] = name
         return node
 
     def knows(self, number: Any) -> bool:
@@ -255,7 +257,6 @@ class GraphBuilder:
         if symbols.is_symbolic(result) and not self.knows(result):
             tree = symbols.tree_of(result.node.expr)
             self._number_nodes[tree] = node
-            node.meta["tree"] = tree
         elif isinstance(result, torch.Tensor):
             for dimension, size in enumerate(result.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and not self.knows(size):
@@ -282,7 +283,8 @@ class GraphBuilder:
     def _create_number(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         node = self.graph.call_function(target, args)
         examples = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args]
-        node.meta.update(example_value=target(*examples), part=True)
+        node.meta["example_value"] = target(*examples)
+        note(node, part=True)
         self._nodes.append(node)
         return node
 
@@ -326,7 +328,8 @@ class GraphBuilder:
     def create_part(self, whole: fx.Node, index: int, meta: dict[str, Any]) -> fx.Node:
         """A node for one item of what `whole` returns; no operation of the program's."""
         node = self.graph.call_function(operator.getitem, (whole, index))
-        node.meta.update(meta, part=True)
+        node.meta.update(meta)
+        note(node, part=True)
         self._nodes.append(node)
         return node
 
@@ -346,11 +349,7 @@ class GraphBuilder:
     def cut(self, mark: tuple[int, int, int, bool], results: Sequence[fx.Node]) -> Cut:
         """Take out the nodes added since `mark`; the inputs added since then stay."""
         made = Cut([node for node in self._nodes[mark[0] :] if node.op != "get_attr"], results)
-        while len(self._nodes) > mark[0]:
-            node = self._nodes.pop()
-            self.graph.erase_node(node)
-            if "tree" in node.meta:
-                self._number_nodes.pop(node.meta["tree"], None)
+        self._erase_from(mark[0])
         self.op_count = mark[2]
         return made
 
@@ -361,7 +360,7 @@ class GraphBuilder:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the module is given its attributes at the end
             node = self.graph.get_attr(name)
-        node.meta["part"] = True
+        note(node, part=True)
         self._nodes.append(node)
         return node
 
@@ -379,7 +378,7 @@ class GraphBuilder:
         """Close the graph with these outputs; drop unused placeholders and unused parts of results."""
         self.graph.output(tuple(outputs))
         for node in reversed(self._nodes):
-            if not node.users and ("part" in node.meta or _is_view(node)):
+            if not node.users and (notes(node).part or ("changes" not in node.meta and is_view(node))):
                 self.graph.erase_node(node)
         used = []
         needed = self._symbols_of_inputs()
@@ -412,17 +411,7 @@ def _stays_as_it_is(entry: GraphInput) -> bool:
     if entry.real.device.type != "cpu" or entry.fake.is_inference() or entry.changes_metadata:
         return False
     with torch.inference_mode(False):  # a view written in inference mode has another one made, which fails there
-        return entry.fake.grad_fn is entry.node.meta["grad_fn"]
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether a node only looks at the memory of its first argument: without users nothing is left of it."""
-    first = node.args[0] if node.args else None
-    if "changes" in node.meta or not isinstance(first, fx.Node):
-        return False
-    made, whole = node.meta.get("example_value"), first.meta.get("example_value")
-    memory = torch_compat.memory_of(made)
-    return made is not whole and memory is not None and memory == torch_compat.memory_of(whole)
+        return entry.fake.grad_fn is notes(entry.node).grad_fn
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

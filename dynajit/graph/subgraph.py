@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from dynajit import torch_compat
+from dynajit.graph.meta import notes
 
 
 class Cut:
@@ -53,7 +54,7 @@ class Cut:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         outputs = [copies[self._copies[node]] for node in self.results]
         graph.output(outputs[0] if single else tuple(outputs))
-        graph.eliminate_dead_code(lambda node: "part" not in node.meta)
+        graph.eliminate_dead_code(lambda node: not notes(node).part)
         return torch_compat.graph_module(torch.nn.Module(), graph, name)
 
 

@@ -19,6 +19,7 @@ from dynajit.bytecode import KEEPS
 from dynajit.bytecode.landing import Landing
 from dynajit.bytecode.unbound import unbound_text
 from dynajit.graph.builder import GraphBuilder
+from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
@@ -351,7 +352,7 @@ class Interpreter(Calls):
         """
         takes = torch_compat.takes_writes
         for entry in self.graph.inputs:
-            written = entry.requires_grad and entry.node.meta["grad_fn"] is not None and entry.mutated
+            written = entry.requires_grad and notes(entry.node).grad_fn is not None and entry.mutated
             if written and takes(entry.real):
                 self.guards.add(Guard(entry.source, "PREDICATE", takes, "takes writes with a history"))
 

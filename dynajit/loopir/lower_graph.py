@@ -18,6 +18,7 @@ import torch
 from torch.fx.node import map_arg
 
 from dynajit.config import config
+from dynajit.graph.meta import graph_notes, notes
 from dynajit.loopir import (
     host_numbers,
     index,
@@ -125,7 +126,7 @@ class _Lowering:
         self.eager_rounding = eager_rounding
         self.left = left
         self.device = device
-        self.program = Program(name, (), device, returns=gm.meta.get("returns"))
+        self.program = Program(name, (), device, returns=graph_notes(gm).returns)
         self.build = Builder(self.program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
@@ -265,7 +266,7 @@ class _Lowering:
         if self.eager_rounding and not rounds_as_eager(node.target, function, (out, *args, *kwargs.values())):
             return None
         build.out = self._sized(out)
-        build.takes_first = node.meta.get("takes_first", False) or node in self.updates
+        build.takes_first = notes(node).takes_first or node in self.updates
         made = len(self.program.items)
         try:
             made_here = _as_in_eager(function(build, *args, **kwargs), build.out)
@@ -314,7 +315,7 @@ class _Lowering:
             )
             return args[0]
         if target is aten.copy_.default and in_place:
-            if node.meta.get("uncounted"):
+            if notes(node).uncounted:
                 self.program.uncounted.add(args[0].root.name)
             if node.args[1] in self.updates:
                 return args[0]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import dynajit
 from dynajit.aot.gradient_sums import added_in_place
+from dynajit.graph.meta import notes
 
 aten = torch.ops.aten
 
@@ -50,7 +51,7 @@ def test_only_what_nobody_else_needs_is_written_over(keep: bool) -> None:
     graph = _graph(keep)
     made = added_in_place(graph)
     (put,) = made.graph.find_nodes(op="call_function", target=aten.index_put.default)
-    assert put.meta["takes_first"] is not keep
+    assert notes(put).takes_first is not keep
     assert not made.graph.find_nodes(op="call_function", target=aten.add.Tensor)
     given = (torch.randn(6, 3), torch.randn(3, 4), torch.randint(6, (5,)), torch.randn(5, 4))
     for ours, theirs in zip(made(*given), graph(*given), strict=True):

@@ -1,0 +1,129 @@
+"""What dynajit notes on a graph's nodes and on graphs: one typed record each, under one key of torch.fx's `meta`.
+
+In:  a node or a graph module. Out: `notes(node)`, `graph_notes(gm)`; `note` and `note_graph` change them. The front
+notes what only capture knows, the back reads it; passes of the back note for later ones. One more note: a field, with
+who sets it and who reads it. torch's own keys (`example_value`, `val`, `stack_trace`, `recompute`, ...) stay torch's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynajit.op_facts import written_arguments
+from dynajit.torch_compat import memory_of
+
+_KEY = "dynajit"
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeMeta:
+    """Notes on one node.
+
+    Of inputs, set by `graph/builder.py`:
+    source: where the program has it from, as text; read by `aot/freezing.py`.
+    grad_fn: autograd's node of it before the graph writes it; read by `graph/builder.py`, `interp/machine.py` and aot.
+    version: how often it had been written by then, None of inference tensors; read by `aot/uncounted.py`.
+
+    Of operations, set by `graph/builder.py` and `values/ops.py`:
+    part: made by the capture, no operation of the program's; goes where nothing uses it.
+    changes: does something beside giving its result; read by `resume/rerun.py` and `graph/builder.py`.
+    writes: the memory, as `memory_of` names it, that it writes, counted by autograd or not; read by `graph/builder.py`
+        and `aot/unused.py`.
+    may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/unused.py`.
+    undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
+    asks_policy: a checkpointed region whose policy sees each operation; set by `values/builtins/checkpointing.py`, read
+        by `aot/pieces.py`.
+
+    Of nodes in ATen graphs, set by passes of aot:
+    uncounted: a copy into an input that autograd does not count as a write; read by `loopir/lower_graph.py`.
+    takes_first: may write its result over its first argument; read by `loopir/lower_graph.py`.
+    of_forward, read_by_backward: `aot/hidden_writes.py`'s own, which tell the two halves of a joint graph apart.
+    """
+
+    source: str = ""
+    grad_fn: Any = None
+    version: int | None = None
+    part: bool = False
+    changes: bool = False
+    writes: tuple[int | None, ...] = ()
+    may_raise: bool = False
+    undo: tuple[str, ...] | None = None
+    asks_policy: bool = False
+    uncounted: bool = False
+    takes_first: bool = False
+    of_forward: bool = False
+    read_by_backward: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphMeta:
+    """Notes on one graph.
+
+    differentiated_inside: the program may ask for gradients of what the graph computes on its way; versions_read: it
+        may ask how often tensors were written. Set by `capture/capture.py`, read by aot.
+    returns: so many of a forward graph's results are the program's; set by `aot/autograd.py`, read by
+        `loopir/lower_graph.py`.
+    original: the captured graph that runs where a kernel refuses a value; set by `aot/joint.py`, read by
+        `backends/codegen.py`.
+    """
+
+    differentiated_inside: bool = False
+    versions_read: bool = False
+    returns: int | None = None
+    original: Callable[..., Any] | None = None
+
+
+_NODE, _GRAPH = NodeMeta(), GraphMeta()
+
+
+def notes(node: fx.Node) -> NodeMeta:
+    """The notes on a node. Copies of the node share them until one has others."""
+    return node.meta.get(_KEY, _NODE)  # type: ignore[no-any-return]
+
+
+def note(node: fx.Node, **fields: Any) -> None:
+    """Set fields of a node's `NodeMeta`."""
+    node.meta[_KEY] = dataclasses.replace(notes(node), **fields)
+
+
+def graph_notes(gm: fx.GraphModule) -> GraphMeta:
+    """The notes on a graph."""
+    return gm.meta.get(_KEY, _GRAPH)  # type: ignore[no-any-return]
+
+
+def note_graph(gm: fx.GraphModule, **fields: Any) -> None:
+    """Set fields of a graph's `GraphMeta`."""
+    gm.meta[_KEY] = dataclasses.replace(graph_notes(gm), **fields)
+
+
+def value_of(node: object) -> Any:
+    """The fake value of what a node gives, as captured graphs or ATen graphs have it; None if there is none."""
+    if not isinstance(node, fx.Node):
+        return None
+    return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
+
+
+def memory(node: object) -> int | None:
+    """The memory of the tensor that a node gives, as `memory_of` names it."""
+    return memory_of(value_of(node))
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node gives a tensor with the memory of its first argument, which it is not."""
+    whole = value_of(node.args[0]) if node.args else None
+    return value_of(node) is not whole and memory(node) is not None and memory(node) == memory_of(whole)
+
+
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose tensors an operation writes in place, by what is known of it. Not those given as `out=`."""
+    if not node.op.startswith("call"):
+        return []
+    kwargs = {name: value for name, value in node.kwargs.items() if name != "out"}
+    found = written_arguments(node.target, node.args, kwargs)
+    members = [member for one in found for member in (one if isinstance(one, (list, tuple)) else (one,))]
+    return [member for member in members if isinstance(member, torch.fx.Node)]
