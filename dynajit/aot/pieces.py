@@ -22,7 +22,7 @@ from dynajit import torch_compat
 from dynajit.aot.contexts import REGION, has_effects, name_of
 from dynajit.aot.reach import saved_by
 from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
-from dynajit.graph.meta import memory, value_of
+from dynajit.graph.meta import memory, notes, value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
@@ -72,7 +72,7 @@ def in_pieces(
             step.compiled = compile_piece(piece, list(map(example, step.inputs)))
     for node in regions:
         body: Any = node.args[0]
-        if not node.meta.get("asks_policy"):
+        if not notes(node).asks_policy:
             module = run.constants[body]
             module.meta.update(gm.meta)
             run.constants[body] = compile_piece(module, list(map(example, node.args[1:])))  # type: ignore[arg-type]

@@ -13,12 +13,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit import torch_compat
-from dynajit.graph.meta import memory, value_of
+from dynajit.graph.meta import memory, notes, value_of
 
 
 def with_unused(gm: GraphModule) -> GraphModule | None:
     """The graph with further results: of each unused operation that raises for some values. None: it has none."""
-    if not any("may_raise" in node.meta for node in gm.graph.nodes):
+    if not any(notes(node).may_raise for node in gm.graph.nodes):
         return None
     unused = _unused(gm)
     if not unused:
@@ -43,22 +43,20 @@ def _unused(gm: GraphModule) -> list[Node]:
     seen |= {memory(node) for node in end.all_input_nodes}
     used = {end}
     for node in reversed(gm.graph.nodes):
-        written = _written(node)
-        if written is not None and memory(written) in seen:
+        if not seen.isdisjoint(notes(node).writes):
             used.add(node)
         if node in used:
             used.update(node.all_input_nodes)
             seen |= {memory(source) for source in node.all_input_nodes}
-    given = [_written(node) or node for node in gm.graph.nodes if "may_raise" in node.meta and node not in used]
+    given = [_written(node) or node for node in gm.graph.nodes if notes(node).may_raise and node not in used]
     return [
         node for node in dict.fromkeys(given) if isinstance(value_of(node), torch.Tensor) and node.op != "placeholder"
     ]
 
 
 def _written(node: Node) -> Node | None:
-    """What an operation writes in place: its first argument."""
-    first = node.args[0] if node.args else None
-    return first if "changes" in node.meta and isinstance(first, Node) else None
+    """What an operation writes in place."""
+    return next((part for part in node.all_input_nodes if memory(part) in notes(node).writes), None)
 
 
 def without_unused(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

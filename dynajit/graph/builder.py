@@ -147,7 +147,7 @@ class GraphBuilder:
 
     def written(self) -> list[GraphInput]:
         """The inputs that nodes write, also where torch does not count it: through `.data`, and statistics."""
-        memories = {memory for node in self._nodes for memory in node.meta.get("writes", ())}
+        memories = {memory for node in self._nodes for memory in notes(node).writes}
         if not memories:
             return []
         tensors = (entry for entry in self.inputs if entry.symbol is None)
@@ -169,7 +169,7 @@ class GraphBuilder:
 
     def may_raise(self) -> bool:
         """Whether one of the operations raises for some values of the tensors: it runs, whoever needs what it gives."""
-        return any("may_raise" in node.meta for node in self._nodes)
+        return any(notes(node).may_raise for node in self._nodes)
 
     def conflict(self) -> bool:
         """Whether an input is written that may share memory with another one, which only storages of torch's tell."""
@@ -378,7 +378,7 @@ class GraphBuilder:
         """Close the graph with these outputs; drop unused placeholders and unused parts of results."""
         self.graph.output(tuple(outputs))
         for node in reversed(self._nodes):
-            if not node.users and (notes(node).part or ("changes" not in node.meta and is_view(node))):
+            if not node.users and (notes(node).part or (not notes(node).changes and is_view(node))):
                 self.graph.erase_node(node)
         used = []
         needed = self._symbols_of_inputs()

@@ -59,8 +59,11 @@ class Cut:
 
 
 def _effects(nodes: Sequence[fx.Node]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for node in nodes:
-        found.update((key, node.meta[key]) for key in ("may_raise", "undo", "changes") if key in node.meta)
-    written = [memory for node in nodes for memory in node.meta.get("writes", ())]
-    return {**found, "writes": tuple(written)} if written else found
+    each = [notes(node) for node in nodes]
+    raising = [one for one in each if one.may_raise]
+    return {
+        "may_raise": bool(raising),
+        "undo": raising[-1].undo if raising else None,
+        "changes": any(one.changes for one in each),
+        "writes": tuple(place for one in each for place in one.writes),
+    }

@@ -23,6 +23,7 @@ import torch
 from dynajit import _C
 from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
+from dynajit.graph.meta import notes
 from dynajit.report.counters import counters
 from dynajit.values.builtins.torch_state import SETTINGS, EntryState
 
@@ -158,8 +159,8 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
     it may have done so in part when it raises; and those of them where that holds for a bad index only."""
     nodes = list(module.graph.nodes)
     # what changes before these is put back
-    undone = max((index for index, node in enumerate(nodes) if node.meta.get("undo") is not None), default=0)
-    ends = (index for index, node in enumerate(nodes) if index >= undone and node.meta.get("changes"))
+    undone = max((index for index, node in enumerate(nodes) if notes(node).undo is not None), default=0)
+    ends = (index for index, node in enumerate(nodes) if index >= undone and notes(node).changes)
     first = next(ends, len(nodes) - 1)
     target = str(nodes[first].target)
     last = first - 1 if _BY_TENSORS.search(target) else first
@@ -174,7 +175,7 @@ def _lines_before_changes(module: torch.fx.GraphModule) -> tuple[frozenset[int],
 
 def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:
     """Which inputs the graph writes before an operation that may raise, as far as they can be put back."""
-    kept = {name for node in module.graph.nodes for name in node.meta.get("undo") or ()}
+    kept = {name for node in module.graph.nodes for name in notes(node).undo or ()}
     inputs = module.graph.find_nodes(op="placeholder")
     return [place for place, node in enumerate(inputs) if node.name in kept]
 

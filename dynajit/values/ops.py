@@ -26,6 +26,7 @@ from torch.utils._device import _device_constructors
 
 from dynajit.config import config
 from dynajit.graph.builder import GraphBuilder, run_target
+from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
@@ -229,26 +230,26 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     )
     _note_data(tx, node, result)
     if may_raise:
-        node.meta["may_raise"] = True
-        node.meta["undo"] = undo
+        note(node, may_raise=True, undo=undo)
     statistics = _statistics(name, fakes)
     if None in versions or _versions(fakes) != versions or statistics:
-        node.meta["changes"] = True
         now = zip(_tensors_in(fakes), versions, strict=True)
         counted = [fake for fake, version in now if version is None or fake._version != version]
-        node.meta["writes"] = tuple(memory_of(fake) for fake in (*counted, *statistics))
+        note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *statistics)))
         if tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
     if result is None:
         tx.graph.impure = True
         if target is not torch._assert_async:
-            tx.graph.effects = node.meta["changes"] = True
+            tx.graph.effects = True
+            note(node, changes=True)
         return ConstVal(None)
     if is_symbolic(result):
         return tx.from_real(result)
     if facts(target).draws or target in OPAQUE:
         # the generator moves on, or anything else does, whatever becomes of the result
-        tx.graph.impure = node.meta["changes"] = True
+        tx.graph.impure = True
+        note(node, changes=True)
     if isinstance(result, list) and name.startswith("_foreach_") and facts(target).writes:
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)

@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from dynajit.graph.checkpointed import region
+from dynajit.graph.meta import note
 from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.builtins.higher_order import Body, outputs, trace_body
@@ -149,8 +150,7 @@ def _node(
     inputs = list(dict.fromkeys([*given, *body.cut.free]))
     body.cut.results = [leaf.node for leaf in made]
     module = tx.graph.attach(body.cut.build(inputs, "region"), "region")
-    meta = {**tx.node_meta([leaf.fake for leaf in made]), **body.cut.effects}
-    if "context_fn" in options:
-        meta["asks_policy"] = True
+    meta = tx.node_meta([leaf.fake for leaf in made])
     node = tx.graph.create("call_function", region(len(given), options), [module, *inputs], {}, meta)
+    note(node, **body.cut.effects, asks_policy="context_fn" in options)
     return node
