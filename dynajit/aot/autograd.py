@@ -25,6 +25,7 @@ from dynajit.aot.kept import keep_less
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import history_of, reach_of
 from dynajit.aot.recurrent import layer_by_layer, lstm_with_backward
+from dynajit.aot.rewrite import with_results
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
@@ -278,21 +279,8 @@ def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in reversed(gm.graph.nodes):
         if node in used:
             used.update(_read(node))
-    unused = [node.name for node in gm.graph.nodes if node not in used and _draws(node)]
-    if not unused:
-        return gm
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    kept: list[torch.fx.Node] = []
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            break
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node.name in unused:
-            kept.append(_none_of(copies[node]) if writes(node) else copies[node])
-    outputs = torch.fx.map_arg(_outputs(gm), copies.__getitem__)
-    graph.output((*outputs, *kept))
-    return torch_compat.graph_module(gm, graph)
+    unused = [node for node in gm.graph.nodes if node not in used and _draws(node)]
+    return with_results(gm, unused, lambda node: _none_of(node) if writes(node) else node) if unused else gm
 
 
 def _none_of(node: torch.fx.Node) -> torch.fx.Node:

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.node import map_arg
 
+from dynajit.aot.rewrite import Copy
 from dynajit.aot.trace import has_symbols
 from dynajit.symbols import is_symbolic
 
@@ -99,8 +100,7 @@ class BySize:
 def static_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
     """The graph for inputs of these sizes, and its fake inputs: tensors alone, numbers are in its text."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    graph = torch.fx.Graph()
-    new: dict[torch.fx.Node, Any] = {}
+    copy = Copy(gm)
     fakes: list[Any] = []
     given = iter(inputs)
     with mode:
@@ -108,46 +108,31 @@ def static_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch
             if node.op == "placeholder":
                 value = next(given)
                 if not isinstance(value, torch.Tensor):
-                    new[node] = value
+                    copy.of[node] = value
                     continue
                 fakes.append(_fake(value))
-                new[node] = _copied(graph, node, fakes[-1])
+                copy.take(node, val=fakes[-1])
             elif node.op == "get_attr":
                 held = operator.attrgetter(str(node.target))(gm)
-                new[node] = _copied(graph, node, _fake(held) if isinstance(held, torch.Tensor) else held)
-            elif node.op == "output":
-                graph.output(map_arg(node.args[0], new.__getitem__))
-                graph.output_node().meta.update(node.meta)
-            else:
-                new[node] = _called(graph, node, new)
-    made = torch.fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made, fakes
+                copy.take(node, val=_fake(held) if isinstance(held, torch.Tensor) else held)
+            elif node.op != "output":
+                _call(copy, node)
+    return copy.finish(), fakes
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _called(graph: torch.fx.Graph, node: torch.fx.Node, new: dict[torch.fx.Node, Any]) -> Any:
-    """The node with known numbers: a number itself where that is its value."""
-    args, kwargs = map_arg((node.args, node.kwargs), new.__getitem__)
-    real_args, real_kwargs = map_arg((args, kwargs), lambda arg: arg.meta["val"])
-    if node.op == "call_method":
-        value = getattr(real_args[0], str(node.target))(*real_args[1:], **real_kwargs)
-    else:
-        value = node.target(*real_args, **real_kwargs)  # type: ignore[operator]
+def _call(copy: Copy, node: torch.fx.Node) -> None:
+    """Take the node over with known numbers: as a number itself where that is its value."""
+    args, kwargs = map_arg(map_arg((node.args, node.kwargs), copy.of.__getitem__), lambda arg: arg.meta["val"])
+    function: Any = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
+    value = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
     if isinstance(value, (bool, int, float)):
-        return value
-    made = graph.create_node(node.op, node.target, args, kwargs, node.name)
-    made.meta = {**node.meta, "val": value}
-    return made
-
-
-def _copied(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> torch.fx.Node:
-    made = graph.node_copy(node)
-    made.meta = {**node.meta, "val": value}
-    return made
+        copy.of[node] = value
+    else:
+        copy.take(node, val=value)
 
 
 __all__ = ["MOST", "BySize", "sizes_vary", "static_graph", "varies"]

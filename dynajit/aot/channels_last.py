@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from dynajit.aot.copies import copied
+from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import value_of
 
 aten = torch.ops.aten

@@ -16,6 +16,7 @@ import torch.autograd.grad_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit import torch_compat
+from dynajit.aot.rewrite import without
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
 from dynajit.locks import process_lock
 from dynajit.op_facts import facts
@@ -480,13 +481,7 @@ def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModu
         return None
     if any(node.target in (_ENTER, _EXIT) for node in calls[1:-1]):
         return None
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    outputs = graph.graph_copy(gm.graph, copies)
-    for node in (calls[-1], calls[0]):
-        graph.erase_node(copies[node])
-    graph.output(outputs)
-    return torch_compat.graph_module(gm, graph), bool(calls[0].args[0])
+    return without(gm, (calls[0], calls[-1])), bool(calls[0].args[0])
 
 
 def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[..., Any]:

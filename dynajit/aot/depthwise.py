@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.copies import copied
+from dynajit.aot.rewrite import copied
 
 aten = torch.ops.aten
 _BACKWARD = aten.convolution_backward.default

@@ -17,8 +17,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot import prepack
+from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import notes, value_of
-from dynajit.torch_compat import graph_module
 
 if TYPE_CHECKING:
     from dynajit.aot.joint import CompileFn
@@ -48,16 +48,14 @@ def fold_batch_norm(gm: GraphModule, weights: frozenset[int]) -> GraphModule:
     """`gm`, or a copy of it in which convolutions do the work of the batch norms that follow them."""
     if not any(node.target is torch.nn.functional.batch_norm for node in gm.graph.nodes):
         return gm
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.graph_copy(gm.graph, copies)  # type: ignore[arg-type]
-    graph.output(torch.fx.map_arg(gm.graph.output_node().args[0], copies.__getitem__))
-    inputs = graph.find_nodes(op="placeholder")
+    made = copied(gm)
+    inputs = made.graph.find_nodes(op="placeholder")
     frozen = {node for position, node in enumerate(inputs) if position in weights}
-    for node in list(graph.nodes):
-        if node.target is torch.nn.functional.batch_norm and _can_fold(node, frozen):
-            _fold(graph, node)
-    return graph_module(gm, graph)
+    for node in made.graph.find_nodes(op="call_function", target=torch.nn.functional.batch_norm):
+        if _can_fold(node, frozen):
+            _fold(made.graph, node)
+    made.recompile()
+    return made
 
 
 def _can_fold(norm: Node, frozen: set[Node]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.copies import copied
+from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import note, value_of
 
 aten = torch.ops.aten

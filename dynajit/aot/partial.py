@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from dynajit import _C, torch_compat
 from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.reach import Reach
+from dynajit.aot.rewrite import Copy
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.graph.meta import value_of
 
@@ -91,8 +92,8 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
             touched.add(node)
             if any(source in alive for source in node.all_input_nodes):
                 alive.add(node)
-    graph = Graph()
-    copies: dict[Node, Node] = {}
+    copy = Copy(backward)
+    graph, copies = copy.graph, copy.of
     zeros = _Zeros(graph)
     for node in backward.graph.nodes:
         if node.op == "output":
@@ -112,10 +113,8 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
                 return None
             there = {**copies, **{source: zeros.like(source) for source in absent}} if absent else copies
             copies[node] = graph.node_copy(node, there.__getitem__)
-    module = torch_compat.graph_module(backward, graph)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
+    graph.eliminate_dead_code()
+    return copy.module()
 
 
 def _other_summand(node: Node, absent: set[Node]) -> Node | None:

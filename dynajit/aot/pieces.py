@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynajit import torch_compat
 from dynajit.aot.contexts import REGION, has_effects, name_of
 from dynajit.aot.reach import saved_by
 from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
+from dynajit.aot.rewrite import cut
 from dynajit.graph.meta import memory, notes, value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
@@ -144,18 +144,8 @@ def piece_of(nodes: list[Node], more: Sequence[Node] = ()) -> Step:
 
 
 def module_of(gm: torch.fx.GraphModule, step: Step) -> torch.fx.GraphModule:
-    graph = torch.fx.Graph()
-    copies: dict[Node, Node] = {}
-    for node in step.inputs:
-        copies[node] = graph.placeholder(node.name)
-        copies[node].meta.update(node.meta)
-    read = {part for node in step.nodes for part in node.all_input_nodes if part.op == "get_attr"}
-    for node in (*(node for node in gm.graph.find_nodes(op="get_attr") if node in read), *step.nodes):
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[node] for node in step.outputs))
-    made = torch_compat.graph_module(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+    """The graph of the step's nodes."""
+    return cut(gm, step.nodes, step.inputs, step.outputs)
 
 
 def _can_be_handed_on(node: Node) -> bool:

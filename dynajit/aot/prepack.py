@@ -19,9 +19,9 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from dynajit.aot.rewrite import Copy
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
-from dynajit.torch_compat import graph_module
 
 aten = torch.ops.aten
 _TRANSPOSITIONS = (aten.t.default, aten.permute.default, aten.transpose.int)
@@ -70,24 +70,22 @@ class _Splitter:
             raise _GivesUp
         self.escaping = _escaping(gm.graph)
         self.constant = self._constants(weights)
-        self.early, self.main = Graph(), Graph()
-        self.early_of: dict[Node, Node] = {}
-        self.main_of: dict[Node, Node] = {}
+        self.early, self.main = Copy(gm), Copy(gm)
         self.inputs: list[Node] = []  # of the main graph: the constants
         self.made: list[Node] = []  # what the graph of constants returns
         self.values: list[Any] = []
 
     def run(self) -> Split:
         for node in self.gm.graph.find_nodes(op="placeholder"):
-            self.early_of[node] = self.early.node_copy(node)
-            self.main_of[node] = self.main.node_copy(node)
+            self.early.take(node)
+            self.main.take(node)
         for node in self.gm.graph.nodes:
             if node.op == "output":
                 self._outputs(node)
-            elif node not in self.main_of and node not in self.constant:
+            elif node not in self.main.of and node not in self.constant:
                 self._copy(node)
-        self.early.output(tuple(self.made))
-        return Split(graph_module(self.gm, self.early), graph_module(self.gm, self.main), self.values)
+        self.early.graph.output(tuple(self.made))
+        return Split(self.early.module(), self.main.module(), self.values)
 
     def _constants(self, weights: frozenset[int]) -> set[Node]:
         """Nodes whose value is decided by constant inputs."""
@@ -116,23 +114,20 @@ class _Splitter:
         if packed is not None:
             made = packed(self, node)
             if made is not None:
-                self.main_of[node] = made
+                self.main.of[node] = made
                 return made
-        args, kwargs = map_arg((node.args, node.kwargs), self.in_main)  # type: ignore[arg-type]
-        made = self.main.create_node(node.op, node.target, args, kwargs, node.name)  # type: ignore[arg-type]
-        made.meta = dict(node.meta)
-        if self.packs and node.op == "call_function":
-            made = self._with_value(made)
-        self.main_of[node] = made
-        return made
+        for argument in node.all_input_nodes:
+            self.in_main(argument)
+        made = self.main.take(node)
+        return self._with_value(made) if self.packs and node.op == "call_function" else made
 
     def _with_value(self, node: Node) -> Node:
         """The node with its fake value, which layouts before it may have changed."""
         values = [value_of(argument) for argument in node.all_input_nodes]
         if node.target is aten.view.default and not _can_view(values[0], node.args[1]):
             contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            with self.main.inserting_before(node):
-                whole = self.main.call_function(aten.clone.default, (node.args[0],), contiguous)
+            with self.main.graph.inserting_before(node):
+                whole = self.main.graph.call_function(aten.clone.default, (node.args[0],), contiguous)
             whole.meta = dict(node.meta)
             whole.meta["val"] = self._value(whole)
             node.args = (whole, node.args[1])
@@ -149,26 +144,24 @@ class _Splitter:
 
     def in_main(self, node: Node) -> Node:
         """The node as the main graph has it: a constant becomes one of its inputs, a view of one is taken again."""
-        found = self.main_of.get(node)
-        if found is None:
+        if node not in self.main.of:
             is_view = facts(node.target).is_view and node.target is not operator.getitem
-            found = self._copy(node) if is_view else self.constant_input(node, self.in_early(node))
-            self.main_of[node] = found
-        return found
+            self.main.of[node] = self._copy(node) if is_view else self.constant_input(node, self.in_early(node))
+        return self.main.of[node]  # type: ignore[no-any-return]
 
     def in_early(self, node: Node) -> Node:
         """The node in the graph of constants."""
-        found = self.early_of.get(node)
-        if found is None:
-            args, kwargs = map_arg((node.args, node.kwargs), self.in_early)  # type: ignore[arg-type]
-            found = self.early_of[node] = self.early.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
-        return found
+        if node not in self.early.of:
+            for argument in node.all_input_nodes:
+                self.in_early(argument)
+            self.early.take(node)
+        return self.early.of[node]  # type: ignore[no-any-return]
 
     def constant_input(self, node: Node, made: Node) -> Node:
         """An input of the main graph for what `made` of the other gives; `node` has its fake value."""
-        last = self.inputs[-1] if self.inputs else self.main.find_nodes(op="placeholder")[-1]
-        with self.main.inserting_after(last):
-            found = self.main.placeholder(f"constant_{len(self.inputs)}")
+        last = self.inputs[-1] if self.inputs else self.main.graph.find_nodes(op="placeholder")[-1]
+        with self.main.graph.inserting_after(last):
+            found = self.main.graph.placeholder(f"constant_{len(self.inputs)}")
         found.meta["val"] = node.meta["val"]
         self.inputs.append(found)
         self.made.append(made)
@@ -177,7 +170,7 @@ class _Splitter:
 
     def call(self, like: Node, target: Any, *args: Any) -> Node:
         """A node of the main graph in the place of `like`."""
-        made = self.main.call_function(target, args)
+        made = self.main.graph.call_function(target, args)
         made.meta = dict(like.meta)
         made.meta["val"] = self._value(made)
         return made
@@ -193,7 +186,7 @@ class _Splitter:
                     after = self.call(before, aten.new_empty_strided.default, after, wanted.shape, wanted.stride())  # type: ignore[arg-type]
                     after = self.call(before, aten.copy.default, after, self.in_main(before))  # type: ignore[arg-type]
             results.append(after)
-        self.main.output(tuple(results))
+        self.main.graph.output(tuple(results))
 
 
 def _can_view(value: Any, shape: Any) -> bool:
@@ -230,7 +223,7 @@ def _convolution(splitter: _Splitter, node: Node) -> Node | None:
     reorder = torch.ops.mkldnn._reorder_convolution_weight.default
     early = splitter.in_early(weight)  # type: ignore[arg-type]
     sizes = list(value.shape)
-    made = splitter.early.call_function(reorder, (early, padding, stride, dilation, groups, sizes))
+    made = splitter.early.graph.call_function(reorder, (early, padding, stride, dilation, groups, sizes))
     packed = splitter.constant_input(weight, made)  # type: ignore[arg-type]
     pointwise = torch.ops.mkldnn._convolution_pointwise.default
     operands = (splitter.in_main(x), packed, None if bias is None else splitter.in_main(bias))  # type: ignore[arg-type]
@@ -238,7 +231,7 @@ def _convolution(splitter: _Splitter, node: Node) -> Node | None:
     after = "relu" if user.target is aten.relu.default and not others else "none"
     result = splitter.call(node, pointwise, *operands, padding, stride, dilation, groups, after, [], "")
     if after != "none":
-        splitter.main_of[user] = result
+        splitter.main.of[user] = result
     return result
 
 
@@ -258,7 +251,7 @@ def _product(splitter: _Splitter, node: Node) -> Node | None:
         return None
     rows = value.shape[0]
     early = splitter.in_early(weight)
-    made = splitter.early.call_function(torch.ops.mkl._mkl_reorder_linear_weight.default, (early, rows))
+    made = splitter.early.graph.call_function(torch.ops.mkl._mkl_reorder_linear_weight.default, (early, rows))
     packed = splitter.constant_input(weight, made)
     operands = (splitter.in_main(x), packed, splitter.in_main(weight), None if bias is None else splitter.in_main(bias))  # type: ignore[arg-type]
     return splitter.call(node, torch.ops.mkl._mkl_linear.default, *operands, rows)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynajit import torch_compat
+from dynajit.aot.rewrite import Copy
 
 _NETWORKS = frozenset(getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 # Networks with more steps, counted over layers and directions, are not taken apart.
@@ -48,18 +49,15 @@ def whole_call(node: torch.fx.Node) -> torch._ops.OpOverload | None:
 
 def layer_by_layer(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm`, or a copy in which dropout between layers is an operation of its own."""
-    found = {node.name for node in gm.graph.nodes if node.op == "call_function" and _drops(node)}
-    if not found:
+    if not any(map(_drops, gm.graph.nodes)):
         return gm
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    result = graph.graph_copy(gm.graph, copies)
-    for node, copy in copies.items():
-        if node.name in found:
-            copy.args = (getattr(node.target, "__name__", ""), _is_packed(node), *copy.args)
-            copy.target = network
-    graph.output(result)
-    return torch_compat.graph_module(gm, graph)
+    copy = Copy(gm)
+    copy.take_all(gm.graph.nodes)
+    for node in filter(_drops, gm.graph.nodes):
+        made = copy.of[node]
+        made.args = (getattr(node.target, "__name__", ""), _is_packed(node), *made.args)
+        made.target = network
+    return copy.finish()
 
 
 def _is_packed(node: torch.fx.Node) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
-from dynajit import torch_compat
+from dynajit.aot.rewrite import with_results
 from dynajit.graph.meta import memory, notes, value_of
 
 
@@ -21,19 +21,13 @@ def with_unused(gm: GraphModule) -> GraphModule | None:
     if not any(notes(node).may_raise for node in gm.graph.nodes):
         return None
     unused = _unused(gm)
-    if not unused:
-        return None
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    outputs: Any = graph.graph_copy(gm.graph, copies)
-    further = []
-    for node in unused:
-        example = node.meta["example_value"]
-        detached = graph.call_method("detach", (copies[node],))
-        detached.meta["example_value"] = example.detach()
-        further.append(detached)
-    graph.output((*outputs, *further))
-    return torch_compat.graph_module(gm, graph)
+    return with_results(gm, unused, _detached) if unused else None
+
+
+def _detached(node: Node) -> Node:
+    made = node.graph.call_method("detach", (node,))
+    made.meta["example_value"] = value_of(node).detach()
+    return made
 
 
 def _unused(gm: GraphModule) -> list[Node]:

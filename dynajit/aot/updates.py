@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from dynajit import torch_compat
 from dynajit.aot.contexts import HOOK, has_levels, has_out, name_of, writes
 from dynajit.aot.pieces import CompilePiece, Node, Run, module_of, piece_of, without_history
+from dynajit.aot.rewrite import without
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
 from dynajit.torch_compat import memory_of
 
@@ -95,12 +95,5 @@ def without_gradients(
     modes = [node for node in gm.graph.nodes if node.target is torch._C._set_grad_enabled]
     if any(map(is_differentiated, gm.graph.nodes)) or (modes and modes[-1].args[0] is not True):
         return None
-    graph = torch.fx.Graph()
-    copies: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node not in modes:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    made = torch_compat.graph_module(gm, graph)
-    made.meta.update(gm.meta)
     with torch.no_grad():
-        return torch.no_grad()(compile_piece(made, list(example_inputs)))  # type: ignore[no-any-return]
+        return torch.no_grad()(compile_piece(without(gm, modes), list(example_inputs)))  # type: ignore[no-any-return]

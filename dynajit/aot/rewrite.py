@@ -1,0 +1,98 @@
+"""Copies and cuts of graphs: whoever copies a graph, all of it or a part, does it here.
+
+In:  a graph module, torch-level or of ATen operations, which stays as it is. Out: another one with the same attributes
+and notes: `copied` has the same nodes, `without` all but some, `with_results` gives more, `cut` is a part of them.
+`Copy` is for rewriting node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx.node import map_arg
+
+from dynajit import torch_compat
+
+
+class Copy:
+    """A graph that is made of the nodes of another one, in order.
+
+    of: what there is in place of a node of the other graph: a node of the new one, or a number.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.graph = Graph()
+        self.of: dict[Node, Any] = {}
+
+    def take(self, node: Node, **meta: Any) -> Node:
+        """The node, computed of what there is in place of its arguments; `meta`: what differs in torch.fx's `meta`."""
+        made = self.of[node] = self.graph.node_copy(node, self.of.__getitem__)
+        made.meta.update(meta)
+        return made
+
+    def take_all(self, nodes: Iterable[Node]) -> None:
+        """All these nodes, but for the output, which `finish` makes."""
+        for node in nodes:
+            if node.op != "output":
+                self.take(node)
+
+    def finish(self, results: Sequence[Any] | None = None, more: Sequence[Node] = ()) -> GraphModule:
+        """The module.
+
+        Args:
+            results: nodes of the other graph whose counterparts it returns; by default those that that one returns.
+            more: nodes of the new graph that it returns behind them.
+        """
+        end = self.gm.graph.output_node()
+        wanted: Any = end.args[0] if results is None else results
+        found = map_arg(wanted, self.of.__getitem__)
+        self.graph.output(type(found)((*found, *more)) if more else found)
+        if results is None and not more:
+            self.graph.output_node().meta.update(end.meta)
+        return self.module()
+
+    def module(self) -> GraphModule:
+        """The module of the graph, which has its output. Its Python is generated when someone calls it, which of ATen
+        graphs most backends never do."""
+        if any("val" in node.meta for node in self.graph.find_nodes(op="placeholder")):
+            with _use_lazy_graph_module(True):
+                made = _make_graph_module(self.gm, self.graph)
+        else:
+            made = torch_compat.graph_module(self.gm, self.graph)
+        made.meta.update(self.gm.meta)
+        return made
+
+
+def copied(gm: GraphModule) -> GraphModule:
+    """The same graph, to be changed."""
+    return without(gm, ())
+
+
+def without(gm: GraphModule, nodes: Collection[Node]) -> GraphModule:
+    """The graph without nodes that nothing uses."""
+    copy = Copy(gm)
+    copy.take_all(node for node in gm.graph.nodes if node not in nodes)
+    return copy.finish()
+
+
+def with_results(gm: GraphModule, nodes: Iterable[Node], of: Callable[[Node], Node]) -> GraphModule:
+    """The graph with further results behind its own: what `of` makes, in the new graph, of the copies of these."""
+    copy = Copy(gm)
+    copy.take_all(gm.graph.nodes)
+    return copy.finish(more=[of(copy.of[node]) for node in nodes])
+
+
+def cut(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
+    """A graph of some of the nodes, in order, which takes the values of `inputs` and returns those of `outputs`."""
+    copy = Copy(gm)
+    for node in inputs:
+        copy.of[node] = made = copy.graph.placeholder(node.name)
+        made.meta.update(node.meta)
+    read = {part for node in nodes for part in node.all_input_nodes if part.op == "get_attr"}
+    copy.take_all(node for node in gm.graph.find_nodes(op="get_attr") if node in read)
+    copy.take_all(nodes)
+    return copy.finish(tuple(outputs))
