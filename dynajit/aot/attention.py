@@ -23,8 +23,8 @@ from torch._guards import detect_fake_mode
 from torch.fx import Node
 
 from dynajit.aot.constants import constant_of
-from dynajit.aot.rewrite import copied
 from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
+from dynajit.aot.rewrite import copied
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts

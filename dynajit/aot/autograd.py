@@ -18,10 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
 from dynajit.aot.batch_norm import drop_statistics
-from dynajit.aot.contexts import has_out, name_of, one_at_a_time, turns_gradients_on, writes, written_memory
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.hidden_writes import join_reads, part_reads
 from dynajit.aot.kept import keep_less
+from dynajit.aot.legality import GraphFacts, name_of
+from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.partial import Backwards
 from dynajit.aot.reach import history_of, reach_of
 from dynajit.aot.recurrent import layer_by_layer, lstm_with_backward
@@ -31,7 +32,7 @@ from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
 from dynajit.aot.versions import watched, watching
-from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
+from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of, written_by
 from dynajit.op_facts import draws
 from dynajit.torch_compat import memory_of
 
@@ -60,7 +61,8 @@ def _compile(
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    _refuse_writes(gm, example_inputs)
+    facts = GraphFacts(gm)
+    _refuse_writes(facts, example_inputs)
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
     parts: dict[str, Part] = {}
     backwards: Backwards | None = None
@@ -126,14 +128,14 @@ def _compile(
     if "forward" in parts:
         _refuse_written_saves(context.fw_metadata, parts["forward"].graph)
     for phase in parts.keys() - {"backward"}:
-        _refuse_other_strides(context.fw_metadata, gm, parts[phase].graph)
+        _refuse_other_strides(context.fw_metadata, facts, parts[phase].graph)
     mutated = _mutated(context, example_inputs)
     if traced is not gm:
         compiled = functools.partial(_first, count, compiled)
     once = reason_against(mutated, any(map(_draws, gm.graph.nodes)), _plain_outputs(context))
     own = None
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
-    if traced is gm and (grad_enabled or not turns_gradients_on(gm)):
+    if traced is gm and (grad_enabled or not facts.turns_gradients_on):
         again = None if once else Again(gm.forward)
         kept = [] if history is None else watched(gm, history, frozenset(mutated))
         own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards, history, kept)
@@ -144,7 +146,7 @@ def _compile(
     elif reach is not None and reach.apart:
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:
-        if not (grad_enabled or context.fw_metadata is None or not turns_gradients_on(gm)):
+        if not (grad_enabled or context.fw_metadata is None or not facts.turns_gradients_on):
             compiled = functools.partial(_with_gradients, context.fw_metadata.grad_enabled_mutation, compiled)
         if not once:
             compiled = differentiable_twice(gm.forward, compiled)
@@ -154,14 +156,14 @@ def _compile(
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
 
 
-def _refuse_writes(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+def _refuse_writes(facts: GraphFacts, example_inputs: Sequence[Any]) -> None:
     """Raise RuntimeError for writes to inputs that AOTAutograd makes something else of."""
-    written = written_memory(gm) - {None}
+    written = facts.written - {None}
     memories = collections.Counter(map(memory_of, example_inputs))
     if any(memories[own] > 1 for own in written):
         # it makes one input of them, and takes for granted that they share memory at each call
         raise RuntimeError("it writes an input that shares memory with another")
-    for node in gm.graph.find_nodes(op="placeholder") if written else ():
+    for node in facts.inputs if written else ():
         value, before = value_of(node), notes(node).grad_fn
         if before is not None and value.grad_fn is before and memory_of(value) in written:
             # it gives the input a history that goes through the graph's only node
@@ -184,14 +186,14 @@ def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
         raise RuntimeError("backward needs an input as it was before the graph wrote it")
 
 
-def _refuse_other_strides(metadata: Any, gm: torch.fx.GraphModule, forward: torch.fx.GraphModule) -> None:
+def _refuse_other_strides(metadata: Any, facts: GraphFacts, forward: torch.fx.GraphModule) -> None:
     """Raise RuntimeError where a result of a program that writes tensors has other strides in the functional graph: a
     tensor keeps its own when it is written, what the graph makes instead has those of a new one."""
     results = _outputs(forward)
-    if metadata is None or not (written_memory(gm) or has_out(gm)) or len(results) < metadata.num_forward_returns:
+    if metadata is None or not (facts.written or facts.outs) or len(results) < metadata.num_forward_returns:
         return
     first = metadata.num_mutated_inp_runtime_indices
-    for wanted, result in zip(_outputs(gm), results[first:], strict=False):
+    for wanted, result in zip(_outputs(facts.gm), results[first:], strict=False):
         value = value_of(wanted)
         made = value_of(result)
         if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor) or made.dim() != value.dim():
@@ -280,7 +282,7 @@ def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node in used:
             used.update(_read(node))
     unused = [node for node in gm.graph.nodes if node not in used and _draws(node)]
-    return with_results(gm, unused, lambda node: _none_of(node) if writes(node) else node) if unused else gm
+    return with_results(gm, unused, lambda node: _none_of(node) if written_by(node) else node) if unused else gm
 
 
 def _none_of(node: torch.fx.Node) -> torch.fx.Node:

@@ -14,19 +14,10 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.aot.contexts import (
-    as_it_stands,
-    dual_level_left,
-    has_levels,
-    has_out,
-    in_inference_mode,
-    turns_gradients_on,
-    without_inference_mode,
-    writes_one_of_many,
-    writes_past_autograd,
-)
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.late_views import with_late_views
+from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
+from dynajit.aot.modes import dual_level_left, in_inference_mode, without_inference_mode
 from dynajit.aot.pieces import in_pieces, regions_of
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
@@ -52,18 +43,31 @@ def compile_joint(
 ) -> Callable[..., Any]:
     """Functionalise and decompose `gm`, differentiate it where autograd will ask, compile the parts with `compile_fn`.
 
-    The result is a callable with the graph's inputs and outputs. It belongs to the grad mode, inference mode, autocast
-    state and input metadata that it was compiled under: the caller guards on them.
+    Args:
+        gm: a torch-level graph whose parameters and buffers are inputs, each node with its fake value in
+            `example_value`. It stays as it is, and runs where tracing it would lose something.
+        example_inputs: for each input a real or fake tensor, or a number that may be symbolic.
+        compile_fn: makes a callable of an ATen graph, its fake inputs and what it is: "inference", "forward" or
+            "backward".
+        decompositions: rules for ATen operators, by overload, beside those that every graph needs.
+
+    Returns:
+        A callable with the graph's inputs, in order, which returns a sequence of its outputs. It belongs to the grad
+        mode, inference mode, autocast state and input metadata that it was compiled under: the caller guards on them.
+
+    Raises:
+        What `compile_fn` raises. `DynamicOutputShapeException` or `DataDependentOutputException` where a gradient's
+        size depends on values.
     """
     inside = without_inference_mode(gm)
     if inside is not None:
         with torch.inference_mode(inside[1]):
             compiled = compile_joint(inside[0], example_inputs, compile_fn, decompositions)
         return in_inference_mode(inside[1], compiled)
-    reason = as_it_stands(gm)
+    facts = GraphFacts(gm)
+    reason = why_not_traceable(facts)
     if reason is not None:
-        logs.emit("aot_graphs", f"runs as it stands: {reason}")
-        return gm.forward
+        return _as_captured(gm, reason.text)
 
     more = with_unused(gm)
     if more is not None:
@@ -78,33 +82,30 @@ def compile_joint(
 
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
-        differentiated = _may_need_grad(gm, example_inputs)
-        if differentiated and writes_past_autograd(gm):
-            plain = without_gradients(gm, example_inputs, piece)
+        differentiated = _may_need_grad(facts, example_inputs)
+        if differentiated and writes_past_autograd(facts):
+            plain = without_gradients(facts, example_inputs, piece)
             if plain is not None:
                 return plain
-            logs.emit("aot_graphs", "runs as it stands: it writes to a tensor's .data, which autograd may use later")
-            return gm.forward
-        # AOTAutograd, which transforms need, gives no `out=` another size
-        if (has_out(gm) and (differentiated or has_levels(gm))) or (differentiated and writes_one_of_many(gm)):
-            logs.emit("aot_graphs", "runs as it stands: it writes where autograd has rules of its own")
-            return gm.forward
-        short = not differentiated and not has_levels(gm)
+        reason = why_not_differentiable(facts) if differentiated else None
+        if reason is not None:
+            return _as_captured(gm, reason.text)
+        if facts.outs and facts.has_levels:
+            return _as_captured(gm, "AOTAutograd, which transforms need, gives no out= another size")
+        short = not differentiated and not facts.has_levels
         decompositions = {**ALWAYS, **(decompositions or {})}
         try:
             graph = _try_short_road(gm, example_inputs, decompositions) if short else None
-        except NotFunctional as reason:
-            logs.emit("aot_graphs", f"runs as it stands: {reason}")
-            return gm.forward
+        except NotFunctional as error:
+            return _as_captured(gm, str(error))
         if graph is None:
             if differentiated:
                 for cut in (in_pieces, behind_updates, with_late_views):
-                    whole = cut(gm, example_inputs, piece)
+                    whole = cut(facts, example_inputs, piece)
                     if whole is not None:
                         return whole
                 if regions_of(gm):
-                    logs.emit("aot_graphs", "runs as it stands: it has effects beside its checkpointed regions")
-                    return gm.forward
+                    return _as_captured(gm, "it has effects beside its checkpointed regions")
             # Imported here because it takes 0.2 s that most inference never needs.
             from dynajit.aot.autograd import compile_with_autograd
 
@@ -118,13 +119,18 @@ def compile_joint(
                 # that change their size, in-place operations inside as_strided, operators with bodies whose backward
                 # may alias, decompositions that refuse what the operator takes. Or the backward fails because the
                 # program wrote what it needs: eager fails when it runs.
-                logs.emit("aot_graphs", f"runs as it stands: {str(error).splitlines()[:1]}")
-                return gm.forward
+                return _as_captured(gm, str(error).splitlines()[:1])
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
         note_graph(graph.module, original=gm.forward)
     compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+
+
+def _as_captured(gm: torch.fx.GraphModule, reason: object) -> Callable[..., Any]:
+    """The graph's own forward: torch's operations one by one, as eager runs them."""
+    logs.emit("aot_graphs", f"runs as it stands: {reason}")
+    return gm.forward
 
 
 def _noting(failures: list[BaseException], compile_fn: CompileFn) -> CompileFn:
@@ -140,11 +146,11 @@ def _noting(failures: list[BaseException], compile_fn: CompileFn) -> CompileFn:
     return compile_noting
 
 
-def _may_need_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+def _may_need_grad(graph: GraphFacts, inputs: Sequence[Any]) -> bool:
     if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         return False
     # With gradients off at the start, a node of the graph may still turn them on.
-    return torch.is_grad_enabled() or turns_gradients_on(gm)
+    return torch.is_grad_enabled() or graph.turns_gradients_on
 
 
 def _try_short_road(

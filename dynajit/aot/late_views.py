@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.contexts import has_levels, writes
+from dynajit.aot.legality import GraphFacts
 from dynajit.aot.pieces import CompilePiece, Node, Run, Step, module_of
 from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of
@@ -21,21 +21,22 @@ _ONE_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
 def with_late_views(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """`gm` with such views taken late, or None where it returns none, or they can't be told apart from the rest."""
-    returned = gm.graph.output_node().all_input_nodes
-    views = [node for node in returned if _is_one_of_several(value_of(node))]
-    if not views or has_levels(gm) or any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
+    """The graph with such views taken late; None where it returns none, or they can't be told apart from the rest."""
+    gm, calls = graph.gm, graph.calls
+    views = [node for node in graph.returned if _is_one_of_several(value_of(node))]
+    if not views or graph.has_levels or any(node.target is torch._C._set_grad_enabled for node in calls):
         return None
     ways = [list(_way_to(view)) for view in views]
-    if any(map(writes, (node for way in ways for node in way))):
-        return None
     late = {node for way in ways for node in way}
-    calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
+    if not late.isdisjoint(graph.writes):
+        return None
     taken = [node for node in calls if node in late]
     read = dict.fromkeys(part for node in taken for part in node.all_input_nodes if part not in late)
-    needed = [node for node in dict.fromkeys((*returned, *read)) if node.op.startswith("call") and node not in views]
+    needed = [
+        node for node in dict.fromkeys((*graph.returned, *read)) if node.op.startswith("call") and node not in views
+    ]
     tail = Step(taken, list(read), views)
     tail.compiled = module_of(gm, tail).forward
     if not needed and late.issuperset(calls):

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit import _C, torch_compat
-from dynajit.aot.contexts import one_at_a_time
+from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.reach import Reach
 from dynajit.aot.rewrite import Copy
 from dynajit.aot.runtime_wrappers import without_autocast

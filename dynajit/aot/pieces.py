@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynajit.aot.contexts import REGION, has_effects, name_of
+from dynajit.aot.legality import REGION, GraphFacts, name_of
 from dynajit.aot.reach import saved_by
 from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
 from dynajit.aot.rewrite import cut
@@ -43,13 +43,13 @@ class Step:
 
 
 def in_pieces(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """`gm` cut at its long recurrent networks and checkpointed regions, or None."""
-    regions = regions_of(gm)
+    """The graph cut at its long recurrent networks and checkpointed regions, or None."""
+    gm, regions = graph.gm, regions_of(graph.gm)
     long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MOST_STEPS_TRAINED)]
     cuts = {*regions, *long}
-    if not cuts or has_effects(gm):
+    if not cuts or graph.has_effects:
         return None
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     numbers = [node for node, value in given.items() if is_symbolic(value)]

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynajit.aot.contexts import one_at_a_time
 from dynajit.aot.decompositions import Decompositions
+from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.recurrent import whole_call
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts

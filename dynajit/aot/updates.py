@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.contexts import HOOK, has_levels, has_out, name_of, writes
+from dynajit.aot.legality import HOOK, GraphFacts, name_of
 from dynajit.aot.pieces import CompilePiece, Node, Run, module_of, piece_of, without_history
 from dynajit.aot.rewrite import without
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
@@ -19,13 +19,13 @@ from dynajit.torch_compat import memory_of
 
 
 def behind_updates(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """`gm` cut behind its updates, or None."""
-    if not torch.is_grad_enabled() or has_out(gm) or has_levels(gm) or graph_notes(gm).versions_read:
+    """The graph cut after its updates, or None."""
+    gm, calls = graph.gm, graph.calls
+    if not torch.is_grad_enabled() or graph.outs or graph.has_levels or graph_notes(gm).versions_read:
         return None
-    calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
-    count = _updates(calls)
+    count = _updates(graph)
     first = [node for node in calls[:count] if node.target is not torch._C._set_grad_enabled]
     if not first:
         return None
@@ -48,18 +48,18 @@ def behind_updates(
     return Run(gm, steps)
 
 
-def _updates(calls: list[Node]) -> int:
+def _updates(graph: GraphFacts) -> int:
     """How many calls come first of which none has gradients and some write weights that the others differentiate by."""
-    written: set[int | None] = set()
+    calls, written = graph.calls, set[int | None]()
     found, off = 0, False
     for number, node in enumerate(calls):
         if node.target is torch._C._set_grad_enabled:
             off = node.args[0] is False
             found = number + 1 if written and not off else found
-        elif not _is_plain(node) or (not off and (writes(node) or is_differentiated(node))):
+        elif not _is_plain(node) or (not off and (node in graph.writes or is_differentiated(node))):
             break
-        elif writes(node):
-            values = map(value_of, written_by(node))
+        elif node in graph.writes:
+            values = map(value_of, graph.writes[node])
             written.update(memory_of(value) for value in values if _has_gradients(value))
     rest = calls[found:]
     read = {memory(part) for node in rest for part in node.all_input_nodes}
@@ -72,13 +72,13 @@ def _is_plain(node: Node) -> bool:
         not isinstance(node.target, torch._ops.HigherOrderOperator)
         and name_of(node) not in (HOOK, "getattr")
         and "autocast" not in name_of(node)
-        and (writes(node) or value_of(node) is not None)
+        and (bool(written_by(node)) or value_of(node) is not None)
     )
 
 
 def is_differentiated(node: Node) -> bool:
     """Whether a call computes what has gradients."""
-    if not node.op.startswith("call") or writes(node):
+    if not node.op.startswith("call") or written_by(node):
         return False
     value = value_of(node)
     return any(map(_has_gradients, value if isinstance(value, (list, tuple)) else (value,)))
@@ -89,11 +89,11 @@ def _has_gradients(value: Any) -> bool:
 
 
 def without_gradients(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_piece: CompilePiece
+    graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """`gm` compiled without gradients, though they are on: none of its calls computes what has any. None if some do."""
-    modes = [node for node in gm.graph.nodes if node.target is torch._C._set_grad_enabled]
-    if any(map(is_differentiated, gm.graph.nodes)) or (modes and modes[-1].args[0] is not True):
+    """The graph compiled without gradients, though they are on. None if one of its calls computes what has any."""
+    modes = [node for node in graph.calls if node.target is torch._C._set_grad_enabled]
+    if any(map(is_differentiated, graph.calls)) or (modes and modes[-1].args[0] is not True):
         return None
     with torch.no_grad():
-        return torch.no_grad()(compile_piece(without(gm, modes), list(example_inputs)))  # type: ignore[no-any-return]
+        return torch.no_grad()(compile_piece(without(graph.gm, modes), list(example_inputs)))  # type: ignore[no-any-return]

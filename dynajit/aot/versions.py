@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dynajit.aot.contexts import gives_data
+from dynajit.aot.legality import gives_data
 from dynajit.aot.reach import History, saved_by, saves
 from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of

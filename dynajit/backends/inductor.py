@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dynajit.aot.contexts import makes_leaves
+from dynajit.aot.legality import makes_leaves
 from dynajit.backends.registry import register_backend
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.utils.checkpoint
 
-# The back knows such an operation by its name, as `aot/contexts.py` has it.
+# The back knows such an operation by its name, as `aot/legality.py` has it.
 NAME = "checkpointed_region"
 
 

@@ -1,0 +1,479 @@
+"""Which captured graphs can't be traced again to ATen operations, or not differentiated as one, and why.
+
+In:  a torch-level graph. Out: `GraphFacts`, what it writes, sees and changes, found in one pass; `why_not_traceable`
+and `why_not_differentiable`, the first of the reasons in `NOT_TRACEABLE` and `NOT_DIFFERENTIABLE` that holds. Such
+graphs run as they were captured. One more reason: a row, and its smallest program in `tests/aot/test_legality.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.autograd.grad_mode
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynajit import torch_compat
+from dynajit.graph.meta import graph_notes, memory, value_of, written_by
+from dynajit.op_facts import facts
+from dynajit.torch_compat import memory_of
+
+Node = torch.fx.Node
+
+ENTER_DUAL_LEVEL: Any = torch._C._enter_dual_level
+ENTER_INFERENCE: Any = torch.autograd.grad_mode._enter_inference_mode
+EXIT_INFERENCE: Any = torch.autograd.grad_mode._exit_inference_mode
+# the name of what registers a hook on a gradient, in the graphs that are captured
+HOOK = "hook_gradient"
+# the name of a region of activation checkpointing there; its first argument is its body, a module
+REGION = "checkpointed_region"
+# What changes the layout of the tensor that it is called on.
+_RELAYS = {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"}
+# Views of so many elements are compared place by place.
+_MAX_PLACES = 1 << 16
+
+
+def name_of(node: Node) -> str:
+    """A call's name, by torch's and Python's names; empty where it has none."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def first_of(node: Node) -> list[Node]:
+    """The first argument, or the members of the list that it is."""
+    return _nodes_in(node.args[0] if node.args else None)
+
+
+def gives_data(node: Node) -> bool:
+    """Whether the node is `tensor.data`."""
+    return node.target is getattr and node.args[1:] == ("data",)
+
+
+class GraphFacts:
+    """What a captured graph does.
+
+    calls, inputs, returned: its nodes by kind; returned once each. writes: the calls that write in place, in order,
+    with the nodes that they write. outs: those that are given `out=`, with these. written: the memory of what `writes`
+    has, as `memory_of` names it. given: that of the inputs. in_autocast, in_levels: the calls made while autocast is
+    on, and inside of torch.func's transforms. has_levels: whether such transforms, or a level of forward-mode
+    differentiation, are in the graph.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self.gm = gm
+        self.calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
+        self.inputs = gm.graph.find_nodes(op="placeholder")
+        self.returned = gm.graph.output_node().all_input_nodes
+        self.writes = {node: parts for node in self.calls if (parts := written_by(node))}
+        self.outs = {node: parts for node in self.calls if (parts := _nodes_in(node.kwargs.get("out")))}
+        self.written = {memory(part) for parts in self.writes.values() for part in parts}
+        self.given = {memory(node) for node in self.inputs} - {None}
+        self.in_autocast: set[Node] = set()
+        self.in_levels: set[Node] = set()
+        self.has_levels = any(node.target is ENTER_DUAL_LEVEL for node in self.calls)
+        autocast, levels = int(torch_compat.any_autocast_enabled()), 0
+        for node in self.calls:
+            name = name_of(node)
+            step = name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+            if step and "autocast" in name:
+                autocast += step
+                continue
+            levels += step
+            self.has_levels |= step > 0
+            if autocast > 0:
+                self.in_autocast.add(node)
+            if levels > 0:
+                self.in_levels.add(node)
+
+    @property
+    def turns_gradients_on(self) -> bool:
+        """Whether a part of the graph may have gradients though the mode at the call is off."""
+        return any(node.target is torch._C._set_grad_enabled and node.args[0] is not False for node in self.calls)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether operations write tensors, change torch's state or have bodies: what gives no tensor or number."""
+        noted = graph_notes(self.gm)
+        return bool(
+            self.outs or self.writes or self.has_levels or noted.differentiated_inside or noted.versions_read
+        ) or any(
+            value_of(node) is None
+            or isinstance(node.target, torch._ops.HigherOrderOperator)
+            or name_of(node) in (HOOK, "getattr")
+            or "autocast" in name_of(node)
+            for node in self.calls
+        )
+
+    def written_values(self) -> Iterator[Any]:
+        """The examples of what operations write in place."""
+        return (value_of(part) for parts in self.writes.values() for part in parts)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a graph runs as it was captured. name: identifies it; text: the rest of "it ..." or a sentence, for logs."""
+
+    name: str
+    text: str
+    holds: Callable[[GraphFacts], bool]
+
+
+def why_not_traceable(graph: GraphFacts) -> Reason | None:
+    """Why tracing the graph to ATen operations would lose something, or None."""
+    return next((reason for reason in NOT_TRACEABLE if reason.holds(graph)), None)
+
+
+def why_not_differentiable(graph: GraphFacts) -> Reason | None:
+    """Why one node of autograd can't be the graph, whose results may have gradients, or None."""
+    return next((reason for reason in NOT_DIFFERENTIABLE if reason.holds(graph)), None)
+
+
+# ---- modes of torch
+
+
+def _mixes_autocast_dtypes(graph: GraphFacts) -> bool:
+    """Weights that were cast before the dtype changes inside of autocast keep theirs, until the outermost context ends:
+    torch's cache of them does not look at the dtype."""
+    return any(node.target is torch.set_autocast_dtype for node in graph.in_autocast)
+
+
+def _writes_cast_weights(graph: GraphFacts) -> bool:
+    kept = {memory(node) for node in graph.inputs if getattr(value_of(node), "requires_grad", False)}
+    return any(memory(part) in kept for node in graph.in_autocast for part in graph.writes.get(node, ()))
+
+
+def _calls(*targets: Any) -> Callable[[GraphFacts], bool]:
+    return lambda graph: any(node.target in targets for node in graph.calls)
+
+
+# ---- what autograd or the program sees beside the results
+
+
+def _returns_what_it_computes_with(graph: GraphFacts) -> bool:
+    """Whether a result that may have gradients is computed from another one, in a program that may ask for gradients of
+    what is computed on the way."""
+    if not graph_notes(graph.gm).differentiated_inside:
+        return False
+    returned = {
+        node
+        for node in graph.returned
+        if node.op.startswith("call") and getattr(value_of(node), "requires_grad", False)
+    }
+    after: set[Node] = set()
+    for node in graph.gm.graph.nodes:
+        if any(part in returned or part in after for part in node.all_input_nodes):
+            after.add(node)
+    return not returned.isdisjoint(after)
+
+
+def _writes_where_versions_are_read(graph: GraphFacts) -> bool:
+    return graph_notes(graph.gm).versions_read and bool(graph.writes)
+
+
+def _hooks_results(graph: GraphFacts) -> bool:
+    """Whether a hook is registered on a tensor that the graph returns: its gradient, asked for outside, is what the
+    hook makes of it, and hooks registered there come after it."""
+    return any(name_of(node) == HOOK and node.args[0] in graph.returned for node in graph.calls)
+
+
+def _returns_views_without_gradients(graph: GraphFacts) -> bool:
+    """Whether a result is a view, made after gradients were turned off, of a tensor that has gradients."""
+    if not torch.is_grad_enabled():
+        return False
+    memories: set[int | None] = set()
+    views = {node for node in graph.returned if not _detaches(node)}
+    off = False
+    for node in graph.gm.graph.nodes:
+        value = value_of(node)
+        if node.target is torch._C._set_grad_enabled:
+            off = node.args[0] is False
+        elif off and node in views and memory_of(value) in memories - {None}:
+            return True
+        elif isinstance(value, torch.Tensor) and value.requires_grad:
+            memories.add(memory_of(value))
+    return False
+
+
+def _returns_views_with_gradients_on(graph: GraphFacts) -> bool:
+    """Whether gradients are turned on, and a result shares memory with an input and is not that input."""
+    views = [node for node in graph.returned if node not in graph.inputs and not _detaches(node)]
+    return graph.turns_gradients_on and any(memory(node) in graph.given for node in views)
+
+
+def _detaches(node: Node) -> bool:
+    """Whether the node is a tensor's `detach`, which is no view to autograd."""
+    return name_of(node) == "detach"
+
+
+def makes_leaves(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operation gives a leaf of the autograd graph: a factory with `requires_grad=True`, in a body too. A
+    graph that is one node to autograd has none inside. The leaves of torch.func's transforms are its own."""
+    modules = (module for module in gm.modules() if isinstance(module, torch.fx.GraphModule))
+    return any(map(_has_leaves, map(GraphFacts, modules)))
+
+
+def _has_leaves(graph: GraphFacts) -> bool:
+    given = {id(value_of(node)) for node in graph.inputs}
+    for node in graph.calls:
+        made: Any = value_of(node)
+        if node not in graph.in_levels and (name_of(node) == "requires_grad_" or node.target is torch.nn.Parameter):
+            return True
+        if any(_is_leaf(each) and id(each) not in given for each in (made if type(made) in (tuple, list) else (made,))):
+            return True
+    return False
+
+
+def _is_leaf(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
+    # a view's history can't be asked for where a write has made it ambiguous; one is a leaf by `requires_grad_` alone
+    return value.requires_grad and not value._is_view() and value.grad_fn is None
+
+
+# ---- memory: layouts and overlaps that a functional graph does not have
+
+
+def _views_memory_it_wrote(graph: GraphFacts) -> bool:
+    """Whether `as_strided` takes elements by their place in memory that an operation wrote."""
+    strided = [part for node in graph.calls if name_of(node) == "as_strided" for part in first_of(node)]
+    outs = {memory(part) for parts in graph.outs.values() for part in parts}
+    return any(memory(part) in graph.written | outs for part in strided)
+
+
+def _draws_in_an_order_that_writes_change(graph: GraphFacts) -> bool:
+    """Whether random numbers are drawn for a tensor that is not contiguous, in the order of its memory, after a write
+    whose functional twin gives another order."""
+    if not any(facts(node.target).draws for node in graph.calls):
+        return False
+    if any(name_of(node) in _RELAYS for node in graph.calls):
+        return True  # what the writes before it were given is not known any more
+    anew: set[int | None] = set()
+    for node in graph.calls:
+        if anew and facts(node.target).draws and any(memory(part) in anew for part in node.all_input_nodes):
+            return True
+        if node in graph.writes and _lays_out_anew(node):
+            anew.update(map(memory, graph.writes[node]))
+    return False
+
+
+def _lays_out_anew(write: Node) -> bool:
+    """Whether the operation that gives what a write leaves gives it other strides."""
+    value = value_of(write.args[0] if write.args else None)
+    function = getattr(torch.Tensor, name_of(write).removesuffix("_"), None)
+    if not isinstance(value, FakeTensor) or not callable(function):  # `requires_grad` of `requires_grad_`: a property
+        return False
+    if not all(type(number) is int for number in (*value.shape, *value.stride())) or value.is_contiguous():
+        return False
+    args, kwargs = torch.fx.node.map_arg((write.args, write.kwargs), value_of)
+    with value.fake_mode, torch.no_grad():
+        twin = function(*args, **kwargs)
+    return isinstance(twin, torch.Tensor) and twin.shape == value.shape and twin.stride() != value.stride()
+
+
+def _writes_detached_views_of_leaves(graph: GraphFacts) -> bool:
+    """Whether an input that is a view of a leaf with gradients is written through `detach`: eager allows what it would
+    refuse without, and an updated input is copied back to the view itself."""
+    views = {
+        memory_of(value)
+        for value in map(value_of, graph.inputs)
+        if isinstance(value, torch.Tensor) and value.requires_grad and value._base is not None and value._base.is_leaf
+    } - {None}
+    return any(memory_of(value) in views and not value.requires_grad for value in graph.written_values())
+
+
+def _writes_over_operands(graph: GraphFacts) -> bool:
+    """Whether an operation writes memory in place of which it reads another view: what it reads may be what it has
+    written already, as it goes along."""
+    return any(
+        memory(part) is not None and memory(part) == memory(other) and _overlap(value_of(part), value_of(other))
+        for node, parts in graph.writes.items()
+        for other in node.all_input_nodes
+        if other not in parts
+        for part in parts
+    )
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether views of the same memory have elements in common, and not just the same ones in the same places."""
+    layouts = [(*each.shape, *each.stride(), each.storage_offset()) for each in (one, other)]
+    if not all(type(number) is int for layout in layouts for number in layout):
+        return True
+    if layouts[0] == layouts[1] or 0 in (*one.shape, *other.shape):
+        return False
+    ranges = []
+    for each in (one, other):
+        start = each.storage_offset() * each.element_size()
+        last = sum((size - 1) * stride for size, stride in zip(each.shape, each.stride(), strict=True))
+        ranges.append((start, start + (last + 1) * each.element_size()))
+    if ranges[0][1] <= ranges[1][0] or ranges[1][1] <= ranges[0][0]:
+        return False
+    if one.dtype != other.dtype or max(one.numel(), other.numel()) > _MAX_PLACES:
+        return True
+    return not _places(one).isdisjoint(_places(other))
+
+
+def _places(view: torch.Tensor) -> set[int]:
+    places = {int(view.storage_offset())}
+    for size, stride in zip(view.shape, view.stride(), strict=True):
+        places = {place + at * stride for place in places for at in range(size)}
+    return places
+
+
+def _writes_through_overlaps(graph: GraphFacts) -> bool:
+    """Whether a tensor with elements that lie in one another's place, or a view of one, is written: the write is seen
+    in all of them, and the values of all of them can't be copied back."""
+    written = (part for parts in graph.writes.values() for part in parts)
+    return any(_overlaps_itself(value_of(view)) for part in written for view in _viewed(part))
+
+
+def _viewed(node: Node) -> Iterator[Node]:
+    """The node, and those that it is a view of."""
+    own = memory(node)
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for source in node.all_input_nodes:
+            if source not in seen and own is not None and memory(source) == own:
+                seen.add(source)
+                waiting.append(source)
+
+
+def _overlaps_itself(value: Any) -> bool:
+    if memory_of(value) is None:
+        return False
+    steps = [(stride, size) for size, stride in zip(value.shape, value.stride(), strict=True)]
+    if any(type(step) is int and step == 0 and not (type(size) is int and size <= 1) for step, size in steps):
+        return True
+    if not all(type(number) is int for step in steps for number in step):
+        return False  # strides of sizes that vary; to compare them would decide something of them
+    last = 0
+    for stride, size in sorted((stride, size) for stride, size in steps if size > 1):
+        if stride <= last:
+            return True
+        last += (size - 1) * stride
+    return False
+
+
+def _relays_inputs(graph: GraphFacts) -> bool:
+    relays = (node for node in graph.calls if name_of(node) in _RELAYS)
+    return any(part in graph.inputs for node in relays for part in first_of(node))
+
+
+def _writes_out_over(graph: GraphFacts) -> bool:
+    """Whether `out=` is a view of an input, which eager may give another size, or overlaps an operand."""
+    for node, outs in graph.outs.items():
+        for out in outs:
+            own = memory(out)
+            if own in graph.given and out not in graph.inputs:
+                return True
+            if own is not None and any(memory(part) == own for part in node.all_input_nodes if part is not out):
+                return True
+    return False
+
+
+# ---- what only eager's own nodes of autograd do
+
+
+def writes_past_autograd(graph: GraphFacts) -> bool:
+    """Whether memory that `tensor.data` gave is written: autograd does not hear of it, and uses what is there then."""
+    hidden = {memory(node) for node in graph.calls if gives_data(node)} - {None}
+    return not hidden.isdisjoint(graph.written)
+
+
+def _writes_one_of_many(graph: GraphFacts) -> bool:
+    """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
+    the graph has returned it: autograd refuses that, functionalisation and the views that AOTAutograd returns do not.
+    Of results, only views of inputs count: models often return parts of what they computed, and nobody writes those."""
+    many: set[Node] = set()
+    for node in graph.calls:
+        own = memory(node)
+        sources = first_of(node)
+        if own is None or not sources:
+            continue
+        whole = value_of(sources[0])
+        if isinstance(whole, (tuple, list)):
+            is_one = node.target is operator.getitem and own in map(memory, first_of(sources[0]))
+        else:
+            is_one = sources[0] in many and memory_of(whole) == own
+        if is_one:
+            many.add(node)
+    written = (part for parts in graph.writes.values() for part in parts)
+    return any(node in many and memory(node) in graph.given for node in graph.returned) or any(
+        part in many for part in written
+    )
+
+
+def _nodes_in(value: Any) -> list[Node]:
+    members: Iterable[Any] = value if isinstance(value, (list, tuple)) else (value,)
+    return [part for part in members if isinstance(part, Node)]
+
+
+NOT_TRACEABLE: Sequence[Reason] = (
+    Reason(
+        "autocast_dtypes",
+        "it nests autocast contexts of different dtypes, whose casts of weights are shared",
+        _mixes_autocast_dtypes,
+    ),
+    Reason(
+        "writes_cast_weights",
+        "it writes weights inside of autocast, which goes on with its casts of them",
+        _writes_cast_weights,
+    ),
+    Reason(
+        "differentiated_inside",
+        "a result may be differentiated by another one, which takes autograd's own nodes between them",
+        _returns_what_it_computes_with,
+    ),
+    Reason(
+        "versions_read",
+        "the program reads how often tensors were written, and functional graphs write other tensors",
+        _writes_where_versions_are_read,
+    ),
+    Reason(
+        "strided_memory",
+        "it looks at memory by strides that it has written, and functional graphs lay out anew what is written",
+        _views_memory_it_wrote,
+    ),
+    Reason(
+        "random_order",
+        "it draws random numbers in the order of memory that it wrote, and functional graphs lay that out anew",
+        _draws_in_an_order_that_writes_change,
+    ),
+    Reason("detached_leaf", "it writes, by detach, a view of a leaf", _writes_detached_views_of_leaves),
+    Reason("operand_overlap", "an operation writes memory of which it reads another view", _writes_over_operands),
+    Reason("self_overlap", "it writes a tensor whose elements share memory with one another", _writes_through_overlaps),
+    Reason("relaid_input", "it gives an input another layout", _relays_inputs),
+    Reason("out_view", "it writes its result, by out=, to a view of an input or over an operand", _writes_out_over),
+    Reason("hooked_result", "a result has a hook on its gradient, whose outcome the program may see", _hooks_results),
+    Reason(
+        "views_without_gradients",
+        "it returns views that were made without gradients, which know the mode that they were made in",
+        _returns_views_without_gradients,
+    ),
+    Reason("leaves", "it makes leaves of the autograd graph", lambda graph: makes_leaves(graph.gm)),
+    Reason(
+        "default_dtype",
+        "it changes the default dtype, which ATen's factories read when they run",
+        _calls(torch._C._set_default_dtype),
+    ),
+    Reason(
+        "while_loop",
+        "the number of a loop's iterations is known when it runs",
+        _calls(torch.ops.higher_order.while_loop),
+    ),
+    Reason("inference_mode", "it enters inference mode on its way", _calls(ENTER_INFERENCE, EXIT_INFERENCE)),
+    Reason(
+        "views_with_gradients_on",
+        "it turns gradients on and returns views of its inputs, which know the mode that they were made in",
+        _returns_views_with_gradients_on,
+    ),
+)
+
+NOT_DIFFERENTIABLE: Sequence[Reason] = (
+    Reason("data_write", "it writes to a tensor's .data, which autograd may use later", writes_past_autograd),
+    Reason("out", "it writes where autograd has rules of its own: by out=", lambda graph: bool(graph.outs)),
+    Reason("one_of_many", "it writes where autograd has rules of its own: to one of many views", _writes_one_of_many),
+)

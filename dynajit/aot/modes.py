@@ -1,0 +1,63 @@
+"""Modes of torch that a captured graph enters: inference mode around all of it, levels of forward-mode differentiation.
+
+In:  a torch-level graph. Out: the graph without its inference mode, and the callable inside of it; a level that is left
+where tracing fails; and the lock that whoever traces graphs takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dynajit.aot.legality import ENTER_DUAL_LEVEL, ENTER_INFERENCE, EXIT_INFERENCE
+from dynajit.aot.rewrite import without
+from dynajit.locks import process_lock
+
+# torch's tracing keeps anomaly mode, functorch's counters and fx's current node for the whole process.
+one_at_a_time = process_lock()
+
+
+@contextlib.contextmanager
+def dual_level_left(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """A level of forward-mode differentiation that the graph enters does not stay where tracing the graph fails."""
+    if not any(node.target is ENTER_DUAL_LEVEL for node in gm.graph.nodes) or _in_dual_level():
+        yield
+        return
+    try:
+        yield
+    finally:
+        if _in_dual_level():
+            torch._C._exit_dual_level(level=0)
+
+
+def _in_dual_level() -> bool:
+    """There is one at most, and entering another one fails."""
+    try:
+        ENTER_DUAL_LEVEL()
+    except RuntimeError:
+        return True
+    torch._C._exit_dual_level(level=0)
+    return False
+
+
+def without_inference_mode(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, bool] | None:
+    """If all operations are inside of one inference mode: the graph without it, and its flag."""
+    calls = [node for node in gm.graph.nodes if node.op.startswith("call")]
+    if len(calls) < 3 or calls[0].target is not ENTER_INFERENCE or calls[-1].target is not EXIT_INFERENCE:
+        return None
+    if any(node.target in (ENTER_INFERENCE, EXIT_INFERENCE) for node in calls[1:-1]):
+        return None
+    return without(gm, (calls[0], calls[-1])), bool(calls[0].args[0])
+
+
+def in_inference_mode(flag: bool, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, run under the inference mode that was taken out of its graph."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.inference_mode(flag):
+            return compiled(*inputs)
+
+    return call

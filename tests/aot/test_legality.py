@@ -1,0 +1,205 @@
+"""The reasons against tracing a captured graph again, each with its smallest program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+from dynajit.aot.legality import NOT_DIFFERENTIABLE, NOT_TRACEABLE, GraphFacts
+from dynajit.testing import assert_same
+
+Program = tuple[Callable[..., Any], Callable[[], Sequence[Any]]]
+
+
+def _x(requires_grad: bool = False) -> tuple[torch.Tensor]:
+    return (torch.ones(4, 4, requires_grad=requires_grad),)
+
+
+def _leaf() -> tuple[torch.Tensor]:
+    return _x(requires_grad=True)
+
+
+def _autocast_dtypes(x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        first = x @ x
+        with torch.autocast("cpu", torch.float16):
+            return first, x @ x
+
+
+def _writes_cast_weights(w: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        first = w @ w
+        with torch.no_grad():
+            w.add_(1)
+        return first, w @ w
+
+
+def _differentiated_inside(x: torch.Tensor) -> Any:
+    y = x * 2
+    z = (y * 3).sum()
+    print(end="")
+    return torch.autograd.grad(z, y)
+
+
+def _versions_read(x: torch.Tensor) -> Any:
+    y = x + 1
+    y.add_(1)
+    print(end="")
+    return y._version
+
+
+def _strided_memory(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y.add_(1)
+    return y.as_strided((2,), (1,))
+
+
+def _random_order(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2).t()
+    y.masked_fill_(x > 5, 0.5)
+    return torch.dropout(y, 0.5, True)
+
+
+def _view_of_leaf() -> tuple[torch.Tensor]:
+    return (_leaf()[0].view(-1),)
+
+
+def _out_view(x: torch.Tensor) -> torch.Tensor:
+    torch.add(x[1], 1, out=x[0])
+    return x * 2
+
+
+def _hooked_result(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 2)
+    return y
+
+
+def _views_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x.view(-1)
+
+
+def _default_dtype(x: torch.Tensor) -> torch.Tensor:
+    torch.set_default_dtype(torch.float64)
+    y = x + torch.ones(4)
+    torch.set_default_dtype(torch.float32)
+    return y
+
+
+def _while_loop(x: torch.Tensor) -> Any:
+    return torch.while_loop(lambda y: y.sum() < 100, lambda y: (y * 2,), (x,))  # type: ignore[attr-defined]
+
+
+def _inference_mode(x: torch.Tensor) -> Any:
+    y = x + 1
+    with torch.inference_mode():
+        return y, x * 2
+
+
+def _views_with_gradients_on(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        y = x * 2
+    with torch.enable_grad():
+        return x.view(-1) if y is not None else y
+
+
+def _data_write(x: torch.Tensor) -> torch.Tensor:
+    y = x * x
+    x.data.add_(1)
+    return y
+
+
+def _out(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty(4, 4)
+    torch.add(x.detach(), 1, out=y)
+    return x * y
+
+
+TRACING: dict[str, Program] = {
+    "autocast_dtypes": (_autocast_dtypes, _x),
+    "writes_cast_weights": (_writes_cast_weights, _leaf),
+    "differentiated_inside": (_differentiated_inside, _leaf),
+    "versions_read": (_versions_read, _x),
+    "strided_memory": (_strided_memory, _x),
+    "random_order": (_random_order, _x),
+    "detached_leaf": (lambda x: x.detach().add_(1), _view_of_leaf),
+    "operand_overlap": (lambda x: x[0].copy_(x[:, 0]), _x),
+    "self_overlap": (lambda x: x.add_(1), lambda: (torch.arange(3.0).as_strided((2, 2), (1, 1)),)),
+    "relaid_input": (lambda x: x.unsqueeze_(0).add_(1), _x),
+    "out_view": (_out_view, _x),
+    "hooked_result": (_hooked_result, _leaf),
+    "views_without_gradients": (_views_without_gradients, _leaf),
+    "leaves": (lambda x: x * torch.ones(4, requires_grad=True), _x),
+    "default_dtype": (_default_dtype, _x),
+    "while_loop": (_while_loop, _x),
+    "inference_mode": (_inference_mode, _x),
+    "views_with_gradients_on": (_views_with_gradients_on, _leaf),
+}
+DIFFERENTIATING: dict[str, Program] = {
+    "data_write": (_data_write, _leaf),
+    "out": (_out, _leaf),
+    "one_of_many": (lambda x: x.unbind()[0], _leaf),
+}
+
+
+def _reasons(function: Callable[..., Any], inputs: Sequence[Any]) -> Iterator[str]:
+    """The names of those that hold for the graphs of a program."""
+    found: list[str] = []
+
+    def backend(gm: torch.fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        graph = GraphFacts(gm)
+        found.extend(reason.name for reason in (*NOT_TRACEABLE, *NOT_DIFFERENTIABLE) if reason.holds(graph))
+        return gm.forward
+
+    dynajit.compile(function, backend=backend)(*inputs)
+    yield from found
+
+
+@pytest.mark.parametrize("name", TRACING | DIFFERENTIATING)
+def test_the_reason_is_found(name: str) -> None:
+    function, inputs = (TRACING | DIFFERENTIATING)[name]
+    assert name in list(_reasons(function, inputs()))
+
+
+@pytest.mark.parametrize("name", TRACING | DIFFERENTIATING)
+def test_the_program_gives_what_eager_gives(name: str) -> None:
+    function, inputs = (TRACING | DIFFERENTIATING)[name]
+    torch.manual_seed(0)
+    expected = function(*inputs())
+    torch.manual_seed(0)
+    found = dynajit.compile(function)(*inputs())
+    torch.testing.assert_close(found, expected)
+
+
+def test_each_reason_has_a_program() -> None:
+    assert [reason.name for reason in NOT_TRACEABLE] == list(TRACING)
+    assert [reason.name for reason in NOT_DIFFERENTIABLE] == list(DIFFERENTIATING)
+
+
+def test_none_for_plain_graphs() -> None:
+    assert list(_reasons(lambda x: (x @ x).relu().sum(), _leaf())) == []
+
+
+def _shift(x: torch.Tensor, into: torch.Tensor) -> None:
+    into.copy_(x.clone() + 1)
+
+
+def test_an_operator_that_writes_without_a_name_that_says_so() -> None:
+    with torch.library._scoped_library("legality_test", "DEF") as library:
+        library.define("shift(Tensor x, Tensor(a!) into) -> ()")
+        library.impl("shift", _shift, "CompositeExplicitAutograd")
+        library.impl("shift", lambda x, into: None, "Meta")
+        shift = torch.ops.legality_test.shift.default
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            shift(x, y)
+            return y.as_strided((2,), (1,))
+
+        assert list(_reasons(program, _x())) == ["strided_memory"]
+        assert_same(program, *_x())
