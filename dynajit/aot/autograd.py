@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +16,19 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.batch_norm import drop_statistics
 from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
-from dynajit.aot.hidden_writes import join_reads, part_reads
-from dynajit.aot.kept import keep_less
-from dynajit.aot.legality import GraphFacts, name_of
+from dynajit.aot.legality import GraphFacts
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.partial import Backwards
+from dynajit.aot.pipeline import Context, run_passes
 from dynajit.aot.reach import history_of, reach_of
-from dynajit.aot.recurrent import layer_by_layer, lstm_with_backward
-from dynajit.aot.rewrite import with_results
+from dynajit.aot.recurrent import lstm_with_backward
 from dynajit.aot.runtime_wrappers import eager_on_overlap
-from dynajit.aot.saves import copy_kept, keep_results
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training import Part, without_wrapper
+from dynajit.aot.unused import is_drawn
 from dynajit.aot.versions import watched, watching
-from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of, written_by
-from dynajit.op_facts import draws
+from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
 from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
@@ -49,7 +44,7 @@ def compile_with_autograd(
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
     with one_at_a_time:
-        return _compile(layer_by_layer(gm), example_inputs, compile_fn, decompositions)
+        return _compile(run_passes(gm, Context("autograd")), example_inputs, compile_fn, decompositions)
 
 
 def _compile(
@@ -98,8 +93,8 @@ def _compile(
         with tracing(context):
             return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
 
-    count = len(_outputs(gm))
-    traced = keep_random_draws(gm)
+    passes = Context("traced")
+    traced = run_passes(gm, passes)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
@@ -130,9 +125,8 @@ def _compile(
     for phase in parts.keys() - {"backward"}:
         _refuse_other_strides(context.fw_metadata, facts, parts[phase].graph)
     mutated = _mutated(context, example_inputs)
-    if traced is not gm:
-        compiled = functools.partial(_first, count, compiled)
-    once = reason_against(mutated, any(map(_draws, gm.graph.nodes)), _plain_outputs(context))
+    compiled = passes.wrapped(compiled)
+    once = reason_against(mutated, any(map(is_drawn, gm.graph.nodes)), _plain_outputs(context))
     own = None
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
     if traced is gm and (grad_enabled or not facts.turns_gradients_on):
@@ -221,35 +215,15 @@ def _partition(
     the one to the other; the plain one, which saves what backward needs, does."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    if any(isinstance(value_of(node), torch.SymFloat) for node in joint.graph.nodes):
+    if any(isinstance(node.meta.get("val"), torch.SymFloat) for node in joint.graph.nodes):
         return default_partition(joint, *args, **kwargs)
-    n_results = kwargs["num_fwd_outputs"]
-    drop_statistics(joint)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
-    memories = set() if regions else keep_results(joint, n_results)
-    weights = set() if regions else part_reads(joint, n_results, _weights(context, inputs))
+    n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
+    passes = Context("joint", n_results=n_results, weights=weights, has_regions=regions)
+    joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
-    _part_results(forward)
-    join_reads(forward, backward, n_results, weights)
-    keep_less(forward, backward, n_results)
-    copy_kept(forward, n_results, memories)
-    return forward, backward
-
-
-def _part_results(forward: torch.fx.GraphModule) -> None:
-    """Give results of equal operations memory of their own again. The partitioner makes one of equal operations, save
-    where they give results; in one with several results it doesn't see which those are."""
-    seen: dict[Any, set[int | None]] = {}
-    for part in forward.graph.find_nodes(op="call_function", target=operator.getitem):
-        value = value_of(part)
-        memories = seen.setdefault(part.args, {memory_of(value)})
-        if isinstance(value, torch.Tensor) and memory_of(value) not in memories:
-            memories.add(memory_of(value))
-            with forward.graph.inserting_after(part):
-                copy = forward.graph.call_function(torch.ops.aten.clone.default, (part,))
-            copy.meta = dict(part.meta)
-            part.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
-    forward.recompile()
+    passes.phase, passes.backward = "partition", backward
+    return run_passes(forward, passes), backward
 
 
 def _again_if_asked(compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -272,48 +246,9 @@ def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
     return fake_mode.from_tensor(value, static_shapes=True)
 
 
-def keep_random_draws(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`gm`, or a copy that also returns the random numbers that nothing uses.
-
-    AOTAutograd drops what nothing uses, and then the generator would not have moved on.
-    """
-    used = {gm.graph.output_node()}
-    for node in reversed(gm.graph.nodes):
-        if node in used:
-            used.update(_read(node))
-    unused = [node for node in gm.graph.nodes if node not in used and _draws(node)]
-    return with_results(gm, unused, lambda node: _none_of(node) if written_by(node) else node) if unused else gm
-
-
-def _none_of(node: torch.fx.Node) -> torch.fx.Node:
-    """No element of a tensor that is written in place, in memory of its own: the tensor may be written again, and
-    it may be an input, which AOTAutograd does not always return as the result that it is."""
-    for name, *args in (("detach",), ("unsqueeze", 0), ("narrow", 0, 0, 0), ("clone",)):
-        node = node.graph.call_method(name, (node, *args))
-    return node
-
-
-def _read(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
-    """The inputs of a node whose values it reads: not those that only say which size or dtype it makes."""
-    name = name_of(node)
-    if name.endswith("_like") or name.startswith("new_"):
-        return ()
-    if name.endswith("_as") or name == "to":
-        return [part for part in node.args[:1] if isinstance(part, torch.fx.Node)]
-    return node.all_input_nodes
-
-
 def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
     outputs: Any = gm.graph.output_node().args[0]
     return tuple(outputs)
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    return node.op.startswith("call") and draws(node.target, node.args, node.kwargs)
-
-
-def _first(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
-    return compiled(*inputs)[:count]
 
 
 def _with_gradients(mode: bool | None, compiled: Callable[..., Any], *inputs: Any) -> Any:

@@ -114,8 +114,9 @@ if hasattr(aten, "_batch_norm_with_update_functional"):
     RULES[aten._batch_norm_with_update_functional.default] = _with_update
 
 
-def drop_statistics(joint: torch.fx.GraphModule) -> None:
+def drop_statistics(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The backward of a batch norm in training reads no running statistics: they are not to be kept for it."""
     for node in joint.graph.find_nodes(op="call_function", target=aten.native_batch_norm_backward.default):
         if node.args[7] is True:
             node.args = (*node.args[:3], None, None, *node.args[5:])
+    return joint

@@ -6,7 +6,7 @@ Out: a callable taking the graph's inputs and returning its outputs.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,12 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.late_views import with_late_views
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
-from dynajit.aot.modes import dual_level_left, in_inference_mode, without_inference_mode
+from dynajit.aot.modes import dual_level_left
 from dynajit.aot.pieces import in_pieces, regions_of
+from dynajit.aot.pipeline import Context, run_passes
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.uncounted import marking_uncounted
-from dynajit.aot.unused import with_unused, without_unused
 from dynajit.aot.updates import behind_updates, without_gradients
 from dynajit.graph.meta import note_graph
 from dynajit.report import logs
@@ -59,21 +59,22 @@ def compile_joint(
         What `compile_fn` raises. `DynamicOutputShapeException` or `DataDependentOutputException` where a gradient's
         size depends on values.
     """
-    inside = without_inference_mode(gm)
-    if inside is not None:
-        with torch.inference_mode(inside[1]):
-            compiled = compile_joint(inside[0], example_inputs, compile_fn, decompositions)
-        return in_inference_mode(inside[1], compiled)
+    passes = Context("captured")
+    gm = run_passes(gm, passes)
+    with contextlib.ExitStack() as inside:
+        for mode in passes.inside:
+            inside.enter_context(mode())
+        return passes.wrapped(_compile(gm, example_inputs, compile_fn, {**ALWAYS, **(decompositions or {})}))
+
+
+def _compile(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_fn: CompileFn, decompositions: Decompositions
+) -> Callable[..., Any]:
+    """`compile_joint` after the passes over captured graphs: the road that a graph takes."""
     facts = GraphFacts(gm)
     reason = why_not_traceable(facts)
     if reason is not None:
         return _as_captured(gm, reason.text)
-
-    more = with_unused(gm)
-    if more is not None:
-        count = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-        compiled = compile_joint(more, example_inputs, compile_fn, decompositions)
-        return functools.partial(without_unused, count, compiled)
 
     marking = marking_uncounted(gm, compile_fn)  # by places among the inputs of `gm`, which are not those of pieces
 
@@ -93,7 +94,6 @@ def compile_joint(
         if facts.outs and facts.has_levels:
             return _as_captured(gm, "AOTAutograd, which transforms need, gives no out= another size")
         short = not differentiated and not facts.has_levels
-        decompositions = {**ALWAYS, **(decompositions or {})}
         try:
             graph = _try_short_road(gm, example_inputs, decompositions) if short else None
         except NotFunctional as error:

@@ -11,6 +11,7 @@ eager does not keep, such as a bias, would fail only when it is compiled.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.graph.meta import memory
+from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
 
@@ -71,6 +72,23 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
         kept = [copies.get(node, node) if isinstance(node, Node) else node for node in outputs[n_results:]]
         end.args = ((*outputs[:n_results], *kept),)
         forward.recompile()
+
+
+def separate_results(forward: GraphModule) -> GraphModule:
+    """Give results of equal operations memory of their own again. The partitioner makes one of equal operations, save
+    where they give results; in one with several results it doesn't see which those are."""
+    seen: dict[Any, set[int | None]] = {}
+    for part in forward.graph.find_nodes(op="call_function", target=operator.getitem):
+        value = value_of(part)
+        memories = seen.setdefault(part.args, {memory(part)})
+        if isinstance(value, torch.Tensor) and memory(part) not in memories:
+            memories.add(memory(part))
+            with forward.graph.inserting_after(part):
+                copy = forward.graph.call_function(torch.ops.aten.clone.default, (part,))
+            copy.meta = dict(part.meta)
+            part.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+    forward.recompile()
+    return forward
 
 
 def behind(ends: Sequence[Node]) -> set[Node]:

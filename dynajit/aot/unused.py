@@ -1,7 +1,8 @@
-"""Operations whose results no one needs and that may raise: they are run all the same.
+"""Operations whose results no one needs and that may raise, or draw random numbers: they are run all the same.
 
-In:  a captured graph, in which such operations are marked. Out: a graph that also returns what they give, and a
-callable that drops it again. Functional graphs are made of what results need: an index out of bounds would be no error.
+In:  a captured graph, in which operations that may raise are marked. Out: a graph that also returns what they give, and
+a callable that drops it again. Functional graphs are made of what results need: an index out of bounds would be no
+error, and the generator would not have moved on.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from dynajit.aot.legality import name_of
 from dynajit.aot.rewrite import with_results
-from dynajit.graph.meta import memory, notes, value_of
+from dynajit.graph.meta import memory, notes, value_of, written_by
+from dynajit.op_facts import draws
 
 
-def with_unused(gm: GraphModule) -> GraphModule | None:
-    """The graph with further results: of each unused operation that raises for some values. None: it has none."""
+def with_unused(gm: GraphModule) -> GraphModule:
+    """The graph with further results: of each unused operation that raises for some values. Itself if it has none."""
     if not any(notes(node).may_raise for node in gm.graph.nodes):
-        return None
+        return gm
     unused = _unused(gm)
-    return with_results(gm, unused, _detached) if unused else None
+    return with_results(gm, unused, _detached) if unused else gm
 
 
 def _detached(node: Node) -> Node:
@@ -53,6 +56,39 @@ def _written(node: Node) -> Node | None:
     return next((part for part in node.all_input_nodes if memory(part) in notes(node).writes), None)
 
 
-def without_unused(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
+def with_unused_draws(gm: GraphModule) -> GraphModule:
+    """`gm`, or a copy that also returns the random numbers that nothing uses."""
+    used = {gm.graph.output_node()}
+    for node in reversed(gm.graph.nodes):
+        if node in used:
+            used.update(_read(node))
+    unused = [node for node in gm.graph.nodes if node not in used and is_drawn(node)]
+    return with_results(gm, unused, lambda node: _none_of(node) if written_by(node) else node) if unused else gm
+
+
+def _none_of(node: Node) -> Node:
+    """No element of a tensor that is written in place, in memory of its own: the tensor may be written again, and
+    it may be an input, which AOTAutograd does not always return as the result that it is."""
+    for name, *args in (("detach",), ("unsqueeze", 0), ("narrow", 0, 0, 0), ("clone",)):
+        node = node.graph.call_method(name, (node, *args))
+    return node
+
+
+def _read(node: Node) -> Sequence[Node]:
+    """The inputs of a node whose values it reads: not those that only say which size or dtype it makes."""
+    name = name_of(node)
+    if name.endswith("_like") or name.startswith("new_"):
+        return ()
+    if name.endswith("_as") or name == "to":
+        return [part for part in node.args[:1] if isinstance(part, Node)]
+    return node.all_input_nodes
+
+
+def is_drawn(node: Node) -> bool:
+    """Whether the node draws random numbers."""
+    return node.op.startswith("call") and draws(node.target, node.args, node.kwargs)
+
+
+def first_results(count: int, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:
     """The first `count` results."""
     return compiled(*inputs)[:count]

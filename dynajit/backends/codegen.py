@@ -20,12 +20,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, freezing
-from dynajit.aot.attention import recognise
-from dynajit.aot.channels_last import with_channels_last
-from dynajit.aot.depthwise import contiguous_where_small
-from dynajit.aot.gradient_sums import added_in_place
 from dynajit.aot.joint import CompileFn
-from dynajit.aot.stacked import without_stacks
+from dynajit.aot.pipeline import Context, run_passes
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view
@@ -196,15 +192,10 @@ def _compiled(
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     with phases.timer("codegen"):
         choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
-        gm = without_stacks(gm)
-        if phase == "inference" and device.type == "cpu":
-            gm = with_channels_last(gm)
-        fused = recognise(gm) if phase == "inference" and not settings.eager_rounding else gm
-        if phase == "backward" and device.type == "cpu":
-            fused = contiguous_where_small(added_in_place(gm))
         rounding, backward = settings.eager_rounding, phase == "backward"
-        made = generator.generate(fused, inputs, name, device, choose, rounding, backward)
-        plan = _with_separate_objects(made, fused)
+        gm = run_passes(gm, Context(phase, name, device.type, rounding))
+        made = generator.generate(gm, inputs, name, device, choose, rounding, backward)
+        plan = _with_separate_objects(made, gm)
         original = graph_notes(gm).original
         if plan.eager is not None and original is not None:
             plan = dataclasses.replace(plan, eager=original)

@@ -21,6 +21,7 @@ FILES = {
     "fx_graph_readable.py": "the captured torch graph, with the user's lines and the shapes",
     "fx_graph_runnable.py": "the same as a program: `python fx_graph_runnable.py` compares dynajit with eager",
     "fx_graph_transformed.py": "the ATen graph that the backend was given (…_forward, …_backward in training)",
+    "fx_graph_pass.py": "an ATen graph, or forward and backward, after each pass that changed it",
     "ir_pre_fusion.txt": "the loop IR before fusion",
     "ir_post_fusion.txt": "which operations share a kernel",
     "output_code.c": "the kernels; the first line says how to compile and run the file by itself",

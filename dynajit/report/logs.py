@@ -21,7 +21,7 @@ ARTIFACTS: dict[str, str] = {
     "recompiles": "which guard of the latest variant failed when a frame is compiled again; + those of all variants",
     "bytecode": "the bytecode before and after",
     "graph_code": "the captured torch graph as Python; + adds strides and devices",
-    "aot_graphs": "the ATen graphs: inference, or forward and backward; + adds strides and devices",
+    "aot_graphs": "the ATen graphs and the passes that changed them; + adds strides and devices, graphs after passes",
     "fusion": "which operations share a kernel; + adds their lines and the bytes that are moved",
     "output_code": "the generated kernels; + adds the plan that calls them",
     "perf": "milliseconds by compile phase; + adds when each began and ended",

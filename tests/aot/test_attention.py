@@ -26,7 +26,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Attention]]:
     def always(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         return attention.recognise(gm, lambda one: seen.append(one) is None)
 
-    monkeypatch.setattr("dynajit.backends.codegen.recognise", always)
+    monkeypatch.setattr("dynajit.aot.pipeline.recognise", always)
     dynajit.reset()
     yield seen
     dynajit.reset()

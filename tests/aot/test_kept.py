@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import dynajit
-from dynajit.aot import autograd
+from dynajit.aot import pipeline
 from dynajit.torch_compat import memory_of
 
 BACKENDS = ("aot_eager", "codegen")
@@ -17,7 +17,7 @@ BACKENDS = ("aot_eager", "codegen")
 def kept(monkeypatch):
     """Bytes that forward keeps besides its inputs and results, of each graph compiled."""
     found = []
-    keep_less = autograd.keep_less
+    keep_less = pipeline.keep_less
 
     def noting(forward, backward, n_results):
         keep_less(forward, backward, n_results)
@@ -28,7 +28,7 @@ def kept(monkeypatch):
         own = {node for node in own if memory_of(node.meta["val"]) not in results}
         found.append(sum(node.meta["val"].nbytes for node in own))
 
-    monkeypatch.setattr(autograd, "keep_less", noting)
+    monkeypatch.setattr(pipeline, "keep_less", noting)
     return found
 
 

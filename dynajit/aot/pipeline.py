@@ -1,0 +1,187 @@
+"""The passes over a graph, in order.
+
+In:  a graph and a `Context`. Out: `run_passes`, the graph after all passes of the context's phase. The phases follow
+one another: "captured", the torch-level graph; "autograd", one that AOTAutograd has to trace, and "traced", what it is
+given of it; "joint", forward and backward in one; "partition", the forward graph, with the backward one in the context;
+then "forward", "backward" and "inference", the graphs of ATen operations of which code is generated. One more pass: a
+row in `PASSES`. The log `aot_graphs` and the debug folder name each pass that changed something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from dynajit.aot.attention import recognise
+from dynajit.aot.batch_norm import drop_statistics
+from dynajit.aot.channels_last import with_channels_last
+from dynajit.aot.depthwise import contiguous_where_small
+from dynajit.aot.gradient_sums import added_in_place
+from dynajit.aot.hidden_writes import join_reads, part_reads
+from dynajit.aot.kept import keep_less
+from dynajit.aot.modes import in_inference_mode, without_inference_mode
+from dynajit.aot.recurrent import layer_by_layer
+from dynajit.aot.saves import copy_kept, keep_results, separate_results
+from dynajit.aot.stacked import without_stacks
+from dynajit.aot.unused import first_results, with_unused, with_unused_draws
+from dynajit.report import debug, logs
+
+Compiled = Callable[..., Any]
+
+
+@dataclasses.dataclass
+class Context:
+    """What passes are told of a graph, and what they leave for later ones and for the caller.
+
+    phase, name: where the graph is in the pipeline, and what logs call it. device: the type of its kernels' device.
+    eager_rounding: whether float16 and bfloat16 round as eager does.
+    n_results: so many results of a joint or forward graph are the program's. weights: places, among a joint graph's
+        inputs, of leaves that require gradients. has_regions: whether there are regions of torch.utils.checkpoint in a
+        joint graph, which keep inputs. backward: in the phase "partition", the other half.
+    inside: what the rest has to be traced and compiled under. around: what makes of the compiled graph one that gives
+        what the captured one gives, the last one first.
+    unwritable: memory of which backward keeps copies. read_twice: names of weights that both halves read.
+    """
+
+    phase: str
+    name: str = ""
+    device: str = ""
+    eager_rounding: bool = False
+    n_results: int = 0
+    weights: Sequence[int] = ()
+    has_regions: bool = False
+    backward: GraphModule | None = None
+    inside: list[Callable[[], AbstractContextManager[Any]]] = dataclasses.field(default_factory=list)
+    around: list[Callable[[Compiled], Compiled]] = dataclasses.field(default_factory=list)
+    unwritable: set[int] = dataclasses.field(default_factory=set)
+    read_twice: set[str] = dataclasses.field(default_factory=set)
+
+    def wrapped(self, compiled: Compiled) -> Compiled:
+        """The compiled graph with what passes put around it."""
+        return functools.reduce(lambda made, wrap: wrap(made), reversed(self.around), compiled)
+
+
+Run = Callable[[GraphModule, Context], GraphModule]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One pass. It runs in these phases, for kernels on this type of device ("": on any), where `applies` says so.
+
+    run: gives the graph itself, changed or not, or a changed copy.
+    """
+
+    name: str
+    phases: tuple[str, ...]
+    run: Run
+    device: str = ""
+    applies: Callable[[GraphModule, Context], bool] = lambda gm, context: True
+
+
+def run_passes(gm: GraphModule, context: Context) -> GraphModule:
+    """The graph after all passes of the context's phase."""
+    shown = logs.enabled("aot_graphs") or debug.enabled()
+    text = _text(gm, context) if shown else ""
+    for each in PASSES:
+        if context.phase in each.phases and each.device in ("", context.device) and each.applies(gm, context):
+            gm = each.run(gm, context)
+            if shown and (now := _text(gm, context)) != text:
+                text = now
+                _show(each, context, text)
+    return gm
+
+
+def _text(gm: GraphModule, context: Context) -> str:
+    graphs = [gm] if context.backward is None else [gm, context.backward]
+    return "\n".join(each.print_readable(False) for each in graphs)
+
+
+def _show(changed: Pass, context: Context, text: str) -> None:
+    more = f"\n{text}" if logs.verbose("aot_graphs") else ""
+    logs.emit("aot_graphs", f"{context.name or context.phase}: changed by the pass {changed.name}{more}")
+    debug.write("fx_graph_pass.py", f"# {context.name or context.phase}, after the pass {changed.name}\n{text}")
+
+
+def _inference_mode(gm: GraphModule, context: Context) -> GraphModule:
+    found = without_inference_mode(gm)
+    if found is None:
+        return gm
+    inner, flag = found
+    context.inside.append(lambda: torch.inference_mode(flag))
+    context.around.append(lambda compiled: in_inference_mode(flag, compiled))
+    return inner
+
+
+def _more_results(change: Callable[[GraphModule], GraphModule]) -> Run:
+    """A pass that has the graph give more results, which are dropped again at each call."""
+
+    def run(gm: GraphModule, context: Context) -> GraphModule:
+        made = change(gm)
+        if made is not gm:
+            count = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+            context.around.append(lambda compiled: functools.partial(first_results, count, compiled))
+        return made
+
+    return run
+
+
+def _simple(change: Callable[[GraphModule], GraphModule]) -> Run:
+    return lambda gm, context: change(gm)
+
+
+def _mark_results(joint: GraphModule, context: Context) -> GraphModule:
+    context.unwritable = keep_results(joint, context.n_results)
+    return joint
+
+
+def _part_reads(joint: GraphModule, context: Context) -> GraphModule:
+    context.read_twice = part_reads(joint, context.n_results, context.weights)
+    return joint
+
+
+def _both(change: Callable[[GraphModule, GraphModule, Context], None]) -> Run:
+    """A pass that changes the forward and the backward graph in place."""
+
+    def run(forward: GraphModule, context: Context) -> GraphModule:
+        assert context.backward is not None
+        change(forward, context.backward, context)
+        return forward
+
+    return run
+
+
+def _saves_by_itself(gm: GraphModule, context: Context) -> bool:
+    return not context.has_regions
+
+
+_GENERATED = ("forward", "backward", "inference")
+
+PASSES: tuple[Pass, ...] = (
+    Pass("inference_mode", ("captured",), _inference_mode),
+    Pass("unused_raises", ("captured",), _more_results(with_unused)),
+    Pass("recurrent_dropout", ("autograd",), _simple(layer_by_layer)),
+    Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
+    Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),
+    Pass("mark_results", ("joint",), _mark_results, applies=_saves_by_itself),
+    Pass("part_reads", ("joint",), _part_reads, applies=_saves_by_itself),
+    Pass("separate_results", ("partition",), _simple(separate_results)),
+    Pass("join_reads", ("partition",), _both(lambda f, b, c: join_reads(f, b, c.n_results, c.read_twice))),
+    Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: keep_less(f, b, c.n_results))),
+    Pass("copy_saved", ("partition",), _both(lambda f, b, c: copy_kept(f, c.n_results, c.unwritable))),
+    Pass("unstack_scalars", _GENERATED, _simple(without_stacks)),
+    Pass("channels_last", ("inference",), _simple(with_channels_last), "cpu"),
+    Pass(
+        "attention",
+        ("inference",),
+        lambda gm, context: recognise(gm),
+        applies=lambda gm, context: not context.eager_rounding,
+    ),
+    Pass("gradient_sums", ("backward",), _simple(added_in_place), "cpu"),
+    Pass("depthwise", ("backward",), _simple(contiguous_where_small), "cpu"),
+)
