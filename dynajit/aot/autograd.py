@@ -16,18 +16,18 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 
 from dynajit import _C, torch_compat
-from dynajit.aot.double_backward import Again, differentiable_twice, reason_against
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.modes import one_at_a_time
-from dynajit.aot.partial import Backwards
-from dynajit.aot.pipeline import Context, run_passes
-from dynajit.aot.reach import history_of, reach_of
-from dynajit.aot.recurrent import lstm_with_backward
+from dynajit.aot.passes.recurrent import lstm_with_backward
+from dynajit.aot.passes.unused import is_drawn
+from dynajit.aot.pipeline import PassContext, run_passes
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
-from dynajit.aot.training import Part, without_wrapper
-from dynajit.aot.unused import is_drawn
-from dynajit.aot.versions import watched, watching
+from dynajit.aot.training.double_backward import DoubleBackward, differentiable_twice, reason_against
+from dynajit.aot.training.partial_backward import PartialBackwardCache
+from dynajit.aot.training.reachability import autograd_graph_of, reachability_of
+from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
+from dynajit.aot.training.version_checks import checking_versions, version_checks
 from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
 from dynajit.torch_compat import memory_of
 
@@ -44,7 +44,7 @@ def compile_with_autograd(
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
     with one_at_a_time:
-        return _compile(run_passes(gm, Context("autograd")), example_inputs, compile_fn, decompositions)
+        return _compile(run_passes(gm, PassContext("autograd")), example_inputs, compile_fn, decompositions)
 
 
 def _compile(
@@ -59,10 +59,10 @@ def _compile(
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
-    parts: dict[str, Part] = {}
-    backwards: Backwards | None = None
-    history = history_of(gm)
-    reach = reach_of(history)
+    parts: dict[str, CompiledHalf] = {}
+    backwards: PartialBackwardCache | None = None
+    history = autograd_graph_of(gm)
+    reach = reachability_of(history)
     if reach is not None and None in reach.results:
         if reach.apart:
             raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
@@ -77,12 +77,12 @@ def _compile(
                 context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd = []
             if phase == "backward" and reach is not None:
                 nonlocal backwards
-                backwards = Backwards(graph, reach, compile_backward)
+                backwards = PartialBackwardCache(graph, reach, compile_backward)
                 compiled: Callable[..., Any] = backwards.of_all
             else:
                 # backward may be compiled at its first run, inside of whatever the program captures then
                 compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
-            parts[phase] = Part(graph, compiled)
+            parts[phase] = CompiledHalf(graph, compiled)
             # autograd refuses writes of a view that a node of torch's wrapper returns
             return _boxed(compiled, (graph_notes(graph).returns or 0) if phase == "forward" else 0)
 
@@ -93,7 +93,7 @@ def _compile(
         with tracing(context):
             return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
 
-    passes = Context("traced")
+    passes = PassContext("traced")
     traced = run_passes(gm, passes)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
@@ -130,8 +130,8 @@ def _compile(
     own = None
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
     if traced is gm and (grad_enabled or not facts.turns_gradients_on):
-        again = None if once else Again(gm.forward)
-        kept = [] if history is None else watched(gm, history, frozenset(mutated))
+        again = None if once else DoubleBackward(gm.forward)
+        kept = [] if history is None else version_checks(gm, history, frozenset(mutated))
         own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards, history, kept)
     if own is not None:
         assert context.fw_metadata is not None
@@ -144,9 +144,9 @@ def _compile(
             compiled = functools.partial(_with_gradients, context.fw_metadata.grad_enabled_mutation, compiled)
         if not once:
             compiled = differentiable_twice(gm.forward, compiled)
-        kept = [] if history is None else watched(gm, history, frozenset())
+        kept = [] if history is None else version_checks(gm, history, frozenset())
         if history is not None and kept:
-            compiled = watching(compiled, history, kept)
+            compiled = checking_versions(compiled, history, kept)
     return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
 
 
@@ -219,7 +219,7 @@ def _partition(
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
-    passes = Context("joint", n_results=n_results, weights=weights, has_regions=regions)
+    passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions)
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     passes.phase, passes.backward = "partition", backward
@@ -252,7 +252,7 @@ def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def _with_gradients(mode: bool | None, compiled: Callable[..., Any], *inputs: Any) -> Any:
-    """Results that are views are made behind the graph's node: they have a history where the graph itself, not its
+    """Results that are views are made after the graph's node: they have a history where the graph itself, not its
     caller, turned gradients on."""
     with torch.enable_grad():
         outputs = compiled(*inputs)

@@ -23,8 +23,8 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot import foreach
-    from dynajit.aot.batch_norm import CPU_RULES, RULES
+    from dynajit.aot.passes import foreach
+    from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
     names = () if eager_rounding else _POINTWISE

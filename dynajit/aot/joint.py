@@ -15,15 +15,15 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.aot.decompositions import ALWAYS, Decompositions
-from dynajit.aot.late_views import with_late_views
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
-from dynajit.aot.pieces import in_pieces, regions_of
-from dynajit.aot.pipeline import Context, run_passes
+from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
+from dynajit.aot.pipeline import PassContext, run_passes
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
-from dynajit.aot.uncounted import marking_uncounted
-from dynajit.aot.updates import behind_updates, without_gradients
+from dynajit.aot.training.late_views import with_late_views
+from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
+from dynajit.aot.training.pieces import in_pieces, regions_of
 from dynajit.graph.meta import note_graph
 from dynajit.report import logs
 from dynajit.symbols import is_symbolic
@@ -59,7 +59,7 @@ def compile_joint(
         What `compile_fn` raises. `DynamicOutputShapeException` or `DataDependentOutputException` where a gradient's
         size depends on values.
     """
-    passes = Context("captured")
+    passes = PassContext("captured")
     gm = run_passes(gm, passes)
     with contextlib.ExitStack() as inside:
         for mode in passes.inside:
@@ -76,7 +76,8 @@ def _compile(
     if reason is not None:
         return _as_captured(gm, reason.text)
 
-    marking = marking_uncounted(gm, compile_fn)  # by places among the inputs of `gm`, which are not those of pieces
+    # by places among the inputs of `gm`, which are not those of pieces
+    marking = marking_version_exempt(gm, compile_fn)
 
     def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         return compile_joint(part, examples, compile_fn, decompositions)
@@ -100,7 +101,7 @@ def _compile(
             return _as_captured(gm, str(error))
         if graph is None:
             if differentiated:
-                for cut in (in_pieces, behind_updates, with_late_views):
+                for cut in (in_pieces, split_after_optimizer_step, with_late_views):
                     whole = cut(facts, example_inputs, piece)
                     if whole is not None:
                         return whole
@@ -129,7 +130,7 @@ def _compile(
 
 def _as_captured(gm: torch.fx.GraphModule, reason: object) -> Callable[..., Any]:
     """The graph's own forward: torch's operations one by one, as eager runs them."""
-    logs.emit("aot_graphs", f"runs as it stands: {reason}")
+    logs.emit("aot_graphs", f"runs as captured: {reason}")
     return gm.forward
 
 

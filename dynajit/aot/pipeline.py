@@ -1,10 +1,10 @@
 """The passes over a graph, in order.
 
-In:  a graph and a `Context`. Out: `run_passes`, the graph after all passes of the context's phase. The phases follow
-one another: "captured", the torch-level graph; "autograd", one that AOTAutograd has to trace, and "traced", what it is
-given of it; "joint", forward and backward in one; "partition", the forward graph, with the backward one in the context;
-then "forward", "backward" and "inference", the graphs of ATen operations of which code is generated. One more pass: a
-row in `PASSES`. The log `aot_graphs` and the debug folder name each pass that changed something.
+In:  a graph and a `PassContext`. Out: `run_passes`, the graph after all passes of the context's phase. The phases
+follow one another: "captured", the torch-level graph; "autograd", one that AOTAutograd has to trace, and "traced", what
+it is given of it; "joint", forward and backward in one; "partition", the forward graph, with the backward one in the
+context; then "forward", "backward" and "inference", the graphs of ATen operations of which code is generated. One more
+pass: a row in `PASSES`. The log `aot_graphs` and the debug folder name each pass that changed something.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from dynajit.aot.attention import recognise
-from dynajit.aot.batch_norm import drop_statistics
-from dynajit.aot.channels_last import with_channels_last
-from dynajit.aot.depthwise import contiguous_where_small
-from dynajit.aot.gradient_sums import added_in_place
-from dynajit.aot.hidden_writes import join_reads, part_reads
-from dynajit.aot.kept import keep_less
+from dynajit.aot.inference.attention import recognise
+from dynajit.aot.inference.channels_last import with_channels_last
 from dynajit.aot.modes import in_inference_mode, without_inference_mode
-from dynajit.aot.recurrent import layer_by_layer
-from dynajit.aot.saves import copy_kept, keep_results, separate_results
-from dynajit.aot.stacked import without_stacks
-from dynajit.aot.unused import first_results, with_unused, with_unused_draws
+from dynajit.aot.passes.batch_norm import drop_statistics
+from dynajit.aot.passes.depthwise import contiguous_where_small
+from dynajit.aot.passes.gradient_sums import added_in_place
+from dynajit.aot.passes.recurrent import layer_by_layer
+from dynajit.aot.passes.unstack_scalars import unstack_scalars
+from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
+from dynajit.aot.training.hidden_writes import join_reads, part_reads
+from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
+from dynajit.aot.training.saved_tensors import shrink_saved_tensors
 from dynajit.report import debug, logs
 
 Compiled = Callable[..., Any]
 
 
 @dataclasses.dataclass
-class Context:
+class PassContext:
     """What passes are told of a graph, and what they leave for later ones and for the caller.
 
     phase, name: where the graph is in the pipeline, and what logs call it. device: the type of its kernels' device.
@@ -67,7 +67,7 @@ class Context:
         return functools.reduce(lambda made, wrap: wrap(made), reversed(self.around), compiled)
 
 
-Run = Callable[[GraphModule, Context], GraphModule]
+Run = Callable[[GraphModule, PassContext], GraphModule]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Pass:
     phases: tuple[str, ...]
     run: Run
     device: str = ""
-    applies: Callable[[GraphModule, Context], bool] = lambda gm, context: True
+    applies: Callable[[GraphModule, PassContext], bool] = lambda gm, context: True
 
 
-def run_passes(gm: GraphModule, context: Context) -> GraphModule:
+def run_passes(gm: GraphModule, context: PassContext) -> GraphModule:
     """The graph after all passes of the context's phase."""
     shown = logs.enabled("aot_graphs") or debug.enabled()
     text = _text(gm, context) if shown else ""
@@ -97,18 +97,18 @@ def run_passes(gm: GraphModule, context: Context) -> GraphModule:
     return gm
 
 
-def _text(gm: GraphModule, context: Context) -> str:
+def _text(gm: GraphModule, context: PassContext) -> str:
     graphs = [gm] if context.backward is None else [gm, context.backward]
     return "\n".join(each.print_readable(False) for each in graphs)
 
 
-def _show(changed: Pass, context: Context, text: str) -> None:
+def _show(changed: Pass, context: PassContext, text: str) -> None:
     more = f"\n{text}" if logs.verbose("aot_graphs") else ""
     logs.emit("aot_graphs", f"{context.name or context.phase}: changed by the pass {changed.name}{more}")
     debug.write("fx_graph_pass.py", f"# {context.name or context.phase}, after the pass {changed.name}\n{text}")
 
 
-def _inference_mode(gm: GraphModule, context: Context) -> GraphModule:
+def _inference_mode(gm: GraphModule, context: PassContext) -> GraphModule:
     found = without_inference_mode(gm)
     if found is None:
         return gm
@@ -121,7 +121,7 @@ def _inference_mode(gm: GraphModule, context: Context) -> GraphModule:
 def _more_results(change: Callable[[GraphModule], GraphModule]) -> Run:
     """A pass that has the graph give more results, which are dropped again at each call."""
 
-    def run(gm: GraphModule, context: Context) -> GraphModule:
+    def run(gm: GraphModule, context: PassContext) -> GraphModule:
         made = change(gm)
         if made is not gm:
             count = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -135,20 +135,20 @@ def _simple(change: Callable[[GraphModule], GraphModule]) -> Run:
     return lambda gm, context: change(gm)
 
 
-def _mark_results(joint: GraphModule, context: Context) -> GraphModule:
+def _mark_results(joint: GraphModule, context: PassContext) -> GraphModule:
     context.unwritable = keep_results(joint, context.n_results)
     return joint
 
 
-def _part_reads(joint: GraphModule, context: Context) -> GraphModule:
+def _part_reads(joint: GraphModule, context: PassContext) -> GraphModule:
     context.read_twice = part_reads(joint, context.n_results, context.weights)
     return joint
 
 
-def _both(change: Callable[[GraphModule, GraphModule, Context], None]) -> Run:
+def _both(change: Callable[[GraphModule, GraphModule, PassContext], None]) -> Run:
     """A pass that changes the forward and the backward graph in place."""
 
-    def run(forward: GraphModule, context: Context) -> GraphModule:
+    def run(forward: GraphModule, context: PassContext) -> GraphModule:
         assert context.backward is not None
         change(forward, context.backward, context)
         return forward
@@ -156,7 +156,7 @@ def _both(change: Callable[[GraphModule, GraphModule, Context], None]) -> Run:
     return run
 
 
-def _saves_by_itself(gm: GraphModule, context: Context) -> bool:
+def _saves_by_itself(gm: GraphModule, context: PassContext) -> bool:
     return not context.has_regions
 
 
@@ -172,9 +172,9 @@ PASSES: tuple[Pass, ...] = (
     Pass("part_reads", ("joint",), _part_reads, applies=_saves_by_itself),
     Pass("separate_results", ("partition",), _simple(separate_results)),
     Pass("join_reads", ("partition",), _both(lambda f, b, c: join_reads(f, b, c.n_results, c.read_twice))),
-    Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: keep_less(f, b, c.n_results))),
+    Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: shrink_saved_tensors(f, b, c.n_results))),
     Pass("copy_saved", ("partition",), _both(lambda f, b, c: copy_kept(f, c.n_results, c.unwritable))),
-    Pass("unstack_scalars", _GENERATED, _simple(without_stacks)),
+    Pass("unstack_scalars", _GENERATED, _simple(unstack_scalars)),
     Pass("channels_last", ("inference",), _simple(with_channels_last), "cpu"),
     Pass(
         "attention",

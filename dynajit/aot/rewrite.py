@@ -45,7 +45,7 @@ class Copy:
 
         Args:
             results: nodes of the other graph whose counterparts it returns; by default those that that one returns.
-            more: nodes of the new graph that it returns behind them.
+            more: nodes of the new graph that it returns after them.
         """
         end = self.gm.graph.output_node()
         wanted: Any = end.args[0] if results is None else results
@@ -80,7 +80,7 @@ def without(gm: GraphModule, nodes: Collection[Node]) -> GraphModule:
 
 
 def with_results(gm: GraphModule, nodes: Iterable[Node], of: Callable[[Node], Node]) -> GraphModule:
-    """The graph with further results behind its own: what `of` makes, in the new graph, of the copies of these."""
+    """The graph with further results after its own: what `of` makes, in the new graph, of the copies of these."""
     copy = Copy(gm)
     copy.take_all(gm.graph.nodes)
     return copy.finish(more=[of(copy.of[node]) for node in nodes])

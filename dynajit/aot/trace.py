@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.modes import one_at_a_time
-from dynajit.aot.recurrent import whole_call
+from dynajit.aot.passes.recurrent import whole_call
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 from dynajit.symbols import Tree, Untranslatable, is_symbolic, node_of, plain, tree_of
@@ -81,7 +81,7 @@ def trace_functional(
         outputs = replay.run(*wrapped, enable_io_processing=False)
         replay.refuse_mutated_constants()
         if torch.is_grad_enabled() != grad_mode:
-            raise NotSimple("the graph leaves another grad mode behind")
+            raise NotSimple("the graph leaves with another grad mode")
         mutated = _write_mutations_back(recorder, inputs, wrapped, outputs)
         recorder.set_outputs(_outputs(gm, recorder, outputs, wrapped, inputs), mutated)
     return FunctionalGraph(recorder.graph_module(), list(inputs), tuple(mutated))

@@ -18,7 +18,7 @@ from dynajit.torch_compat import copy_uncounted
 
 def _run_op_by_op(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: str) -> Callable[..., Any]:
     for node in gm.graph.nodes:
-        if notes(node).uncounted:
+        if notes(node).version_exempt:
             node.target = copy_uncounted
     gm.recompile()
     return gm.forward

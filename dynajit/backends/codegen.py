@@ -19,9 +19,10 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit import codegen as generator
-from dynajit.aot import by_size, compile_joint, decompositions, freezing
+from dynajit.aot import by_size, compile_joint, decompositions
+from dynajit.aot.inference import freezing
 from dynajit.aot.joint import CompileFn
-from dynajit.aot.pipeline import Context, run_passes
+from dynajit.aot.pipeline import PassContext, run_passes
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view
@@ -193,7 +194,7 @@ def _compiled(
     with phases.timer("codegen"):
         choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
         rounding, backward = settings.eager_rounding, phase == "backward"
-        gm = run_passes(gm, Context(phase, name, device.type, rounding))
+        gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
         made = generator.generate(gm, inputs, name, device, choose, rounding, backward)
         plan = _with_separate_objects(made, gm)
         original = graph_notes(gm).original

@@ -25,24 +25,25 @@ class NodeMeta:
     """Notes on one node.
 
     Of inputs, set by `graph/builder.py`:
-    source: where the program has it from, as text; read by `aot/freezing.py`.
+    source: where the program has it from, as text; read by `aot/inference/freezing.py`.
     grad_fn: autograd's node of it before the graph writes it; read by `graph/builder.py`, `interp/machine.py` and aot.
-    version: how often it had been written by then, None of inference tensors; read by `aot/uncounted.py`.
+    version: how often it had been written by then, None of inference tensors; read by
+        `aot/passes/version_exempt_writes.py`.
 
     Of operations, set by `graph/builder.py` and `values/ops.py`:
     part: made by the capture, no operation of the program's; goes where nothing uses it.
     changes: does something beside giving its result; read by `resume/rerun.py` and `graph/builder.py`.
     writes: the memory, as `memory_of` names it, that it writes, counted by autograd or not; read by `graph/builder.py`
-        and `aot/unused.py`.
-    may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/unused.py`.
+        and `aot/passes/unused.py`.
+    may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/passes/unused.py`.
     undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
     asks_policy: a checkpointed region whose policy sees each operation; set by `values/builtins/checkpointing.py`, read
-        by `aot/pieces.py`.
+        by `aot/training/pieces.py`.
 
     Of nodes in ATen graphs, set by passes of aot:
-    uncounted: a copy into an input that autograd does not count as a write; read by `loopir/lower_graph.py`.
+    version_exempt: a copy into an input that autograd does not count as a write; read by `loopir/lower_graph.py`.
     takes_first: may write its result over its first argument; read by `loopir/lower_graph.py`.
-    of_forward, read_by_backward: `aot/hidden_writes.py`'s own, which tell the two halves of a joint graph apart.
+    of_forward, read_by_backward: `aot/training/hidden_writes.py`'s own, which tell the halves of a joint graph apart.
     """
 
     source: str = ""
@@ -54,7 +55,7 @@ class NodeMeta:
     may_raise: bool = False
     undo: tuple[str, ...] | None = None
     asks_policy: bool = False
-    uncounted: bool = False
+    version_exempt: bool = False
     takes_first: bool = False
     of_forward: bool = False
     read_by_backward: bool = False

@@ -8,7 +8,7 @@ from torch.fx import GraphModule, symbolic_trace
 
 import dynajit
 from dynajit.aot import pipeline
-from dynajit.aot.pipeline import PASSES, Context, Pass, run_passes
+from dynajit.aot.pipeline import PASSES, Pass, PassContext, run_passes
 from dynajit.report import logs
 
 PHASES = ("captured", "autograd", "traced", "joint", "partition", "forward", "backward", "inference")
@@ -23,7 +23,7 @@ def test_passes_have_names_of_their_own_and_follow_the_phases() -> None:
 
 
 def _named(name: str, calls: list[str]) -> Pass:
-    def run(gm: GraphModule, context: Context) -> GraphModule:
+    def run(gm: GraphModule, context: PassContext) -> GraphModule:
         calls.append(name)
         return gm
 
@@ -34,15 +34,15 @@ def test_passes_run_in_order_where_they_apply(monkeypatch: pytest.MonkeyPatch) -
     calls: list[str] = []
     monkeypatch.setattr(pipeline, "PASSES", (_named("one", calls), _named("two", calls)))
     gm = symbolic_trace(lambda x: x + 1)
-    assert run_passes(gm, Context("forward", device="cpu")) is gm
-    for context in (Context("forward", device="cuda"), Context("backward", device="cpu")):
+    assert run_passes(gm, PassContext("forward", device="cpu")) is gm
+    for context in (PassContext("forward", device="cuda"), PassContext("backward", device="cpu")):
         run_passes(gm, context)
-    run_passes(gm, Context("forward", device="cpu", eager_rounding=True))
+    run_passes(gm, PassContext("forward", device="cpu", eager_rounding=True))
     assert calls == ["one", "two"]
 
 
 def test_what_passes_put_around_a_graph_is_inside_out() -> None:
-    context = Context("captured")
+    context = PassContext("captured")
     context.around += [lambda compiled: lambda: [compiled(), "outer"], lambda compiled: lambda: [compiled(), "inner"]]
     assert context.wrapped(lambda: "graph")() == [["graph", "inner"], "outer"]
 

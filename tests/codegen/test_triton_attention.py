@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton_harness import GPU, compile_all, moved, run
 
-from dynajit.aot import attention
+from dynajit.aot.inference import attention
 from dynajit.codegen import ExternStep, generate
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dynajit.aot.gradient_sums import added_in_place
+from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.loopir.lower_graph import forget, lower
 from dynajit.schedule.fuse import Call, fuse
 from dynajit.schedule.sink import sunk

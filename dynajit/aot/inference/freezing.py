@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot import prepack
+from dynajit.aot.inference import prepack
 from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import notes, value_of
 
@@ -131,10 +131,10 @@ class _Frozen:
         marks = [mark for weight in weights for mark in (weight._version, weight.data_ptr())]
         state = self.state
         if state is None or marks != state[1] or not all(map(operator.is_, weights, state[0])):
-            state = self._made_again(inputs, weights, marks)
+            state = self._computed_again(inputs, weights, marks)
         return self.compiled(*inputs, *state[2])
 
-    def _made_again(
+    def _computed_again(
         self, inputs: Sequence[Any], weights: list[Any], marks: list[int]
     ) -> tuple[list[Any], list[int], tuple[Any, ...]]:
         with torch.no_grad(), torch.inference_mode(False):

@@ -1,7 +1,7 @@
 """Backward graphs of some of a graph's results.
 
 In:  the backward graph of all results, and which of their gradients there are. Out: the graph for these gradients alone
-(`partial_backward`), compiled when it is first needed (`Backwards`).
+(`partial_backward`), compiled when it is first needed (`PartialBackwardCache`).
 
 A backward graph is linear in the gradients of the results, so what is made only of gradients that there are not is
 zero, and is left out: also where a derivative is infinite, and zero times it would be NaN. Autograd does the same by
@@ -18,22 +18,24 @@ from torch.fx import Graph, GraphModule, Node
 
 from dynajit import _C, torch_compat
 from dynajit.aot.modes import one_at_a_time
-from dynajit.aot.reach import Reach
 from dynajit.aot.rewrite import Copy
 from dynajit.aot.runtime_wrappers import without_autocast
+from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.graph.meta import value_of
 
 aten = torch.ops.aten
 
 
-class Backwards(dict[bytes, "Callable[..., Any] | None"]):
+class PartialBackwardCache(dict[bytes, "Callable[..., Any] | None"]):
     """The compiled backward graphs of one graph, for the gradients that there may be: by a byte for each, 0 where there
     is none, a backward that takes the others. None: it has to be the one of all. Each is compiled when asked for.
 
     Compiled from the start is what most backward passes take: the one from results that no other was computed from.
     """
 
-    def __init__(self, graph: GraphModule, reach: Reach, compile: Callable[[GraphModule], Callable[..., Any]]) -> None:
+    def __init__(
+        self, graph: GraphModule, reach: BackwardReachability, compile: Callable[[GraphModule], Callable[..., Any]]
+    ) -> None:
         super().__init__()
         self.reach = reach
         self._graph = graph
@@ -62,8 +64,8 @@ class Backwards(dict[bytes, "Callable[..., Any] | None"]):
     def __missing__(self, defined: bytes) -> Callable[..., Any] | None:
         with one_at_a_time:
             if defined not in self:  # else another thread was faster
-                behind = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
-                wanted = frozenset().union(*behind)
+                reached = [places for places, there in zip(self.reach.inputs, defined, strict=True) if there]
+                wanted = frozenset().union(*reached)
                 graph = self._graph if all(defined) else partial_backward(self._graph, defined, wanted)
                 parameters = graph.graph.find_nodes(op="placeholder") if graph is not None else []
                 self._unneeded[defined] = frozenset(at for at, node in enumerate(parameters) if not node.users)
@@ -118,7 +120,7 @@ def partial_backward(backward: GraphModule, defined: Sequence[int], wanted: froz
 
 
 def _other_summand(node: Node, absent: set[Node]) -> Node | None:
-    """Of a sum with one summand that is zero: the other, if it is the sum as it stands."""
+    """Of a sum with one summand that is zero: the other, if that is the sum itself."""
     if node.target is not aten.add.Tensor or len(node.args) != 2 or node.kwargs or len(absent) != 1:
         return None
     others = [summand for summand in node.args if summand not in absent]

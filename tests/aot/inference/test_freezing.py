@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import dynajit
-from dynajit.aot import compile_joint, decompositions, freezing
+from dynajit.aot import compile_joint, decompositions
+from dynajit.aot.inference import freezing
 
 FREEZE = {"freezing": True}
 

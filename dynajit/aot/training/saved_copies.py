@@ -31,13 +31,11 @@ def keep_results(joint: GraphModule, n_results: int) -> set[int]:
     """Mark what may not be computed again in backward. Returns the memory, as `memory_of` names it, of the inputs and
     results that eager does not keep. Not for graphs with regions of `torch.utils.checkpoint`, which keep inputs."""
     outputs: Any = joint.graph.output_node().args[0]
-    results, gradients = (
-        [node for node in part if isinstance(node, Node)] for part in (outputs[:n_results], outputs[n_results:])
-    )
-    forward = behind(results)
+    results, gradients = outputs[:n_results], outputs[n_results:]
+    forward = ancestors(results)
     parameters = joint.graph.find_nodes(op="placeholder")
-    seen = {memory(node): node for node in (*parameters, *results) if memory(node) is not None}
-    for node in behind(gradients) - forward:
+    seen: dict[int | None, Node] = {memory(node): node for node in (*parameters, *results) if memory(node) is not None}
+    for node in ancestors(gradients) - forward:
         for source in node.all_input_nodes:
             if memory(source) != memory(node):
                 seen.pop(memory(source), None)
@@ -91,9 +89,10 @@ def separate_results(forward: GraphModule) -> GraphModule:
     return forward
 
 
-def behind(ends: Sequence[Node]) -> set[Node]:
+def ancestors(ends: Sequence[object]) -> set[Node]:
+    """The nodes among `ends`, and all that they are computed from."""
     found: set[Node] = set()
-    waiting = list(ends)
+    waiting = [node for node in ends if isinstance(node, Node)]
     while waiting:
         node = waiting.pop()
         if node not in found:

@@ -1,7 +1,7 @@
-"""Kept values that backward makes once more of others that it keeps anyway, in a loop that reads those already.
+"""Saved values that backward computes once more of others that are saved anyway, in a loop that reads those already.
 
-In:  `kept.Kept`, both graphs after the partition. Out: `made_again`, a rule for `keep_less`, which changes the graphs
-and says whether it did. One more value that can be made again: a maker in `_MAKERS`.
+In:  `SavedTensors`, both graphs after the partition. Out: `rematerialize`, a rule for `shrink_saved_tensors`, which
+changes the graphs and says whether it did. One more value that can be computed again: a maker in `_MAKERS`.
 
 The partitioner takes a batch norm and a log-softmax for operations that are too dear to run again. What they compute of
 their statistics, which are small, is one multiplication and addition for each element.
@@ -19,10 +19,10 @@ from torch.fx import Node
 from dynajit.op_facts import facts
 
 if TYPE_CHECKING:
-    from dynajit.aot.kept import Kept
+    from dynajit.aot.training.saved_tensors import SavedTensors
 
 aten = torch.ops.aten
-Maker = Callable[["Kept", Node], Node | None]
+Maker = Callable[["SavedTensors", Node], Node | None]
 
 # What has the same elements as its first argument, rounded or laid out in another way.
 _SAME_ELEMENTS = (
@@ -43,18 +43,18 @@ _OF_LOG_SOFTMAX = (
 )
 
 
-def made_again(kept: Kept, node: Node) -> bool:
-    """What a batch norm makes of a tensor that is kept, and a log-softmax of one that lives on."""
-    parameter = kept.taken[node]
+def rematerialize(saved: SavedTensors, node: Node) -> bool:
+    """What a batch norm makes of a tensor that is saved, and a log-softmax of one that lives on."""
+    parameter = saved.taken[node]
     if not _is_smooth(parameter):
         return False
-    source, steps = _behind_copies(node)
+    source, steps = _before_copies(node)
     for maker in _MAKERS:
-        with kept.before(min(parameter.users)):
-            made = maker(kept, source)
+        with saved.before(min(parameter.users)):
+            made = maker(saved, source)
             if made is not None:
-                parameter.replace_all_uses_with(_replayed(kept, made, steps))
-                kept.drop(node)
+                parameter.replace_all_uses_with(_replayed(saved, made, steps))
+                saved.drop(node)
                 return True
     return False
 
@@ -77,7 +77,7 @@ def _is_smooth(parameter: Node) -> bool:
     return True
 
 
-def _batch_norm(kept: Kept, node: Node) -> Node | None:
+def _batch_norm(saved: SavedTensors, node: Node) -> Node | None:
     """The result of a batch norm in training whose input is kept for its backward."""
     norm = node.args[0] if node.target is operator.getitem else None
     if not isinstance(norm, Node) or norm.target is not aten._native_batch_norm_legit_functional.default:
@@ -88,16 +88,16 @@ def _batch_norm(kept: Kept, node: Node) -> Node | None:
         return None
     value, rows = node.meta["val"], parts[1].meta["val"]
     assert isinstance(x, Node)
-    read = _lives(kept, x)
+    read = _lives(saved, x)
     if read is None or not value.dtype == rows.dtype == x.meta["val"].dtype or value.stride() != x.meta["val"].stride():
         return None
     shape = [1, -1] + [1] * (value.dim() - 2)
 
     def given(part: Any) -> Node | None:
-        return kept.keep(part) if isinstance(part, Node) else None
+        return saved.keep(part) if isinstance(part, Node) else None
 
     mean, scale, weight, bias = (given(part) for part in (parts[1], parts[2], weight, bias))
-    compute = kept.in_backward
+    compute = saved.in_backward
     scale = scale if weight is None else compute(aten.mul.Tensor, scale, weight)
     shift = compute(aten.mul.Tensor, mean, scale)
     shift = compute(aten.neg.default, shift) if bias is None else compute(aten.sub.Tensor, bias, shift)
@@ -105,14 +105,14 @@ def _batch_norm(kept: Kept, node: Node) -> Node | None:
     return compute(aten.add.Tensor, compute(aten.mul.Tensor, read(), scale), shift)
 
 
-def _log_softmax(kept: Kept, node: Node) -> Node | None:
+def _log_softmax(saved: SavedTensors, node: Node) -> Node | None:
     """Of each row the greatest element, and the logarithm of the sum, are kept in place of what they are taken from."""
     if node.target is not aten._log_softmax.default:
         return None
     x, dim = node.args[:2]
     assert isinstance(x, Node)
     value, dtype = x.meta["val"], node.meta["val"].dtype
-    read = _lives(kept, x)
+    read = _lives(saved, x)
     if read is None or value.dim() == 0 or value.numel() == 0:
         return None
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -120,7 +120,7 @@ def _log_softmax(kept: Kept, node: Node) -> Node | None:
     def cast(compute: Callable[..., Node], source: Node, to: torch.dtype) -> Node:
         return source if source.meta["val"].dtype is to else compute(aten._to_copy.default, source, dtype=to)
 
-    forward, backward = kept.in_forward, kept.in_backward
+    forward, backward = saved.in_forward, saved.in_backward
     wide_x = cast(forward, x, wide)
     greatest = forward(aten.amax.default, wide_x, [dim], True)
     shifted = forward(aten.sub.Tensor, wide_x, greatest)
@@ -128,22 +128,22 @@ def _log_softmax(kept: Kept, node: Node) -> Node | None:
     rest = forward(aten.log.default, total)
     result = cast(forward, forward(aten.sub.Tensor, shifted, rest), dtype)
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user.op != "output")
-    greatest, rest = (kept.keep(part) for part in (greatest, rest))
+    greatest, rest = (saved.keep(part) for part in (greatest, rest))
     shifted = backward(aten.sub.Tensor, cast(backward, read(), wide), greatest)
     return cast(backward, backward(aten.sub.Tensor, shifted, rest), dtype)
 
 
-_MAKERS: tuple[Callable[[Kept, Node], Node | None], ...] = (_batch_norm, _log_softmax)
+_MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax)
 
 
-def _lives(kept: Kept, node: Node) -> Callable[[], Node] | None:
-    """How backward has the value of a node that needs no memory of its own: it is kept, or in a result's memory, or a
+def _lives(saved: SavedTensors, node: Node) -> Callable[[], Node] | None:
+    """How backward has the value of a node that needs no memory of its own: it is saved, or in a result's memory, or a
     view or a copy of such a one."""
-    source, steps = _behind_copies(node, kept.lives)
-    return (lambda: _replayed(kept, kept.keep(source), steps)) if kept.lives(source) else None
+    source, steps = _before_copies(node, saved.lives)
+    return (lambda: _replayed(saved, saved.keep(source), steps)) if saved.lives(source) else None
 
 
-def _behind_copies(node: Node, found: Callable[[Node], bool] = lambda node: False) -> tuple[Node, list[Node]]:
+def _before_copies(node: Node, found: Callable[[Node], bool] = lambda node: False) -> tuple[Node, list[Node]]:
     """What a node has its elements of, and how: the first that is `found`, or that is computed."""
     steps: list[Node] = []
     while not found(node) and node.target in _SAME_ELEMENTS and len(node.all_input_nodes) == 1:
@@ -152,10 +152,10 @@ def _behind_copies(node: Node, found: Callable[[Node], bool] = lambda node: Fals
     return node, steps[::-1]
 
 
-def _replayed(kept: Kept, node: Node, steps: list[Node]) -> Node:
+def _replayed(saved: SavedTensors, node: Node, steps: list[Node]) -> Node:
     for step in steps:
         if step.target is not aten.clone.default:
-            node = kept.in_backward(step.target, node, *step.args[1:], **step.kwargs)
+            node = saved.in_backward(step.target, node, *step.args[1:], **step.kwargs)
     return node
 
 

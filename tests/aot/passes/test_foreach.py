@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import dynajit
-from dynajit.aot.foreach import RULES
+from dynajit.aot.passes.foreach import RULES
 
 SHAPES = [(3,), (2, 5), ()]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from dynajit.aot.stacked import without_stacks
+from dynajit.aot.passes.unstack_scalars import unstack_scalars
 
 aten = torch.ops.aten
 
@@ -16,7 +16,7 @@ def calls(function: Any, *args: torch.Tensor) -> list[str]:
     """The operators of the function's graph after the rewrite, whose results are compared."""
     gm = make_fx(function, tracing_mode="fake")(*args)
     expected = function(*args)
-    made = without_stacks(gm)
+    made = unstack_scalars(gm)
     torch.testing.assert_close(made(*args), expected)
     return [str(node.target) for node in made.graph.nodes if node.op == "call_function"]
 

@@ -1,8 +1,8 @@
 """Which views and copies keep the order of a tensor's elements.
 
 In:  a node of an ATen graph, and steps back from it through views and copies.
-Out: `Order`: after each step, whether the elements are in the same row-major order as at the start. Permutations may
-     follow one another if they undo each other. One more operator: a case in `Order.back`.
+Out: `LayoutTracker`: after each step, whether the elements are in the same row-major order as at the start.
+     Permutations may follow one another if they undo each other. One more operator: a case in `LayoutTracker.back`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def shape_of(node: Node) -> tuple[Any, ...]:
     return tuple(node.meta["val"].shape)
 
 
-class Order:
+class LayoutTracker:
     """`places[i]` is the dimension of the tensor at hand that is dimension i of the last one in whose order the
     elements are; None: one of size 1 that it does not have."""
 

@@ -36,7 +36,7 @@ def is_long(node: torch.fx.Node, most: int) -> bool:
 
 
 def whole_call(node: torch.fx.Node) -> torch._ops.OpOverload | None:
-    """The operator that is the node's call of a long network, and that can be made as it stands in inference."""
+    """The operator that is the node's call of a long network, and that can be made as it is in inference."""
     if not is_long(node, MOST_STEPS) or _drops(node) or torch_compat.any_autocast_enabled():
         return None
     given: Any = node.args[0]

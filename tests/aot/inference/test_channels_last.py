@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynajit
-from dynajit.aot.channels_last import with_channels_last
+from dynajit.aot.inference.channels_last import with_channels_last
 
 aten = torch.ops.aten
 

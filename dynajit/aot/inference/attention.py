@@ -22,8 +22,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Node
 
-from dynajit.aot.constants import constant_of
-from dynajit.aot.order import COPIES, VIEWS, Order, shape_of
+from dynajit.aot.inference.layout_tracker import COPIES, VIEWS, LayoutTracker, shape_of
+from dynajit.aot.passes.constants import constant_of
 from dynajit.aot.rewrite import copied
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
 from dynajit.graph.meta import value_of
@@ -157,7 +157,7 @@ def _found(
 def _seen_as(node: Node, shape: tuple[Any, ...]) -> Node | None:
     """The tensor of that shape, but for dimensions of size 1, with the same elements in the same order, that is
     farthest from the product: with no copies made for the product."""
-    order = Order(node)
+    order = LayoutTracker(node)
     symbolic = has_symbols(node.meta["val"])
     wanted = _without_ones(shape)
     found = node if not symbolic or _same(shape_of(node), shape) else None
@@ -189,7 +189,7 @@ class _Chain:
     """A way back from a product: what was done on it to the scores."""
 
     def __init__(self, start: Node, user: Node) -> None:
-        self.order = Order(start)
+        self.order = LayoutTracker(start)
         self.node = start
         self.user = user
         self.shape = shape_of(start)

@@ -1,6 +1,6 @@
 """Numbers that a graph stacks only to take them apart again, as optimizers do with the factors of their parameters.
 
-In:  a functional graph with `unbind(stack([a, b]))` of tensors without dimensions. Out: `without_stacks(gm)`: the same
+In:  a functional graph with `unbind(stack([a, b]))` of tensors without dimensions. Out: `unstack_scalars(gm)`: the same
 module, where what reads an item reads a or b; a stack that nothing else reads is gone. Items that the graph returns
 stay: they are views.
 """
@@ -17,7 +17,7 @@ from dynajit.aot.trace import eliminate_dead_code
 aten = torch.ops.aten
 
 
-def without_stacks(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def unstack_scalars(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm`, changed in place."""
     graph, changed = gm.graph, False
     results = graph.output_node().all_input_nodes

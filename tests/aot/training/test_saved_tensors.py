@@ -17,10 +17,10 @@ BACKENDS = ("aot_eager", "codegen")
 def kept(monkeypatch):
     """Bytes that forward keeps besides its inputs and results, of each graph compiled."""
     found = []
-    keep_less = pipeline.keep_less
+    shrink_saved_tensors = pipeline.shrink_saved_tensors
 
     def noting(forward, backward, n_results):
-        keep_less(forward, backward, n_results)
+        shrink_saved_tensors(forward, backward, n_results)
         outputs = forward.graph.find_nodes(op="output")[0].args[0]
         views = ("placeholder", torch.ops.aten.t.default)
         results = {memory_of(node.meta["val"]) for node in outputs[:n_results] if node is not None}
@@ -28,7 +28,7 @@ def kept(monkeypatch):
         own = {node for node in own if memory_of(node.meta["val"]) not in results}
         found.append(sum(node.meta["val"].nbytes for node in own))
 
-    monkeypatch.setattr(pipeline, "keep_less", noting)
+    monkeypatch.setattr(pipeline, "shrink_saved_tensors", noting)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Graphs that train, in pieces: what lies between calls that are better made as they stand.
+"""Graphs that train, in pieces: what lies between calls that are better made as captured.
 
 In:  a torch-level graph with long recurrent networks, which would be thousands of operations if they were traced, or
 with regions of activation checkpointing, of which backward is to keep the inputs alone.
@@ -19,27 +19,31 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.aot.legality import REGION, GraphFacts, name_of
-from dynajit.aot.reach import saved_by
-from dynajit.aot.recurrent import MOST_STEPS_TRAINED, is_long
+from dynajit.aot.passes.recurrent import MOST_STEPS_TRAINED, is_long
 from dynajit.aot.rewrite import cut
+from dynajit.aot.training.reachability import saved_by
 from dynajit.graph.meta import memory, notes, value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import memory_of
 
 Node = torch.fx.Node
-# A graph and its example inputs -> the callable that stands for it.
+# A graph and its example inputs -> the callable of it.
 CompilePiece = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
 
 @dataclasses.dataclass
 class Step:
-    """A call as it stands (one node), or what is compiled of the nodes between two of them."""
+    """A call that is made as captured (one node), or what is compiled of the nodes between two of them."""
 
     nodes: list[Node]
     inputs: list[Node]
     outputs: list[Node]
     compiled: Callable[..., Sequence[Any]] | None = None
     dying: tuple[Node, ...] = ()  # values that nothing needs after this
+
+    def module(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """The graph of the nodes, which are some of `gm`'s."""
+        return cut(gm, self.nodes, self.inputs, self.outputs)
 
 
 def in_pieces(
@@ -54,7 +58,7 @@ def in_pieces(
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
     numbers = [node for node, value in given.items() if is_symbolic(value)]
     steps = list(_cut(gm, cuts, numbers))
-    pieces = [step for step in steps if not _stands(step.nodes[0], cuts)]
+    pieces = [step for step in steps if not _is_cut(step.nodes[0], cuts)]
     if not all(_can_be_handed_on(node) for step in pieces for node in (*step.inputs, *step.outputs)):
         return None
 
@@ -62,10 +66,10 @@ def in_pieces(
         value = given.get(node, node.meta["example_value"])
         return value if node in given or is_symbolic(value) else without_history(value)
 
-    run = Run(gm, steps)
+    run = PartitionedCall(gm, steps)
     kept = {memory(node) for node in _held(gm, regions)}
     for step in pieces:
-        piece = module_of(gm, step)
+        piece = step.module(gm)
         if regions and not _memories(step.inputs) <= kept | _saved_in(step):
             step.compiled = piece.forward  # compiled, it would keep for backward what eager's operations don't
         else:
@@ -114,23 +118,23 @@ def regions_of(gm: torch.fx.GraphModule) -> list[Node]:
     return [node for node in gm.graph.nodes if node.op == "call_function" and name_of(node) == REGION]
 
 
-def _stands(node: Node, cuts: set[Node]) -> bool:
-    """Whether the node is a call that is made as it stands, or takes one of its results."""
+def _is_cut(node: Node, cuts: set[Node]) -> bool:
+    """Whether the node is a call that is made as captured, or takes one of its results."""
     return node in cuts or (node.target is operator.getitem and node.args[0] in cuts)
 
 
 def _cut(gm: torch.fx.GraphModule, cuts: set[Node], numbers: Sequence[Node]) -> Iterator[Step]:
     """The calls with their results, and the nodes between, in an order in which they can run."""
-    standing: list[Node] = []
+    called: list[Node] = []
     between: list[Node] = []
     for node in gm.graph.nodes:
         if node in cuts or node.op == "output":
-            yield from (Step([each], each.all_input_nodes, [each]) for each in standing)
+            yield from (Step([each], each.all_input_nodes, [each]) for each in called)
             if between:
                 yield piece_of(between, numbers)
-            standing, between = [], []
-        if _stands(node, cuts):
-            standing.append(node)
+            called, between = [], []
+        if _is_cut(node, cuts):
+            called.append(node)
         elif node.op.startswith("call"):
             between.append(node)
 
@@ -143,11 +147,6 @@ def piece_of(nodes: list[Node], more: Sequence[Node] = ()) -> Step:
     return Step(nodes, inputs, [node for node in nodes if not own.issuperset(node.users)])
 
 
-def module_of(gm: torch.fx.GraphModule, step: Step) -> torch.fx.GraphModule:
-    """The graph of the step's nodes."""
-    return cut(gm, step.nodes, step.inputs, step.outputs)
-
-
 def _can_be_handed_on(node: Node) -> bool:
     value = value_of(node)
     return isinstance(value, torch.Tensor) or is_symbolic(value)
@@ -158,7 +157,7 @@ def without_history(value: FakeTensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
 
 
-class Run:
+class PartitionedCall:
     """Runs the steps one after the other."""
 
     def __init__(self, gm: torch.fx.GraphModule, steps: list[Step]) -> None:

@@ -1,4 +1,4 @@
-"""Graphs that update weights and then differentiate: an optimizer's step, and behind it the next forward pass.
+"""Graphs that update weights and then differentiate: an optimizer's step, and after it the next forward pass.
 
 In:  a torch-level graph. Out: a callable that runs the updates, compiled by themselves without gradients, and then the
 rest. As one graph autograd would take the writes for writes of what the rest keeps. None where no updates come first.
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from dynajit.aot.legality import HOOK, GraphFacts, name_of
-from dynajit.aot.pieces import CompilePiece, Node, Run, module_of, piece_of, without_history
 from dynajit.aot.rewrite import without
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, piece_of, without_history
 from dynajit.graph.meta import graph_notes, memory, value_of, written_by
 from dynajit.torch_compat import memory_of
 
 
-def behind_updates(
+def split_after_optimizer_step(
     graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
     """The graph cut after its updates, or None."""
@@ -41,11 +41,11 @@ def behind_updates(
             given[node] if node in given else without_history(node.meta["example_value"]) for node in step.inputs
         ]
         if step is steps[1]:
-            step.compiled = compile_piece(module_of(gm, step), examples)
+            step.compiled = compile_piece(step.module(gm), examples)
             continue
         with torch.no_grad():
-            step.compiled = torch.no_grad()(compile_piece(module_of(gm, step), examples))
-    return Run(gm, steps)
+            step.compiled = torch.no_grad()(compile_piece(step.module(gm), examples))
+    return PartitionedCall(gm, steps)
 
 
 def _updates(graph: GraphFacts) -> int:

@@ -1,8 +1,9 @@
 """What the backward pass of each of a graph's results reaches, and what it uses up.
 
 In:  a captured graph, whose nodes hold the fake tensors that it was traced with: autograd's own graph hangs on them.
-Out: `Reach`. A compiled graph is one node to autograd, in eager mode each operation is: a backward pass from some of
-the results gives gradients only to the inputs behind those, and only what it went through can't be gone through again.
+Out: `BackwardReachability`. A compiled graph is one node to autograd, in eager mode each operation is: a backward pass
+from some of the results gives gradients only to the inputs that those were computed from, and only what it went through
+can't be gone through again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dynajit.graph.meta import notes, value_of
 
 
 @dataclass(frozen=True)
-class Reach:
-    """Of the results that have a gradient, in order; behind them come inputs that the graph writes and autograd hears
+class BackwardReachability:
+    """Of the results that have a gradient, in order; after them come inputs that the graph writes and autograd hears
     of, which are results too: a later backward pass may start from what is in them now.
 
-    results: their positions among all results, None for a written input. inputs: positions of the graph's inputs behind
-    each. uses_up: those whose backward fails after that of each, since both need what an operation had saved. ends:
-    those that no other result was computed from, where most backward passes start.
+    results: their positions among all results, None for a written input. inputs: positions of the graph's inputs that
+    each is computed from. uses_up: those whose backward fails after that of each, since both need what an operation had
+    saved. ends: those that no other result was computed from, where most backward passes start.
     """
 
     results: tuple[int | None, ...]
@@ -39,12 +40,13 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class History:
+class AutogradGraph:
     """Autograd's nodes between a graph's results and its inputs.
 
-    results: places and fakes of the results that have a gradient, as in `Reach`. inputs: by what autograd's node of an
-    input is known, the input's position. nodes: each node with the numbers of the results that lead to it, as bits;
-    those of inputs are among them. written: positions of the inputs behind those results that have no place, in order.
+    results: places and fakes of the results that have a gradient, as in `BackwardReachability`. inputs: by what
+    autograd's node of an input is known, the input's position. nodes: each node with the numbers of the results that
+    lead to it, as bits; those of inputs are among them. written: positions of the inputs that are results without a
+    place, in order.
     """
 
     results: list[tuple[int | None, torch.Tensor]]
@@ -58,8 +60,8 @@ class History:
         return ((node, mask) for node, mask in self.nodes if _key(node) not in self.inputs)
 
 
-def history_of(gm: torch.fx.GraphModule) -> History | None:
-    """History of a graph. None: no result has a gradient, or autograd's graph does not lead from the results to the
+def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
+    """Autograd's graph of the results. None: no result has a gradient, or it does not lead from the results to the
     inputs and nothing else."""
     outputs: Any = gm.graph.output_node().args[0]
     values = [value_of(node) for node in outputs]
@@ -81,23 +83,24 @@ def history_of(gm: torch.fx.GraphModule) -> History | None:
     for node in nodes:
         if _key(node) not in places and not node.next_functions:
             return None
-        for following in _behind(node, places):
+        for following in _following(node, places):
             masks[following] = masks.get(following, 0) | masks[node]
-    return History(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
+    return AutogradGraph(results, [place for place, _ in written], places, [(node, masks[node]) for node in nodes])
 
 
-def reach_of(history: History | None) -> Reach | None:
-    """Reach of a graph with at least two results that have a gradient. None: there are fewer, or nothing is known."""
+def reachability_of(history: AutogradGraph | None) -> BackwardReachability | None:
+    """What backward reaches from each of at least two results that have a gradient. None: there are fewer, or nothing
+    is known."""
     if history is None or len(history.results) < 2:
         return None
     count = len(history.results)
     masks = dict(history.nodes)
-    behind = [0] * count
+    reached = [0] * count
     for node, mask in history.nodes:
         place = history.inputs.get(_key(node))
         if place is not None:
             for number in bits(mask):
-                behind[number] |= 1 << place
+                reached[number] |= 1 << place
     gone = [0] * count
     for mask in {mask for node, mask in history.inside if saves(node)}:
         for number in bits(mask):
@@ -108,9 +111,9 @@ def reach_of(history: History | None) -> Reach | None:
         for number, start in enumerate(starts)
         if masks[start] == sum(1 << other for other, its in enumerate(starts) if its is start)
     ]
-    return Reach(
+    return BackwardReachability(
         tuple(place for place, _ in history.results),
-        tuple(map(_set, behind)),
+        tuple(map(_set, reached)),
         tuple(map(_set, gone)),
         frozenset(ends),
     )
@@ -148,18 +151,18 @@ def _key(node: Any) -> Any:
     return id(node.variable) if hasattr(node, "variable") else node
 
 
-def _behind(node: Any, places: Mapping[Any, int]) -> list[Any]:
+def _following(node: Any, places: Mapping[Any, int]) -> list[Any]:
     if _key(node) in places:
         return []
     return [following for following, _ in node.next_functions if following is not None]
 
 
 def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]:
-    """autograd's nodes between results and inputs, each behind all those that lead to it."""
+    """autograd's nodes between results and inputs, each after all those that lead to it."""
     found: list[Any] = []
     seen: set[Any] = set()
     for start in starts:
-        path: list[tuple[Any, Iterator[Any]]] = [] if start in seen else [(start, iter(_behind(start, places)))]
+        path: list[tuple[Any, Iterator[Any]]] = [] if start in seen else [(start, iter(_following(start, places)))]
         seen.add(start)
         while path:
             node, following = path[-1]
@@ -169,7 +172,7 @@ def _from_results(starts: Sequence[Any], places: Mapping[Any, int]) -> list[Any]
                 path.pop()
             else:
                 seen.add(fresh)
-                path.append((fresh, iter(_behind(fresh, places))))
+                path.append((fresh, iter(_following(fresh, places))))
     found.reverse()
     return found
 

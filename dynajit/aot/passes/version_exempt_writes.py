@@ -27,7 +27,7 @@ _BATCH_NORMS = {
 }
 
 
-def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
+def marking_version_exempt(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
     into = _uncounted(gm)
     uncounted = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into}
@@ -40,7 +40,7 @@ def marking_uncounted(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) 
             into = {placeholders[place] for place in uncounted}
             for node in graph.graph.find_nodes(op="call_function", target=aten.copy_.default):
                 if node.args[0] in into:
-                    note(node, uncounted=True)
+                    note(node, version_exempt=True)
         return compile_fn(graph, inputs, phase)
 
     return compile_marked

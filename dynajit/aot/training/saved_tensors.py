@@ -18,32 +18,32 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from dynajit.aot.remade import is_pointwise, made_again
+from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
 from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
 
 
-def keep_less(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
+def shrink_saved_tensors(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
     """Change both graphs so that less memory lives between them.
 
     Args:
-        forward: returns its results, then what is kept.
+        forward: returns its results, then what is saved.
         backward: takes what is kept by the names of forward's nodes, then the gradients of the results.
         n_results: of forward's outputs so many are results.
     """
-    kept = Kept(forward, backward, n_results)
+    saved = SavedTensors(forward, backward, n_results)
     changed = _without_detaches(backward)
     for rule in _RULES:
-        for node in kept.own():
-            changed = (kept.uses(node) != [] and rule(kept, node)) or changed
+        for node in saved.own():
+            changed = (saved.uses(node) != [] and rule(saved, node)) or changed
     if changed:
-        kept.finish()
+        saved.finish()
 
 
-class Kept:
-    """The kept values of two graphs while they change."""
+class SavedTensors:
+    """What forward saves for backward, while both graphs change."""
 
     def __init__(self, forward: GraphModule, backward: GraphModule, n_results: int) -> None:
         self.forward, self.backward = forward, backward
@@ -57,7 +57,7 @@ class Kept:
         modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
         self._mode = next(modes, None) or nullcontext()
         self._dying: list[Node] = []  # parameters of backward
-        self._behind = placeholders[-1]  # of this node backward computes what it is not given any more
+        self._after = placeholders[-1]  # of this node backward computes what it is not given any more
         self._before: Node | None = None  # or before this one
         self._results_memory = {memory(node) for node in self._results if isinstance(node, Node)} - {None}
         # kept node of forward -> the parameter of backward that it becomes
@@ -68,7 +68,7 @@ class Kept:
         }
 
     def own(self) -> list[Node]:
-        """Kept values that are memory of forward's own making: no inputs, and no results, which live on anyway."""
+        """Saved values that are memory of forward's own making: no inputs, and no results, which live on anyway."""
         return [
             node
             for node in self.taken
@@ -87,7 +87,7 @@ class Kept:
         return list(self.taken[node].users)
 
     def lives(self, node: Node) -> bool:
-        """Is it kept, or in a result's memory, which lives on anyway?"""
+        """Is it saved, or in a result's memory, which lives on anyway?"""
         return node in self.taken or node in self._results or memory(node) in self._results_memory
 
     @contextmanager
@@ -100,7 +100,7 @@ class Kept:
             self._before = None
 
     def in_forward(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A new node of forward, right behind its arguments."""
+        """A new node of forward, right after its arguments."""
         nodes = [arg for arg in args if isinstance(arg, Node)]
         with self.forward.graph.inserting_after(max(nodes)):
             node = self.forward.graph.call_function(target, args, kwargs)
@@ -112,9 +112,9 @@ class Kept:
         if self._before is not None:
             with graph.inserting_before(self._before):
                 return self._described(graph.call_function(target, args, kwargs))
-        with graph.inserting_after(self._behind):
-            self._behind = graph.call_function(target, args, kwargs)
-        return self._described(self._behind)
+        with graph.inserting_after(self._after):
+            self._after = graph.call_function(target, args, kwargs)
+        return self._described(self._after)
 
     def _described(self, node: Node) -> Node:
         target, args, kwargs = node.target, node.args, node.kwargs
@@ -175,13 +175,13 @@ class Kept:
         self._output.args = (tuple(outputs),)
 
 
-def _pieces(kept: Kept, node: Node) -> bool:
+def _pieces(saved: SavedTensors, node: Node) -> bool:
     """A piece of a concatenation that is kept too is a part of that."""
     base = _undetached(node)
-    if not all(is_pointwise(use) for use in kept.uses(node)):
+    if not all(is_pointwise(use) for use in saved.uses(node)):
         return False  # where the layout counts: a library's call
     for whole in base.users:
-        if whole.target is not aten.cat.default or whole not in kept.taken or kept.is_result(whole):
+        if whole.target is not aten.cat.default or whole not in saved.taken or saved.is_result(whole):
             continue
         pieces, dim = whole.args[0], whole.args[1] if len(whole.args) > 1 else 0
         if whole.meta["val"].dtype is not base.meta["val"].dtype or not isinstance(dim, int):
@@ -192,15 +192,15 @@ def _pieces(kept: Kept, node: Node) -> bool:
             if piece is base:
                 break
             start += size
-        part = kept.in_backward(aten.slice.Tensor, kept.taken[whole], dim, start, start + size)
-        kept.taken[node].replace_all_uses_with(part)
-        kept.drop(node)
+        part = saved.in_backward(aten.slice.Tensor, saved.taken[whole], dim, start, start + size)
+        saved.taken[node].replace_all_uses_with(part)
+        saved.drop(node)
         return True
     return False
 
 
-def _clamped(kept: Kept, node: Node) -> bool:
-    """Where a value was outside of bounds is seen from the clamped one, if that is kept."""
+def _clamped(saved: SavedTensors, node: Node) -> bool:
+    """Where a value was outside of bounds is seen from the clamped one, if that is saved."""
     if node.target is not aten.bitwise_or.Tensor or node.meta["val"].dtype is not torch.bool:
         return False
     low, high = node.args
@@ -215,49 +215,49 @@ def _clamped(kept: Kept, node: Node) -> bool:
         *(user for copy in source.users if _uncopied(copy) is source for user in copy.users),
     ):
         same = clamped.target is aten.hardtanh.default and (*clamped.args[1:], *(-1.0, 1.0)[len(clamped.args) - 1 :])
-        if same == bounds and clamped in kept.taken and bounds[0] < bounds[1]:  # type: ignore[operator]
-            value = kept.taken[clamped]
-            outside = kept.in_backward(
+        if same == bounds and clamped in saved.taken and bounds[0] < bounds[1]:  # type: ignore[operator]
+            value = saved.taken[clamped]
+            outside = saved.in_backward(
                 aten.bitwise_or.Tensor,
-                kept.in_backward(aten.le.Scalar, value, bounds[0]),
-                kept.in_backward(aten.ge.Scalar, value, bounds[1]),
+                saved.in_backward(aten.le.Scalar, value, bounds[0]),
+                saved.in_backward(aten.ge.Scalar, value, bounds[1]),
             )
-            kept.taken[node].replace_all_uses_with(outside)
-            kept.drop(node)
+            saved.taken[node].replace_all_uses_with(outside)
+            saved.drop(node)
             return True
     return False
 
 
-def _thresholds(kept: Kept, node: Node) -> bool:
+def _thresholds(saved: SavedTensors, node: Node) -> bool:
     """Of what is only compared with a threshold, the outcome; max pooling's backward asks for a shape only."""
     value = node.meta["val"]
-    uses = kept.uses(node)
+    uses = saved.uses(node)
     compared = [use for use in uses if use.target is aten.threshold_backward.default]
-    pooled = [use for use in uses if use.target is _POOL_BACKWARD and use.args[1] is kept.taken[node]]
+    pooled = [use for use in uses if use.target is _POOL_BACKWARD and use.args[1] is saved.taken[node]]
     thresholds = {use.args[2] for use in compared}
     if len(compared) + len(pooled) < len(uses) or len(thresholds) > 1 or not value.dtype.is_floating_point:
         return False
-    if any(use.args[0] is kept.taken[node] for use in uses) or (pooled and not value.is_contiguous()):
+    if any(use.args[0] is saved.taken[node] for use in uses) or (pooled and not value.is_contiguous()):
         return False
-    parameter = kept.taken[node]
+    parameter = saved.taken[node]
     if compared:
-        below = kept.replace(node, kept.in_forward(aten.le.Scalar, _undetached(node), thresholds.pop()))
+        below = saved.replace(node, saved.in_forward(aten.le.Scalar, _undetached(node), thresholds.pop()))
     else:
-        kept.drop(node)
+        saved.drop(node)
     for use in compared:
-        with kept.backward.graph.inserting_before(use):
-            masked = kept.backward.graph.call_function(aten.masked_fill.Scalar, (use.args[0], below, 0))
+        with saved.backward.graph.inserting_before(use):
+            masked = saved.backward.graph.call_function(aten.masked_fill.Scalar, (use.args[0], below, 0))
         masked.meta = dict(use.meta)
         use.replace_all_uses_with(masked)
-        kept.backward.graph.erase_node(use)
+        saved.backward.graph.erase_node(use)
     if pooled:
         layout = {"dtype": value.dtype, "device": value.device}
-        one = kept.in_backward(aten.full.default, [1] * value.dim(), 0, **layout)
-        parameter.replace_all_uses_with(kept.in_backward(aten.expand.default, one, list(value.shape)))
+        one = saved.in_backward(aten.full.default, [1] * value.dim(), 0, **layout)
+        parameter.replace_all_uses_with(saved.in_backward(aten.expand.default, one, list(value.shape)))
     return True
 
 
-def _places(kept: Kept, node: Node) -> bool:
+def _places(saved: SavedTensors, node: Node) -> bool:
     """Places that max pooling found, in as many bits as its planes need."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or source.target is not aten.max_pool2d_with_indices.default:
@@ -265,20 +265,20 @@ def _places(kept: Kept, node: Node) -> bool:
     plane = source.args[0].meta["val"].shape[-2:]  # type: ignore[union-attr]
     if node.args[1] != 1 or any(type(size) is not int for size in plane):
         return False
-    if any(use.target is not _POOL_BACKWARD for use in kept.uses(node)):
+    if any(use.target is not _POOL_BACKWARD for use in saved.uses(node)):
         return False
     count = plane[0] * plane[1]
     dtype = torch.int16 if count <= 1 << 15 else torch.int32 if count <= 1 << 31 else None
     if dtype is None:
         return False
-    parameter = kept.taken[node]
-    narrow = kept.replace(node, kept.in_forward(aten._to_copy.default, node, dtype=dtype))
-    wide = kept.in_backward(aten._to_copy.default, narrow, dtype=torch.int64)
+    parameter = saved.taken[node]
+    narrow = saved.replace(node, saved.in_forward(aten._to_copy.default, node, dtype=dtype))
+    wide = saved.in_backward(aten._to_copy.default, narrow, dtype=torch.int64)
     parameter.replace_all_uses_with(wide)
     return True
 
 
-_RULES: tuple[Callable[[Kept, Node], bool], ...] = (_pieces, _clamped, made_again, _thresholds, _places)
+_RULES: tuple[Callable[[SavedTensors, Node], bool], ...] = (_pieces, _clamped, rematerialize, _thresholds, _places)
 
 
 def _without_detaches(backward: GraphModule) -> bool:

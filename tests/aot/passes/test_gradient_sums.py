@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import dynajit
-from dynajit.aot.gradient_sums import added_in_place
+from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.graph.meta import notes
 
 aten = torch.ops.aten

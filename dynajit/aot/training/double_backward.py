@@ -3,8 +3,8 @@
 In:  the captured graph and what AOTAutograd made of it, whose backward is a compiled graph too, without a derivative.
 Out: gradients with a history where the backward pass records a graph, by running the captured graph again, operator
      by operator, with autograd. Graphs that would not give the same values a second time keep AOTAutograd's backward,
-     which raises when it is differentiated. A `_C.TrainingCall` asks `Again` itself; `differentiable_twice` is for what
-     runs in torch's wrapper.
+     which raises when it is differentiated. A `_C.TrainingCall` asks `DoubleBackward` itself; `differentiable_twice`
+     is for what runs in torch's wrapper.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def reason_against(mutated: Sequence[int], draws: bool, plain_outputs: bool) -> 
     return reason
 
 
-class Again:
+class DoubleBackward:
     """Differentiable gradients of a graph's inputs, from its inputs and the gradients of its results."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
@@ -68,13 +68,13 @@ class Again:
 def differentiable_twice(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
     """`compiled`, in torch's wrapper, with gradients that can be differentiated; `forward` runs the captured graph
     operator by operator."""
-    again = Again(forward)
+    double = DoubleBackward(forward)
 
     def call(*inputs: Any) -> Any:
         outputs = compiled(*inputs)
         for output in outputs:
             if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-                output.grad_fn.register_hook(_Hook(again, inputs))
+                output.grad_fn.register_hook(_Hook(double, inputs))
                 break
         return outputs
 
@@ -82,10 +82,10 @@ def differentiable_twice(forward: Callable[..., Any], compiled: Callable[..., An
 
 
 class _Hook:
-    """Called behind the compiled backward of one call of the graph, with what that was given and what it returned."""
+    """Called after the compiled backward of one call of the graph, with what that was given and what it returned."""
 
-    def __init__(self, again: Again, inputs: tuple[Any, ...]) -> None:
-        self.again = again
+    def __init__(self, double: DoubleBackward, inputs: tuple[Any, ...]) -> None:
+        self.double = double
         self.inputs: tuple[Any, ...] | None = inputs
         self.versions = _versions(inputs)
 
@@ -98,7 +98,7 @@ class _Hook:
         tensors = [value for value in inputs or () if isinstance(value, torch.Tensor)]
         if inputs is None or len(grad_inputs) != len(tensors) or self.versions != _versions(inputs):
             return None
-        found = self.again(inputs, grad_outputs)
+        found = self.double(inputs, grad_outputs)
         if found is None:
             return None
         kept = [grad for value, grad in zip(inputs, found, strict=True) if isinstance(value, torch.Tensor)]

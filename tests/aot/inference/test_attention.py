@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.aot import attention
-from dynajit.aot.attention import Attention
+from dynajit.aot.inference import attention
+from dynajit.aot.inference.attention import Attention
 
 F = torch.nn.functional
 INF = math.inf

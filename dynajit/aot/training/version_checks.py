@@ -1,9 +1,10 @@
 """Which tensors the program may not write before the backward pass, because eager's operations keep them for it.
 
-In:  autograd's graph of the fake tensors that a graph was captured with. Out: `Watched` inputs and results, whose
-versions a `_C.TrainingCall`, or `watching` around a call in torch's own wrapper, compares when backward runs. What the
-compiled backward keeps is chosen for other reasons: of a ReLU's result it keeps a mask, of a product's factor nothing
-if it can be computed again. Only the count of writes is kept by the former, no memory.
+In:  autograd's graph of the fake tensors that a graph was captured with. Out: a `VersionCheck`
+for each input and result whose versions a `_C.TrainingCall`, or `checking_versions` around a call in torch's own
+wrapper, compares when backward runs. What the compiled backward keeps is chosen for other reasons: of a ReLU's result
+it keeps a mask, of a product's factor nothing if it can be computed again. Only the count of writes is kept by the
+former, no memory.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit.aot.legality import gives_data
-from dynajit.aot.reach import History, saved_by, saves
+from dynajit.aot.training.reachability import AutogradGraph, saved_by, saves
 from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of
 
 
-class Watched(NamedTuple):
+class VersionCheck(NamedTuple):
     """An input or a result that eager's operations keep.
 
-    place: its position among the inputs or results. behind: for each result that has a gradient, whether its backward
+    place: its position among the inputs or results. read_by: for each result that has a gradient, whether its backward
     reads the tensor. origin: the name of the autograd node that a result is of, and which of the node's outputs it is;
     of an input only if the graph writes it.
     """
 
     is_result: bool
     place: int
-    behind: list[bool]
+    read_by: list[bool]
     origin: tuple[str, int]
 
 
-def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int]) -> list[Watched]:
+def version_checks(gm: torch.fx.GraphModule, history: AutogradGraph, written: frozenset[int]) -> list[VersionCheck]:
     """What eager keeps of a graph's inputs and results. `written`: positions of the inputs that the graph writes.
 
     Raises:
@@ -49,7 +50,7 @@ def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int])
     hidden = {memory(node) for node in gm.graph.nodes if gives_data(node)}
     for own in {None, *hidden}:  # writes through `.data` are counted apart
         places.pop(own, None)
-    found: dict[tuple[bool, int], Watched] = {}
+    found: dict[tuple[bool, int], VersionCheck] = {}
     for node, mask in history.inside:
         for value in saved_by(node):
             key = places.get(memory_of(value))
@@ -57,10 +58,10 @@ def watched(gm: torch.fx.GraphModule, history: History, written: frozenset[int])
                 continue
             own = key[0] or key[1] in history.written
             known = found.setdefault(
-                key, Watched(*key, [False] * len(history.results), _origin(value if own else None))
+                key, VersionCheck(*key, [False] * len(history.results), _origin(value if own else None))
             )
             for number in range(len(history.results)):
-                known.behind[number] |= bool(mask >> number & 1)
+                known.read_by[number] |= bool(mask >> number & 1)
     return list(found.values())
 
 
@@ -68,7 +69,9 @@ def _origin(value: torch.Tensor | None) -> tuple[str, int]:
     return ("", 0) if value is None or value.grad_fn is None else (value.grad_fn.name(), value.output_nr)
 
 
-def watching(compiled: Callable[..., Any], history: History, kept: Sequence[Watched]) -> Callable[..., Any]:
+def checking_versions(
+    compiled: Callable[..., Any], history: AutogradGraph, kept: Sequence[VersionCheck]
+) -> Callable[..., Any]:
     """`compiled`, a graph in torch's own wrapper, whose backward fails where one of `kept` has been written since the
     call. `kept` may have inputs among it that the graph writes: autograd hears of that, so they are results too."""
     places = [place for place, _ in history.results]
@@ -84,7 +87,7 @@ def watching(compiled: Callable[..., Any], history: History, kept: Sequence[Watc
 
         for number, end in enumerate(ends):
             result = of(*end)
-            seen = [_Seen(of(one.is_result, one.place), one.origin) for one in kept if one.behind[number]]
+            seen = [_Seen(of(one.is_result, one.place), one.origin) for one in kept if one.read_by[number]]
             if result.grad_fn is not None and seen:
                 result.grad_fn.register_prehook(functools.partial(_refuse_written, seen, result.output_nr))
         return results
@@ -125,7 +128,7 @@ def _refuse_written(kept: Sequence[_Seen], output: int, gradients: Sequence[torc
                 one.refuse()
 
 
-def keeps_anything(history: History) -> bool:
+def keeps_anything(history: AutogradGraph) -> bool:
     """Whether eager's backward fails when it runs for the second time."""
     return any(saves(node) for node, _ in history.inside)
 

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.saves import behind, is_small
+from dynajit.aot.training.saved_copies import ancestors, is_small
 from dynajit.graph.meta import memory, note, notes
 
 aten = torch.ops.aten
@@ -30,9 +30,7 @@ def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> 
     inputs = joint.graph.find_nodes(op="placeholder")
     memories = {memory(inputs[at]) for at in weights} - {None}
     outputs: Any = joint.graph.output_node().args[0]
-    forward, backward = (
-        behind([node for node in part if isinstance(node, Node)]) for part in (outputs[:n_results], outputs[n_results:])
-    )
+    forward, backward = map(ancestors, (outputs[:n_results], outputs[n_results:]))
     own = backward - forward
     for node in forward:
         note(node, of_forward=True)

@@ -1,4 +1,4 @@
-"""Results that are views which autograd lets nobody write: they are taken behind the graph, by torch itself.
+"""Results that are views which autograd lets nobody write: they are taken after the graph, by torch itself.
 
 In:  a torch-level graph that trains. Out: a callable that runs what is compiled of it, and takes these views of what
 that returns. A graph's results are views of nothing, so that a write would be allowed that eager refuses: of one of the
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynajit.aot.legality import GraphFacts
-from dynajit.aot.pieces import CompilePiece, Node, Run, Step, module_of
+from dynajit.aot.training.pieces import CompilePiece, Node, PartitionedCall, Step
 from dynajit.graph.meta import memory, value_of
 from dynajit.torch_compat import memory_of
 
@@ -38,12 +38,12 @@ def with_late_views(
         node for node in dict.fromkeys((*graph.returned, *read)) if node.op.startswith("call") and node not in views
     ]
     tail = Step(taken, list(read), views)
-    tail.compiled = module_of(gm, tail).forward
+    tail.compiled = tail.module(gm).forward
     if not needed and late.issuperset(calls):
-        return Run(gm, [tail])
+        return PartitionedCall(gm, [tail])
     main = Step(calls, gm.graph.find_nodes(op="placeholder"), needed)
-    main.compiled = compile_piece(module_of(gm, main), list(example_inputs))
-    return Run(gm, [main, tail])
+    main.compiled = compile_piece(main.module(gm), list(example_inputs))
+    return PartitionedCall(gm, [main, tail])
 
 
 def _is_one_of_several(value: Any) -> bool:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit import _C, torch_compat
-from dynajit.aot.partial import Backwards
-from dynajit.aot.reach import History
 from dynajit.aot.runtime_wrappers import without_autocast
-from dynajit.aot.versions import Watched, keeps_anything
+from dynajit.aot.training.partial_backward import PartialBackwardCache
+from dynajit.aot.training.reachability import AutogradGraph
+from dynajit.aot.training.version_checks import VersionCheck, keeps_anything
 from dynajit.graph.meta import value_of
 
 
-class Part(NamedTuple):
+class CompiledHalf(NamedTuple):
     """The forward or the backward graph, and what became of it."""
 
     graph: torch.fx.GraphModule
@@ -29,12 +29,12 @@ class Part(NamedTuple):
 
 def without_wrapper(
     metadata: Any,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, CompiledHalf],
     n_inputs: int,
     again: Callable[..., Any] | None,
-    partial: Backwards | None,
-    history: History | None,
-    watched: Sequence[Watched],
+    partial: PartialBackwardCache | None,
+    history: AutogradGraph | None,
+    watched: Sequence[VersionCheck],
 ) -> Callable[..., Any] | None:
     """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial` and
     `watched`: see `TrainingCall`."""
