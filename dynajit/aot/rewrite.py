@@ -2,19 +2,23 @@
 
 In:  a graph module, torch-level or of ATen operations, which stays as it is. Out: another one with the same attributes
 and notes: `copied` has the same nodes, `without` all but some, `with_results` gives more, `cut` is a part of them.
-`Copy` is for rewriting node by node.
+`Copy` is for rewriting node by node, `call` for new nodes in a graph of ATen operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.fx.node import map_arg
 
 from dynajit import torch_compat
+from dynajit.graph.meta import value_of
 
 
 class Copy:
@@ -65,6 +69,24 @@ class Copy:
             made = torch_compat.graph_module(self.gm, self.graph)
         made.meta.update(self.gm.meta)
         return made
+
+
+def compute(node: Node) -> Any:
+    """What the node gives, of the fake values of its arguments, which rewriting may have changed. Where none of them is
+    a tensor, its own value tells the fake mode."""
+    args, kwargs = map_arg((node.args, node.kwargs), value_of)
+    modes = (value.fake_mode for value in map(value_of, (node, *node.all_input_nodes)) if isinstance(value, FakeTensor))
+    function: Any = node.target
+    with next(modes, None) or nullcontext(), torch.no_grad():
+        return function(*args, **kwargs)
+
+
+def call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A new node with its fake value where its graph inserts; `like`: what it is of in the program."""
+    made = like.graph.call_function(target, args, kwargs)
+    made.meta = dict(like.meta)
+    made.meta["val"] = compute(made)
+    return made
 
 
 def copied(gm: GraphModule) -> GraphModule:

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import call, compute, copied
 from dynajit.graph.meta import value_of
 
 aten = torch.ops.aten
@@ -96,16 +96,13 @@ class _Rewrite:
         copied = node
         if not value.is_contiguous(memory_format=torch.channels_last):
             with self.graph.inserting_before(before):
-                copied = self.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.channels_last})
-            copied.meta.update(before.meta, val=value.contiguous(memory_format=torch.channels_last))
+                copied = call(before, aten.clone.default, node, memory_format=torch.channels_last)
         self.last[node] = copied
         return copied  # type: ignore[no-any-return]
 
     def _again(self, node: Node) -> None:
         """Find the strides of what the node gives anew."""
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
-        with torch.no_grad():
-            found = node.target(*args, **kwargs)  # type: ignore[operator]
+        found = compute(node)
         before = node.meta["val"]
         pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(before), strict=True)
         if any(isinstance(new, torch.Tensor) and new.stride() != old.stride() for new, old in pairs):
@@ -122,22 +119,20 @@ class _Rewrite:
         """Give the operation contiguous copies of what has other strides than before."""
 
         def contiguous(arg: Node) -> Node:
-            return self._contiguous(arg, node, arg.meta["val"].contiguous()) if arg in self.changed else arg
+            return self._contiguous(arg, node) if arg in self.changed else arg
 
         node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), contiguous)
         self._again(node)
 
-    def _contiguous(self, node: Node, before: Node, value: torch.Tensor) -> Node:
+    def _contiguous(self, node: Node, before: Node) -> Node:
         with self.graph.inserting_before(before):
-            copied = self.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-        copied.meta.update(node.meta, val=value)
-        return copied
+            return call(node, aten.clone.default, node, memory_format=torch.contiguous_format)
 
     def _results(self, output: Node) -> bool:
         """Gives the graph's results the strides that they had; False if these were not of contiguous tensors."""
         given: Any = output.args[0]
         if not all(self.changed[node].is_contiguous() for node in given if node in self.changed):
             return False
-        made = {node: self._contiguous(node, output, self.changed[node]) for node in {*given} & self.changed.keys()}
+        made = {node: self._contiguous(node, output) for node in {*given} & self.changed.keys()}
         output.args = (type(given)([made.get(node, node) for node in given]),)
         return True

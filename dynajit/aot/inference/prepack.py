@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
 
-from dynajit.aot.rewrite import Copy
+from dynajit.aot.rewrite import Copy, compute
+from dynajit.aot.trace import has_symbols
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 
@@ -43,7 +42,7 @@ class _GivesUp(Exception):
 def split(gm: GraphModule, weights: frozenset[int]) -> Split | None:
     """The two graphs; None where nothing is gained or can be told."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    if any(_symbolic(value_of(node)) for node in inputs):
+    if any(has_symbols(value_of(node)) for node in inputs):
         return None
     for packs in (True, False):
         try:
@@ -54,20 +53,12 @@ def split(gm: GraphModule, weights: frozenset[int]) -> Split | None:
     return None
 
 
-def _symbolic(value: Any) -> bool:
-    numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-    return any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in numbers)
-
-
 class _Splitter:
     """The two graphs while they are being written."""
 
     def __init__(self, gm: GraphModule, weights: frozenset[int], packs: bool) -> None:
         self.gm = gm
         self.packs = packs
-        self.mode = detect_fake_mode([value_of(node) for node in gm.graph.nodes])
-        if self.mode is None:
-            raise _GivesUp
         self.escaping = _escaping(gm.graph)
         self.constant = self._constants(weights)
         self.early, self.main = Copy(gm), Copy(gm)
@@ -135,10 +126,8 @@ class _Splitter:
         return node
 
     def _value(self, node: Node) -> Any:
-        args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])  # type: ignore[arg-type]
         try:
-            with self.mode, torch.no_grad():  # type: ignore[union-attr]
-                return node.target(*args, **kwargs)  # type: ignore[operator]
+            return compute(node)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             raise _GivesUp from error
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import call, copied
 
 aten = torch.ops.aten
 _BACKWARD = aten.convolution_backward.default
@@ -53,11 +53,7 @@ def _split(graph: Graph, node: Node) -> None:
     of_given, *of_others = args[10]
     values: Any = node.meta["val"]
     with graph.inserting_before(node):
-        copies = []
-        for arg in args[:2]:
-            copy = graph.call_function(aten.clone.default, (arg,), {"memory_format": torch.contiguous_format})
-            copy.meta.update(node.meta, val=arg.meta["val"].contiguous())
-            copies.append(copy)
+        copies = [call(node, aten.clone.default, arg, memory_format=torch.contiguous_format) for arg in args[:2]]
         others = graph.call_function(_BACKWARD, (*copies, *args[2:10], [False, *of_others]))
         others.meta.update(node.meta, val=(None, *values[1:]))
     for item in list(node.users):

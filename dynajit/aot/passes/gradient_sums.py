@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import call, copied
 from dynajit.graph.meta import note, value_of
 
 aten = torch.ops.aten
@@ -78,16 +78,8 @@ def _embedding(graph: Graph, part: Node, whole: Node) -> Node:
     gradient, indices, _, padding, _ = part.args
     assert isinstance(gradient, Node) and isinstance(indices, Node) and isinstance(padding, int)
     if padding >= 0:
-        fake, value = indices.meta["val"], gradient.meta["val"]
-        kept = graph.call_function(aten.ne.Scalar, (indices, padding))
-        rows = graph.call_function(aten.unsqueeze.default, (kept, -1))
-        zero = graph.call_function(aten.full.default, ([], 0), {"dtype": value.dtype, "device": value.device})
-        gradient = graph.call_function(aten.where.self, (rows, gradient, zero))
-        with fake.fake_mode:
-            kept.meta["val"] = torch.empty_like(fake, dtype=torch.bool)
-            rows.meta["val"] = kept.meta["val"].unsqueeze(-1)
-            zero.meta["val"] = torch.empty([], dtype=value.dtype)
-            gradient.meta["val"] = torch.where(rows.meta["val"], value, zero.meta["val"])
+        outside = call(part, aten.eq.Scalar, indices, padding)
+        gradient = call(part, aten.masked_fill.Scalar, gradient, call(part, aten.unsqueeze.default, outside, -1), 0)
     return graph.call_function(aten.index_put.default, (whole, [indices], gradient, True))
 
 

@@ -20,6 +20,7 @@ from dynajit import _C, torch_compat
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.rewrite import Copy
 from dynajit.aot.runtime_wrappers import without_autocast
+from dynajit.aot.trace import has_symbols
 from dynajit.aot.training.reachability import BackwardReachability
 from dynajit.graph.meta import value_of
 
@@ -138,10 +139,6 @@ def _sizes(value: torch.Tensor) -> list[str]:
     return [str(size) for size in value.shape]
 
 
-def _static(value: torch.Tensor) -> bool:
-    return all(type(size) is int for size in value.shape)
-
-
 class _Zeros:
     """Zeros in the place of nodes that are left out."""
 
@@ -150,7 +147,7 @@ class _Zeros:
 
     def can_make(self, node: Node) -> bool:
         value = value_of(node)
-        return isinstance(value, torch.Tensor) and value.layout is torch.strided and _static(value)
+        return isinstance(value, torch.Tensor) and value.layout is torch.strided and not has_symbols(value)
 
     def like(self, node: Node) -> Node:
         value: Any = node.meta["val"]

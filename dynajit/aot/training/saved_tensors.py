@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from dynajit.aot.rewrite import compute
 from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
 from dynajit.graph.meta import memory, value_of
 
@@ -117,10 +118,9 @@ class SavedTensors:
         return self._described(self._after)
 
     def _described(self, node: Node) -> Node:
-        target, args, kwargs = node.target, node.args, node.kwargs
         with self._mode:
-            node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **kwargs)  # type: ignore[operator]
-        source = args[0].meta if isinstance(args[0], Node) else {}
+            node.meta["val"] = compute(node)
+        source = node.args[0].meta if isinstance(node.args[0], Node) else {}
         node.meta.update({key: source[key] for key in ("stack_trace",) if key in source})
         return node
 
