@@ -25,10 +25,15 @@ from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training.double_backward import DoubleBackward, differentiable_twice, reason_against
 from dynajit.aot.training.partial_backward import PartialBackwardCache
-from dynajit.aot.training.reachability import autograd_graph_of, reachability_of
+from dynajit.aot.training.reachability import (
+    AutogradGraph,
+    BackwardReachability,
+    autograd_graph_of,
+    reachability_of,
+)
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
-from dynajit.graph.meta import graph_notes, memory, note_graph, notes, value_of
+from dynajit.graph.meta import memory, note_graph, notes, value_of
 from dynajit.torch_compat import memory_of
 
 if TYPE_CHECKING:
@@ -53,101 +58,140 @@ def _compile(
     compile_fn: CompileFn,
     decompositions: Decompositions | None,
 ) -> Callable[..., Any]:
-    import torch._functorch.config as functorch_config
-    from torch._functorch.aot_autograd import aot_module_simplified
-
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
-    parts: dict[str, CompiledHalf] = {}
-    backwards: PartialBackwardCache | None = None
     history = autograd_graph_of(gm)
-    reach = reachability_of(history)
-    if reach is not None and None in reach.results:
-        if reach.apart:
-            raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
-        reach = None
-
-    def compiler(phase: str) -> Callable[..., Any]:
-        def compile_phase(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
-            if phase == "forward":
-                note_graph(graph, returns=getattr(context.fw_metadata, "num_forward_returns", 0))
-            if phase != "backward" and context.fw_metadata is not None:
-                # the graph's own copies into inputs count as writes; the call is not to count them again
-                context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd = []
-            if phase == "backward" and reach is not None:
-                nonlocal backwards
-                backwards = PartialBackwardCache(graph, reach, compile_backward)
-                compiled: Callable[..., Any] = backwards.of_all
-            else:
-                # backward may be compiled at its first run, inside of whatever the program captures then
-                compiled = _C.call_eager(compile_fn, (graph, inputs, phase))
-            parts[phase] = CompiledHalf(graph, compiled)
-            # autograd refuses writes of a view that a node of torch's wrapper returns
-            return _boxed(compiled, (graph_notes(graph).returns or 0) if phase == "forward" else 0)
-
-        return compile_phase
-
-    def compile_backward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
-        inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-        with tracing(context):
-            return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
-
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
+    halves = _Halves(compile_fn, context, _reachability(history))
+    with lstm_with_backward(gm):
+        inputs = [_as_fake(value, fake_mode) for value in example_inputs]
+        compiled = _aot_autograd(
+            traced, inputs, halves, functools.partial(_partition, context, example_inputs), decompositions
+        )
+    metadata = context.fw_metadata
+    if metadata is not None and metadata.bw_donated_idxs is None:
+        # None would make backward(retain_graph=True) fail like a list of donated buffers.
+        metadata.bw_donated_idxs = []
+    if "forward" in halves.made:
+        _refuse_written_saves(metadata, halves.made["forward"].graph)
+    for phase in halves.made.keys() - {"backward"}:
+        _refuse_other_strides(metadata, facts, halves.made[phase].graph)
+    mutated = _mutated(context, example_inputs)
+    once = reason_against(mutated, any(map(is_drawn, gm.graph.nodes)), _plain_outputs(context))
+    double = None if once else DoubleBackward(gm.forward)
+    # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
+    hidden = not grad_enabled and facts.turns_gradients_on
+    own = None
+    if traced is gm and not hidden:
+        checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
+        own = without_wrapper(metadata, halves.made, len(example_inputs), double, halves.partial, history, checks)
+    if own is not None:
+        assert metadata is not None
+        mode = metadata.grad_enabled_mutation
+        compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
+    elif halves.reach is not None and halves.reach.apart:
+        raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
+    else:
+        compiled = passes.wrapped(compiled)
+        if hidden and metadata is not None:
+            compiled = functools.partial(_with_gradients, metadata.grad_enabled_mutation, compiled)
+        if double is not None:
+            compiled = differentiable_twice(double, compiled)
+        checks = [] if history is None else version_checks(gm, history, frozenset())
+        if history is not None and checks:
+            compiled = checking_versions(compiled, history, checks)
+    return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
+
+
+def _reachability(history: AutogradGraph | None) -> BackwardReachability | None:
+    """What backward reaches from each result; None where the call need not know. Raises RuntimeError where a node of
+    autograd's can't tell written inputs apart from results."""
+    reach = reachability_of(history)
+    if reach is None or None not in reach.results:
+        return reach
+    if reach.apart:
+        raise RuntimeError("backward may start from a result or from a written input, and the graph is one node")
+    return None
+
+
+class _Halves:
+    """The forward and the backward graph, or the one for inference, compiled as AOTAutograd makes them.
+
+    made: by phase. partial: the backward graph for some of the results' gradients, if `reach` says what these are.
+    """
+
+    def __init__(self, compile_fn: CompileFn, context: TracingContext, reach: BackwardReachability | None) -> None:
+        self.compile_fn = compile_fn
+        self.context = context
+        self.reach = reach
+        self.made: dict[str, CompiledHalf] = {}
+        self.partial: PartialBackwardCache | None = None
+
+    def compiler(self, phase: str) -> Callable[..., Any]:
+        """What AOTAutograd calls with the graph of a phase and its inputs."""
+        return functools.partial(self._compile, phase)
+
+    def _compile(self, phase: str, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
+        metadata = self.context.fw_metadata
+        returned = getattr(metadata, "num_forward_returns", 0) if phase == "forward" else 0
+        if phase == "forward":
+            note_graph(graph, returns=returned)
+        if phase != "backward" and metadata is not None:
+            # the graph's own copies into inputs count as writes; the call is not to count them again
+            metadata.mutated_graph_handled_indices_seen_by_autograd = []
+        if phase == "backward" and self.reach is not None:
+            later = functools.partial(_compile_backward, self.compile_fn, self.context)
+            self.partial = PartialBackwardCache(graph, self.reach, later)
+            compiled: Callable[..., Any] = self.partial.of_all
+        else:
+            # backward may be compiled at its first run, inside of whatever the program captures then
+            compiled = _C.call_eager(self.compile_fn, (graph, inputs, phase))
+        self.made[phase] = CompiledHalf(graph, compiled)
+        # autograd refuses writes of a view that a node of torch's wrapper returns
+        return _boxed(compiled, returned)
+
+
+def _compile_backward(
+    compile_fn: CompileFn, context: TracingContext, graph: torch.fx.GraphModule
+) -> Callable[..., Any]:
+    inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    with tracing(context):
+        return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
+
+
+def _aot_autograd(
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    halves: _Halves,
+    partition: Callable[..., Any],
+    decompositions: Decompositions | None,
+) -> Callable[..., Any]:
+    import torch._functorch.config as functorch_config
+    from torch._functorch.aot_autograd import aot_module_simplified
+
     with (
         functorch_config.patch(torch_compat.aot_options()),
         torch_compat.floats_stay_symbolic(),
         torch_compat.first_calls_unwatched(),
-        tracing(context),
-        lstm_with_backward(gm),
+        tracing(halves.context),
     ):
-        compiled = _again_if_asked(
+        return _again_if_asked(
             lambda: aot_module_simplified(
-                traced,
-                [_as_fake(value, fake_mode) for value in example_inputs],
-                fw_compiler=compiler("forward"),
-                bw_compiler=compiler("backward"),
-                inference_compiler=compiler("inference"),
-                partition_fn=functools.partial(_partition, context, example_inputs),
+                gm,
+                inputs,
+                fw_compiler=halves.compiler("forward"),
+                bw_compiler=halves.compiler("backward"),
+                inference_compiler=halves.compiler("inference"),
+                partition_fn=partition,
                 decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
         )
-    if context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs is None:
-        # None would make backward(retain_graph=True) fail like a list of donated buffers.
-        context.fw_metadata.bw_donated_idxs = []
-    if "forward" in parts:
-        _refuse_written_saves(context.fw_metadata, parts["forward"].graph)
-    for phase in parts.keys() - {"backward"}:
-        _refuse_other_strides(context.fw_metadata, facts, parts[phase].graph)
-    mutated = _mutated(context, example_inputs)
-    compiled = passes.wrapped(compiled)
-    once = reason_against(mutated, any(map(is_drawn, gm.graph.nodes)), _plain_outputs(context))
-    own = None
-    # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
-    if traced is gm and (grad_enabled or not facts.turns_gradients_on):
-        again = None if once else DoubleBackward(gm.forward)
-        kept = [] if history is None else version_checks(gm, history, frozenset(mutated))
-        own = without_wrapper(context.fw_metadata, parts, len(example_inputs), again, backwards, history, kept)
-    if own is not None:
-        assert context.fw_metadata is not None
-        mode = context.fw_metadata.grad_enabled_mutation
-        compiled = own if mode is None else functools.partial(_left_in_mode, mode, own)
-    elif reach is not None and reach.apart:
-        raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
-    else:
-        if not (grad_enabled or context.fw_metadata is None or not facts.turns_gradients_on):
-            compiled = functools.partial(_with_gradients, context.fw_metadata.grad_enabled_mutation, compiled)
-        if not once:
-            compiled = differentiable_twice(gm.forward, compiled)
-        kept = [] if history is None else version_checks(gm, history, frozenset())
-        if history is not None and kept:
-            compiled = checking_versions(compiled, history, kept)
-    return eager_on_overlap(example_inputs, mutated, gm.forward, compiled)
 
 
 def _refuse_writes(facts: GraphFacts, example_inputs: Sequence[Any]) -> None:

@@ -65,10 +65,8 @@ class DoubleBackward:
         return [next(found) if isinstance(value, torch.Tensor) and value.requires_grad else None for value in inputs]
 
 
-def differentiable_twice(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, in torch's wrapper, with gradients that can be differentiated; `forward` runs the captured graph
-    operator by operator."""
-    double = DoubleBackward(forward)
+def differentiable_twice(double: DoubleBackward, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, in torch's wrapper, with gradients that can be differentiated."""
 
     def call(*inputs: Any) -> Any:
         outputs = compiled(*inputs)
