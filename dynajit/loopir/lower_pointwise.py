@@ -16,7 +16,7 @@ from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.nodes import Const, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS
 from dynajit.loopir.registry import NotLowered, lowering
-from dynajit.loopir.size import RuntimeFloat, Size
+from dynajit.loopir.size import RuntimeFloat, Size, hint_of
 
 aten = torch.ops.aten
 Operand = Value | Number
@@ -273,14 +273,17 @@ def _pow_scalar(build: Builder, x: Value, exponent: Number) -> Value:
     return build.elementwise(lambda a: _power(a, exponent, build.out.dtype), x)
 
 
+# Elements from which a call of torch's kernel pays, where that is faster than the C library.
+WORTH_A_CALL = 128
 _PLAIN_POWERS = (1, 2, 3, 0.5, -0.5, -1, -2)
 
 
 def _faster_in_torch(build: Builder, name: str) -> None:
     """On CPUs torch's kernels compute these by vectors, where the C library takes one element at a time (`fmod`) or
-    three times as long (`pow` of float64)."""
+    three times as long (`pow` of float64). A call of torch's costs what a hundred elements cost."""
     slow = name == "fmod" or (name == "pow" and build.out.dtype is torch.float64)
-    if slow and build.program.device.type == "cpu":
+    elements = math.prod(hint_of(size) for size in build.out.shape)
+    if slow and build.program.device.type == "cpu" and elements >= WORTH_A_CALL:
         raise NotLowered
 
 
