@@ -87,6 +87,7 @@ bench: build
 	-$(BIN)/python benchmarks/overhead.py --save
 	$(BIN)/python benchmarks/compile_time.py --save
 	$(BIN)/python benchmarks/kernels_cpu.py --save
+	-$(BIN)/python benchmarks/operators_speed.py --seconds 3000 --save
 	-$(BIN)/python benchmarks/scaling.py --save
 	-$(BIN)/python benchmarks/growth.py --save
 	-$(BIN)/python benchmarks/limits.py --save
