@@ -202,7 +202,7 @@ def _parse_program(parser: argparse.ArgumentParser, arguments: list[str]) -> arg
     return options
 
 
-def _prepared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> script.Program:
+def _prepared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> script.Script:
     """The program with what is to be compiled; ends the process with a message where a name or an option is wrong."""
     settings = _settings(options)
 

@@ -32,7 +32,7 @@ class Wanted:
     wrap: Callable[[Any], Any]
 
 
-class Program(NamedTuple):
+class Script(NamedTuple):
     """A script that can be run."""
 
     path: Path
@@ -40,7 +40,7 @@ class Program(NamedTuple):
     wrap: Callable[[Any], Any]
 
 
-def prepare(path: Path, wanted: Wanted) -> Program:
+def prepare(path: Path, wanted: Wanted) -> Script:
     """Read the script. Raises ConfigError for a name that it never binds, SyntaxError for what is no Python."""
     tree = ast.parse(path.read_bytes(), str(path))
     bound = sorted(set(_names(tree.body)))
@@ -49,10 +49,10 @@ def prepare(path: Path, wanted: Wanted) -> Program:
     if rest:
         found = f"; it binds {', '.join(bound)}" if bound else ""
         raise ConfigError(f"{path} binds no {', '.join(sorted(rest))} at its top level{found}")
-    return Program(path, compile(tree, str(path), "exec", dont_inherit=True), wanted.wrap)
+    return Script(path, compile(tree, str(path), "exec", dont_inherit=True), wanted.wrap)
 
 
-def run(program: Program, arguments: Sequence[str]) -> None:
+def run(program: Script, arguments: Sequence[str]) -> None:
     """Run the script as `python path arguments...` does."""
     path = program.path
     main = types.ModuleType("__main__")

@@ -33,7 +33,7 @@ import dynajit
 from dynajit import outcomes
 from dynajit.exc import ConfigError
 from dynajit.report import records
-from dynajit.report.survey import Capture, Kept, SurveyReport, Times
+from dynajit.report.survey import Capture, SavedBytes, SurveyReport, Times
 from dynajit.runtime import memory, toolchain
 from dynajit.verify import difference
 
@@ -290,7 +290,7 @@ def _counts_as_gradient(where: str, value: torch.Tensor) -> bool:
     return "grad" in where and bool(plain)
 
 
-def _require_same_error(ours: _Seen, eager: _Seen) -> None:
+def _require_same_error(ours: _CallOutcome, eager: _CallOutcome) -> None:
     """The message of an exception says more than that there is no result."""
     mine, theirs = (
         error and f"raised {error[0].__name__}: {error[1]}" for error in (ours.outcome.error, eager.outcome.error)
@@ -300,7 +300,7 @@ def _require_same_error(ours: _Seen, eager: _Seen) -> None:
 
 
 @dataclass
-class _Seen:
+class _CallOutcome:
     """One call's outcome and its gradients, by the place of what they are of."""
 
     outcome: outcomes.Outcome
@@ -312,7 +312,7 @@ class _Seen:
         return {where: value for where, value in found if isinstance(value, torch.Tensor)}
 
 
-def _called(side: Side, program: Callable[..., Any], number: int, seed: int) -> _Seen:
+def _called(side: Side, program: Callable[..., Any], number: int, seed: int) -> _CallOutcome:
     args, kwargs = side.calls[number]
     reached = side.reached()
     outcome = outcomes.run(program, side.program, args, kwargs, seed, reached)
@@ -321,7 +321,7 @@ def _called(side: Side, program: Callable[..., Any], number: int, seed: int) -> 
         for where, value in outcomes.walk((args, kwargs, side.program, reached), "")
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
     }
-    return _Seen(outcome, _gradients(outcome.result, leaves))
+    return _CallOutcome(outcome, _gradients(outcome.result, leaves))
 
 
 def _roots(result: Any) -> list[torch.Tensor]:
@@ -441,7 +441,7 @@ class _Survey:
             return False
         return True
 
-    def _references(self, side: Side | None, place: int, seed: int, eager: _Seen) -> dict[str, torch.Tensor]:
+    def _references(self, side: Side | None, place: int, seed: int, eager: _CallOutcome) -> dict[str, torch.Tensor]:
         """float64's numbers by their places; none where the program can't be run so, or draws random numbers."""
         if side is None or eager.outcome.error is not None:
             return {}
@@ -468,7 +468,7 @@ class _Survey:
             with contextlib.redirect_stdout(io.StringIO()):
                 kept = [_bytes_kept(run) for run in runs if place in self._differentiable]
                 if kept and all(each is not None for each in kept):
-                    report.kept.append(Kept(place + 1, *kept))  # type: ignore[arg-type]
+                    report.kept.append(SavedBytes(place + 1, *kept))  # type: ignore[arg-type]
                 if seconds > 0:
                     eager, ours = _interleaved(runs, share)
                     times = Times(place + 1, eager, ours)

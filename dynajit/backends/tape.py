@@ -27,7 +27,7 @@ class _NoTapeError(Exception):
     """A node that a tape can't do."""
 
 
-class _Recorder:
+class _TapeRecorder:
     def __init__(self, module: fx.GraphModule) -> None:
         self.nodes = list(module.graph.nodes)
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
@@ -87,7 +87,7 @@ _FX_SEQUENCES = (fx.immutable_collections.immutable_list,)
 
 def tape_of(module: fx.GraphModule) -> _C.GraphTape | None:
     """The module's graph as a tape."""
-    recorder = _Recorder(module)
+    recorder = _TapeRecorder(module)
     try:
         recorder.record()
     except _NoTapeError:

@@ -49,19 +49,19 @@ def _node(module: fx.GraphModule, node: fx.Node, places: dict[fx.Node, int]) -> 
         found = getattr(module, str(node.target), None)
         if not isinstance(found, torch.Tensor):
             raise _Unknown
-        return node.op, _Same(found)
-    target = node.target if isinstance(node.target, str) else _Same(node.target)
+        return node.op, _ByIdentity(found)
+    target = node.target if isinstance(node.target, str) else _ByIdentity(node.target)
     return node.op, target, _argument(node.args, places), _argument(node.kwargs, places)
 
 
-class _Same:
+class _ByIdentity:
     """An object, equal to itself alone."""
 
     def __init__(self, obj: Any) -> None:
         self.obj = obj
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.obj is self.obj
+        return isinstance(other, _ByIdentity) and other.obj is self.obj
 
     def __hash__(self) -> int:
         return id(self.obj)

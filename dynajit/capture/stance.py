@@ -19,11 +19,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 STANCES = ("default", "eager_on_recompile", "fail_on_recompile", "force_eager")
 
 
-class _Thread(threading.local):
+class _ThreadStance(threading.local):
     running_only = 0  # how many calls of what `run` returned are under way
 
 
-_thread = _Thread()
+_thread = _ThreadStance()
 
 
 class set_stance:

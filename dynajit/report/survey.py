@@ -35,7 +35,7 @@ class Times:
 
 
 @dataclasses.dataclass
-class Kept:
+class SavedBytes:
     """Bytes that one call's results and what autograd keeps for them take, after the forward pass."""
 
     inputs: int
@@ -81,7 +81,7 @@ class SurveyReport:
     error: str | None = None
     captures: list[Capture] = dataclasses.field(default_factory=list)
     times: list[Times] = dataclasses.field(default_factory=list)
-    kept: list[Kept] = dataclasses.field(default_factory=list)
+    kept: list[SavedBytes] = dataclasses.field(default_factory=list)
     first_call: tuple[float, float] = (0.0, 0.0)
     notes: list[str] = dataclasses.field(default_factory=list)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -205,7 +205,7 @@ def _time(times: Times) -> str:
     return text
 
 
-def _kept(kept: Kept) -> str:
+def _kept(kept: SavedBytes) -> str:
     # a few small objects of Python and C++ are no memory kept
     ratio = f" = {kept.compiled / kept.eager:.2f}" if kept.eager > 64_000 else ""
     return f"inputs {kept.inputs}: {costs.size(kept.compiled)} over eager's {costs.size(kept.eager)}{ratio}"

@@ -4,7 +4,7 @@ In:  a `codegen.plan.Plan`, and its kernels loaded: for a GPU `_C.GpuKernel`s, f
 Out: `build(plan, kernels)`: a `_C.PlanExecutor`. Tensors live in numbered slots: inputs first, then whatever else has
      a name. Operators of torch's are called through the dispatcher with arguments converted once; what is no operator
      is a Python function of slots.
-One more kind of step: a case in `_Writer.step`.
+One more kind of step: a case in `_NativeWriter.step`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CpuKernel:
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
     """The plan's executor; `kernels` are the loaded kernels by name. Raises NotNative."""
-    writer = _Writer(plan, kernels)
+    writer = _NativeWriter(plan, kernels)
     steps = [writer.step(step) for step in plan.steps if not isinstance(step, SizeStep)]
     outputs = [writer.output(place, value) for place, value in enumerate(plan.outputs)]
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
@@ -66,7 +66,7 @@ def launch(kernel: Any, slots: Sequence[int], programs: int) -> tuple[Any, ...]:
     return _KERNEL, kernel, tuple(slots), (), programs, (), -1
 
 
-class _Writer:
+class _NativeWriter:
     """The slots given out so far."""
 
     def __init__(self, plan: Plan, kernels: Mapping[str, Any]) -> None:

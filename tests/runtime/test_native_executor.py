@@ -319,7 +319,7 @@ def test_numbers_among_results_that_nothing_reads_need_no_python(driver: ctypes.
     for outputs in (["y"], ["y", "n"]):
         made = plan(steps, [BufferRef(name) for name in outputs])
         made.buffers.pop("n")
-        writer = native._Writer(made, {})
+        writer = native._NativeWriter(made, {})
         assert (writer.step(steps[0])[0] == native._EXTERN) == (outputs == ["y"])
         x = torch.randn(8)
         found = build(made)(x)
