@@ -1,11 +1,13 @@
 """Rules on the shape of the code: layers point one way, torch.compile's compiler is no part, versions have an address.
 
-Reads the sources, runs nothing of them. Each rule is a function from a source text to a list of complaints, and is
-itself tested on a text that breaks it. A new folder gets its place in `MAY_IMPORT`.
+And on their size: lines of functions, files and folders. Reads the sources, runs nothing of them. Each rule is a
+function from a source text to a list of complaints, and is itself tested on a text that breaks it. A new folder gets
+its place in `MAY_IMPORT`.
 """
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -224,6 +226,144 @@ def silent_handlers(source: str, path: str) -> list[str]:
     return complaints
 
 
+# Functions that are longer, or have more ways through them, than a function may. The list only shrinks.
+MAX_FUNCTION_LINES = 60
+MAX_COMPLEXITY = 25
+LONG_FUNCTIONS: set[str] = {
+    "dynajit/aot/training/training_call.py::without_wrapper",
+    "dynajit/capture/capture.py::_capture",
+    "dynajit/codegen/triton/attention.py::_function",
+    "dynajit/loopir/lower_norm.py::_batch_norm_backward",
+    "dynajit/resume/drive.py::_drive",
+    "dynajit/testing.py::assert_same",
+    "dynajit/values/ops.py::_add_node",
+}
+COMPLEX_FUNCTIONS: set[str] = {
+    "dynajit/aot/training/partial_backward.py::partial_backward",
+    "dynajit/capture/capture.py::FrameCapture._call_backend",
+    "dynajit/capture/capture.py::FrameCapture._compile",
+    "dynajit/capture/capture.py::_capture",
+    "dynajit/codegen/triton/attention.py::_attention_of",
+    "dynajit/codegen/triton/printer.py::Printer._needs_wide_indices",
+    "dynajit/graph/refusals.py::refusal",
+    "dynajit/schedule/fuse.py::store_in_place",
+    "dynajit/values/builtins/python.py::_text",
+    "dynajit/values/lookup.py::_bind_from",
+    "dynajit/values/operators.py::_container_binary",
+    "dynajit/values/operators.py::_equal_parts",
+    "dynajit/values/operators.py::binary",
+    "dynajit/values/operators.py::compare",
+    "dynajit/values/operators.py::same_object",
+    "dynajit/values/operators.py::user_binary",
+    "dynajit/values/ops.py::Lowered.both",
+    "dynajit/values/ops.py::_add_node",
+    "dynajit/values/ops.py::torch_op",
+    "dynajit/values/symbolic.py::operate",
+    "dynajit/values/tensor.py::TensorVal.call_method",
+    "dynajit/values/wrap.py::_wrap_other",
+    "dynajit/values/wrap.py::from_real",
+}
+
+# Names that two classes have. The list only shrinks.
+DOUBLE_CLASSES: set[str] = {
+    "Block",
+    "Code",
+    "Cut",
+    "Effect",
+    "Held",
+    "Kind",
+    "Memory",
+    "Plan",
+    "Printed",
+    "Source",
+    "Store",
+    "Target",
+    "Value",
+}
+
+# Lines of each folder's files. A commit may raise one only with the reason in its message's body.
+MAX_FOLDER_LINES = {
+    "csrc": 61,
+    "csrc/call": 2392,
+    "csrc/gpu": 454,
+    "csrc/guards": 3667,
+    "csrc/plan": 4440,
+    "csrc/python": 1495,
+    "dynajit": 3628,
+    "dynajit/aot": 5845,
+    "dynajit/backends": 667,
+    "dynajit/bytecode": 4390,
+    "dynajit/capture": 1823,
+    "dynajit/codegen": 5814,
+    "dynajit/graph": 1987,
+    "dynajit/guards": 1781,
+    "dynajit/interp": 3495,
+    "dynajit/loopir": 6172,
+    "dynajit/report": 2439,
+    "dynajit/resume": 2011,
+    "dynajit/runtime": 2501,
+    "dynajit/schedule": 1588,
+    "dynajit/values": 19856,
+    "dynajit/verify": 318,
+}
+
+
+def definitions(
+    tree: ast.AST, prefix: str
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    """(`prefix` and the dotted name, node) of every function and class, also of those inside of others."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield prefix + node.name, node
+            yield from definitions(node, f"{prefix}{node.name}.")
+        else:
+            yield from definitions(node, prefix)
+
+
+def complexity(function: ast.AST) -> int:
+    """McCabe's: one, and one for each branch, loop, handler, further operand of `and` or `or`. Of nested ones apart."""
+    found = 1
+    todo = list(ast.iter_child_nodes(function))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case)):
+            found += 1
+        elif isinstance(node, ast.comprehension):
+            found += 1 + len(node.ifs)
+        elif isinstance(node, ast.BoolOp):
+            found += len(node.values) - 1
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            todo += ast.iter_child_nodes(node)
+    return found
+
+
+def large_functions(sources: dict[str, str]) -> tuple[set[str], set[str]]:
+    """Those that are too long, and those with too many ways through them."""
+    long, winding = set(), set()
+    for path, text in sources.items():
+        for name, node in definitions(ast.parse(text), f"{path}::"):
+            if isinstance(node, ast.ClassDef) or node.end_lineno is None:
+                continue
+            if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES:
+                long.add(name)
+            if complexity(node) > MAX_COMPLEXITY:
+                winding.add(name)
+    return long, winding
+
+
+def double_classes(sources: dict[str, str]) -> set[str]:
+    nodes = (node for path, text in sources.items() for _, node in definitions(ast.parse(text), ""))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return {name for name, n in counts.items() if n > 1}
+
+
+def folder_lines(sources: dict[str, str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for path, text in sources.items():
+        counts["/".join(path.split("/")[:-1][:2])] += text.count("\n")
+    return counts
+
+
 def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> dict[str, str]:
     paths = [
         p
@@ -275,6 +415,29 @@ def test_no_error_is_hidden() -> None:
 def test_files_are_short() -> None:
     sources = files("dynajit", "csrc", "tests", "benchmarks", "tools", suffixes=(".py", *C_SUFFIXES))
     assert {path: n for path, text in sources.items() if (n := text.count("\n")) > MAX_LINES} == {}
+
+
+def test_functions_are_small() -> None:
+    assert large_functions(files("dynajit")) == (LONG_FUNCTIONS, COMPLEX_FUNCTIONS)
+
+
+def test_class_names_are_unique() -> None:
+    assert double_classes(files("dynajit")) == DOUBLE_CLASSES
+
+
+def test_folders_do_not_grow() -> None:
+    lines = folder_lines(files("dynajit") | files("csrc", suffixes=C_SUFFIXES))
+    assert lines.keys() == MAX_FOLDER_LINES.keys()
+    assert {folder: n for folder, n in lines.items() if n > MAX_FOLDER_LINES[folder]} == {}
+
+
+def test_a_large_function_and_a_double_class_are_found() -> None:
+    long = "class A:\n    def f(self):\n" + "        x = 1\n" * 60
+    winding = "def g(x):\n    def h():\n        return [y for y in x if y]\n" + "    if x and h: pass\n" * 13
+    assert large_functions({"a.py": long, "b.py": winding}) == ({"a.py::A.f"}, {"b.py::g"})
+    fine = long.replace("        x = 1\n", "", 1) + winding.replace("    if x and h: pass\n", "", 1)
+    assert large_functions({"c.py": fine}) == (set(), set())
+    assert double_classes({"a.py": long, "b.py": "def f():\n    class A: pass\n", "c.py": "class B: pass"}) == {"A"}
 
 
 def test_the_rules_read_the_whole_package() -> None:
