@@ -298,7 +298,7 @@ MAX_FOLDER_LINES = {
     "dynajit/graph": 1987,
     "dynajit/guards": 1781,
     "dynajit/interp": 3495,
-    "dynajit/loopir": 6172,
+    "dynajit/loopir": 6175,
     "dynajit/report": 2439,
     "dynajit/resume": 2011,
     "dynajit/runtime": 2501,
