@@ -72,6 +72,12 @@ class Journal:
 
         self._undo.append(restore)
 
+    def remove_item(self, mapping: dict[Any, Any], key: Any) -> None:
+        """Remove a key if it is there, undoable, for a mapping whose order means nothing."""
+        if key in mapping:
+            old = mapping.pop(key)
+            self._undo.append(lambda: mapping.__setitem__(key, old))
+
     def replace_all(self, container: Any, items: Any) -> None:
         """Replace the contents of a list or dict, undoable."""
         old = container.copy()

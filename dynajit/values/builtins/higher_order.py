@@ -97,7 +97,7 @@ def outputs(tx: Tracer, node: fx.Node, fakes: Sequence[torch.Tensor]) -> list[Va
     made: list[Value] = []
     for index, fake in enumerate(fakes):
         part = tx.graph.create_part(node, index, tx.node_meta(fake))
-        tx.tensors.pop(id(fake), None)
+        tx.journal.remove_item(tx.tensors, id(fake))
         made.append(model_tensor(tx, fake, part))
     return made
 
