@@ -147,7 +147,7 @@ def _quiet_shape_env() -> Callable[..., Any]:
 
     class QuietShapeEnv(ShapeEnv):
         def _get_stack_summary(self, *args: Any, **options: Any) -> tuple[SLoc, str]:
-            return SLoc(None, None), ""
+            return SLoc("", None), ""
 
     return QuietShapeEnv
 
