@@ -15,6 +15,7 @@ import inspect
 import itertools
 import math
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -408,7 +409,6 @@ _DOCUMENTED: dict[Any, str] = {
     dict.update: "(self, other=(), /, **kwargs)",
     collections.OrderedDict: "(other=(), /, **kwargs)",
     collections.OrderedDict.update: "(self, other=(), /, **kwargs)",
-    collections.OrderedDict.pop: "(self, key, default=None)",
     collections.defaultdict: "(default_factory=None, /, *args, **kwargs)",
     collections.deque: "(iterable=(), maxlen=None)",
     functools.partial: "(func, /, *args, **kwargs)",
@@ -431,14 +431,14 @@ def real_signature(fn: Any) -> inspect.Signature | None:
     if text is None:
         try:
             return inspect.signature(fn)
-        except (TypeError, ValueError):  # written in C, and says nothing of it
+        except (TypeError, ValueError):  # written in C: it says nothing of it, or not what a default is
             owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None) or fn
             module = str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
             if module.partition(".")[0] not in sys.stdlib_module_names:
                 return None
-            text = "(*args)"  # those of CPython's that take names are listed above
+            text = re.sub(r"\$module,( /,)?|\$", "", getattr(fn, "__text_signature__", None) or "(*args)")
     world: dict[str, Any] = {}
-    exec(f"def takes{text}: ...", world)
+    exec(f"def takes{text.replace('<unrepresentable>', 'None')}: ...", world)
     return inspect.signature(world["takes"])
 
 
