@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import dynajit
+from dynajit.interp.policy import real_signature
 from dynajit.testing import assert_same
 from dynajit.values.effects.torch_warnings import Warned
 
@@ -394,6 +395,50 @@ def test_torchs_frames_around_forward_are_counted(level: int) -> None:
         return module(x + 1, level) * 2
 
     warned(outer, X, graphs=1 if level == 1 else 3, breaks=int(level > 1))
+
+
+class WarnsAndBreaks(torch.nn.Module):
+    def forward(self, x: Tensor, named: dict[str, Any]) -> Tensor:
+        warnings.warn("of the module", Own, **named)
+        return x.sin()
+
+
+_SINCE_312 = pytest.mark.skipif(
+    "skip_file_prefixes" not in real_signature(warnings.warn).parameters, reason="an argument since CPython 3.12"
+)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"stacklevel": 2, "source": LOGGER},
+        pytest.param({"skip_file_prefixes": ("/nothing",)}, marks=_SINCE_312),
+    ],
+    ids=["source", "skipping"],
+)
+def test_torchs_frames_around_forward_are_counted_where_the_call_breaks(named: dict[str, Any]) -> None:
+    module = WarnsAndBreaks()
+
+    def outer(x: Tensor) -> Tensor:
+        return module(x + 1, named) * 2
+
+    warned(outer, X, graphs=3, breaks=1)
+
+
+class LogsAndBreaks(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        LOGGER.info("of the module", stacklevel=2, stack_info=False)
+        return x.sin()
+
+
+def test_torchs_frames_around_forward_are_counted_where_a_logger_breaks(handler: Lines) -> None:
+    module = LogsAndBreaks()
+
+    def outer(x: Tensor) -> Tensor:
+        return module(x + 1) * 2
+
+    told = logged(handler, outer, X)
+    assert [name for _, _, name, *_ in told] == ["_call_impl"]
 
 
 def test_what_was_shown_is_not_shown_again_after_a_compile() -> None:

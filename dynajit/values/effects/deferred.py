@@ -92,7 +92,6 @@ def defer_call(
     args: Sequence[Value],
     kwargs: dict[str, Value],
     printed: Sequence[Value] = (),
-    level: Value | None = None,
 ) -> DeferredCall:
     """Have the generated code make a call where the program is.
 
@@ -102,17 +101,10 @@ def defer_call(
         args: its arguments.
         kwargs: its named arguments.
         printed: arguments whose contents it looks at.
-        level: how many frames out it looks for the line to tell.
     """
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} in {tx.runs_elsewhere}")
     frames: Any = tx.frames  # type: ignore[attr-defined]
-    if level is not None and (not level.is_const() or type(level.const()) is not int):
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} whose stack level is not known")
-    for depth in range(len(frames) - 1, max(len(frames) - level.const(), 0) if level is not None else len(frames), -1):
-        if _is_modules_forward(frames[depth]):
-            told = f"{function.describe()} that tells a line outside of a module's forward"
-            raise GraphBreak(breaks.OUTPUT_CALL, told, at=tx.snapshot(depth))
     effect = DeferredCall(function, args, kwargs)
     effect.positions = frames[0].current.positions
     effect.places = [
@@ -128,6 +120,27 @@ def defer_call(
         effect.comes_too_late.append(_changes(tx, effect, printed))
     effect.at = tx.snapshot()
     return effect
+
+
+def break_outside_forward(tx: Tracer, name: str, level: Value | None) -> None:
+    """Break at the call of a module if `name`, called now, looks for the line to tell outside of the module's forward.
+
+    Args:
+        tx: the interpreter.
+        name: what is called.
+        level: how many frames out it looks; None: only at its caller.
+    """
+    frames: Any = tx.frames  # type: ignore[attr-defined]
+    if tx.runs_elsewhere:
+        return
+    known = level is None or (level.is_const() and type(level.const()) is int)
+    reach = (1 if level is None else level.const()) if known else len(frames)
+    for depth in range(len(frames) - 1, max(len(frames) - reach, 0), -1):
+        if _is_modules_forward(frames[depth]):
+            told = f"{name} that tells a line outside of a module's forward"
+            raise GraphBreak(breaks.OUTPUT_CALL, told, at=tx.snapshot(depth))
+    if not known:
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name} whose stack level is not known")
 
 
 def _is_modules_forward(frame: Any) -> bool:

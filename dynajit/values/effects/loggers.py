@@ -20,7 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects.deferred import defer_call, never_changes
+from dynajit.values.effects.deferred import break_outside_forward, defer_call, never_changes
 from dynajit.values.mapping import DictVal
 from dynajit.values.symbolic import SymVal
 
@@ -59,20 +59,22 @@ def is_replayed(function: Any, args: Sequence[Value]) -> bool:
 
 def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], name: str = "") -> Value:
     """Defer the call of a logger's method (or the function of `logging`) of this name."""
+    logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
+    loggers = [value for value in args if _is_logger(value)]
+    changed = _are_changed(loggers, tx) or tx.written_global(vars(logging), None) is not None
+    if not changed and not all(map(never_changes, logged)) and _is_off(tx, args, name):
+        return ConstVal(None)
+    break_outside_forward(tx, f"{name}()", kwargs.get("stacklevel"))
     if tx.handled is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the exception that is being handled")
     if "stack_info" in kwargs:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")
-    logged = [value for value in (*args, *kwargs.values()) if not _is_logger(value)]
-    loggers = [value for value in args if _is_logger(value)]
-    if _are_changed(loggers, tx) or tx.written_global(vars(logging), None) is not None:
+    if changed:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of a logger that was changed")
-    if not all(map(never_changes, logged)) and _is_off(tx, args, name):
-        return ConstVal(None)
     message = [value for value in args if not _is_logger(value)][name == "log" :]
     if name and not _formats(message):
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() whose message may not fit its arguments")
-    effect = defer_call(tx, function, args, kwargs, logged, kwargs.get("stacklevel"))
+    effect = defer_call(tx, function, args, kwargs, logged)
     effect.comes_too_late.append(functools.partial(_are_changed, loggers))
     reached = _reached_by_records(tx, loggers[0] if loggers else None)
     effect.comes_too_late.append(lambda tx: not reached.keys().isdisjoint(tx.outside_objects()))

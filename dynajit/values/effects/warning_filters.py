@@ -22,7 +22,7 @@ from dynajit.report import breaks
 from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal
-from dynajit.values.effects.deferred import defer_call
+from dynajit.values.effects.deferred import break_outside_forward, defer_call
 from dynajit.values.effects.table import Arguments, Rule, When, register
 from dynajit.values.exceptions import ExceptionVal
 from dynajit.values.objects import ClassVal, ObjVal
@@ -44,13 +44,15 @@ def _refuse(detail: str) -> NoReturn:
 @builtin(warnings.warn)
 def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+    anywhere = given.get("skip_file_prefixes")  # looks through all frames
+    break_outside_forward(tx, "warnings.warn", given.get("stacklevel") if anywhere is None else anywhere)
     if not config.replay_warnings or len(args) > len(_NAMES) or "message" not in given or set(given) - {*_NAMES}:
         _refuse("warnings.warn")
     if not (given.get("source") is None or _is_none(given["source"])):
         _refuse("warnings.warn with a source")
     text, category = _message(given["message"], given.get("category"))
     _check_filters(tx, text, category)
-    effect = defer_call(tx, tx.from_real(warnings.warn), args, kwargs, level=given.get("stacklevel"))
+    effect = defer_call(tx, tx.from_real(warnings.warn), args, kwargs)
     effect.may_draw = False
     if _record() is not None:  # in another call that may be any list from outside
         effect.comes_too_late.append(_knows_a_list)
