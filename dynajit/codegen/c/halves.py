@@ -1,4 +1,4 @@
-"""Float16 in blocks: processors convert many at once, which gcc's vectoriser knows nothing of before AVX512-FP16.
+"""Float16 in blocks: processors convert many at once, which gcc's vectoriser does not use on x86.
 
 In:  a section of a kernel and the axis of its innermost loop.
 Out: `Halves.find`: which of its reads and stores of float16 lie together in memory along the axis. The printer cuts the

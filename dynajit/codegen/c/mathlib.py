@@ -96,13 +96,13 @@ _E4M3, _E5M2 = (
 )
 
 _F16 = """\
-#if defined(__clang__) || defined(__AVX512FP16__) || defined(__aarch64__)
+#if defined(__clang__) || defined(__aarch64__)
 INLINE float load_f16(uint16_t u) { _Float16 h; __builtin_memcpy(&h, &u, 2); return (float)h; }
 INLINE uint16_t store_f16(float f) { _Float16 h = (_Float16)f; uint16_t u; __builtin_memcpy(&u, &h, 2); return u; }
 INLINE float round_f16(float f) { return (float)(_Float16)f; }
 #define cut_f16(f) store_f16(f)
 #else
-/* gcc converts these one by one: here by arithmetic. Nothing on the way is below the normal range of float32. */
+/* gcc for x86 converts these one by one: here by arithmetic. Nothing on the way is below float32's normal range. */
 INLINE float load_f16(uint16_t h) {
   uint32_t u = (uint32_t)(h & 0x7fffu) << 13;
   uint32_t small = f32_to_bits(bits_to_f32(u + 0x38800000u) - 0x1p-14f);
