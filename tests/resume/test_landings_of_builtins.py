@@ -181,12 +181,17 @@ def _program(cls: type, fn: Callable[[Any], Any]) -> Callable[..., Any]:
     return program
 
 
-@pytest.mark.parametrize(("fn", "answer"), ALL, ids=repr)
+def _name(value: Any) -> str:
+    """A test's name for it, without its address."""
+    return getattr(value, "__name__", None) or repr(value)
+
+
+@pytest.mark.parametrize(("fn", "answer"), ALL, ids=_name)
 def test_what_a_function_makes_of_an_answer(fn: Callable[[Any], Any], answer: Any) -> None:
     assert_same(_program(Asked, fn), torch.randn(3), answer)
 
 
-@pytest.mark.parametrize(("fn", "answer"), [(fn, answers[0]) for fn, answers in FUNCTIONS if fn is not iter], ids=repr)
+@pytest.mark.parametrize(("fn", "answer"), [(fn, answers[0]) for fn, answers in FUNCTIONS if fn is not iter], ids=_name)
 def test_both_halves_of_the_method_are_in_the_callers_graphs(fn: Callable[[Any], Any], answer: Any) -> None:
     def program(x: Tensor, answer: Any) -> Any:
         asked = Asked(x.sin(), answer)
