@@ -262,7 +262,7 @@ def test_variant_frames_larger_than_the_original_at_every_stack_depth(fail):
     call = compiled(target, only_for(target, answer), key="key")
     marker = object()
     before = sys.getrefcount(marker)
-    for depth in range(400):
+    for depth in range(300):  # CPython before 3.12.3 has room for few calls in C: past 374, the original runs
         try:
             assert call(depth, marker, fail)[0] is marker
             assert not fail
@@ -270,7 +270,7 @@ def test_variant_frames_larger_than_the_original_at_every_stack_depth(fail):
             assert fail
             assert error.args == (marker,)
             assert len(traceback.extract_tb(error.__traceback__)) == depth + 2
-    assert variant.hits > 400
+    assert variant.hits > 300
     gc.collect()
     assert sys.getrefcount(marker) == before
 
