@@ -303,7 +303,7 @@ MAX_FOLDER_LINES = {
     "dynajit/resume": 2011,
     "dynajit/runtime": 2501,
     "dynajit/schedule": 1588,
-    "dynajit/values": 19879,
+    "dynajit/values": 19892,
     "dynajit/verify": 318,
 }
 

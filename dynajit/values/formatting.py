@@ -5,12 +5,12 @@ In: the template and the operand's model. Out: the text; objects are asked for t
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Sequence
 
 from dynajit.values.base import Tracer, Value
 from dynajit.values.constant import ConstVal
-from dynajit.values.mapping import DictVal
 from dynajit.values.sequence import TupleVal
 from dynajit.values.unread import join_texts, unread_text
 
@@ -53,9 +53,14 @@ def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
             value = take()
         pieces.append(_one_percent(tx, spec, stars, value))
     pieces.append(ConstVal(template[position:]))
-    if (args is not None and used < len(args)) or (args is None and not used and not isinstance(operand, DictVal)):
+    if used < len(args) if args is not None else not used and not _may_be_unused(operand.py_type()):
         raise tx.raised(TypeError, "not all arguments converted during string formatting")
     return join_texts(tx, pieces)
+
+
+def _may_be_unused(kind: type) -> bool:
+    """Whether a template may leave out all of such an operand: what CPython takes for a mapping."""
+    return hasattr(kind, "__getitem__") and not issubclass(kind, (tuple, str, collections.deque))
 
 
 def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value: Value) -> Value:

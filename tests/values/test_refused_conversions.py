@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
+import itertools
+import operator
 import warnings
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 import torch
 
 import dynajit
+from dynajit.testing import assert_same
 
 
 class Same:
@@ -87,3 +92,25 @@ def test_float_of_what_makes_a_subclass_warns_and_gives_a_float() -> None:
         _, number = dynajit.compile(fn, backend="eager")(torch.ones(2))
     assert type(number) is float and number == 3.0
     assert [entry.category for entry in caught] == [DeprecationWarning]
+
+
+def test_arguments_that_the_real_functions_refuse_or_leave_out() -> None:
+    """Not all of a mapping has to be in a template; limits are integers; what bisect searches is a sequence."""
+
+    def program(x: torch.Tensor) -> list[object]:
+        table = collections.defaultdict(list, a=1)
+        found: list[object] = [x + 1, operator.mod("name", table), operator.mod("%(a)s", table)]
+        calls = [
+            lambda: list(itertools.islice({1}, b"ab")),  # type: ignore[call-overload]
+            lambda: operator.length_hint([1], 1.5),  # type: ignore[arg-type]
+            lambda: bisect.bisect({1: 2}, 1),  # type: ignore[call-overload]
+            lambda: operator.mod("name", collections.deque()),
+        ]
+        for call in calls:
+            try:
+                found.append(call())
+            except (TypeError, ValueError, KeyError) as error:
+                found.append(type(error))
+        return found
+
+    assert_same(program, torch.ones(2))

@@ -136,6 +136,8 @@ def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initia
 def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
     iterable = iterable.iterate(tx)
     found = [part.const() for part in parts]
+    if not all(limit is None or hasattr(type(limit), "__index__") for limit in found):
+        raise GraphBreak(breaks.RAISES, f"itertools.islice with limits {found}")
     limits = slice(*found)
     wrapped = [ConstVal(limits.start or 0), ConstVal(limits.stop), ConstVal(limits.step or 1)]
     return stands_for(tx.run_python(polyfills.islice, [iterable, *wrapped]), itertools.islice, [iterable, *parts])
@@ -244,7 +246,7 @@ def delitem(tx: Tracer, obj: Value, key: Value) -> Value:
 
 @builtin(operator.length_hint)
 def length_hint(tx: Tracer, obj: Value, default: Value | None = None) -> Value:
-    if isinstance(obj, (SequenceVal, DictVal)):
+    if isinstance(obj, (SequenceVal, DictVal)) and (default is None or issubclass(default.py_type(), int)):
         return obj.length(tx)
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"operator.length_hint of {obj.describe()}")
 

@@ -9,7 +9,8 @@ import _bisect
 import _heapq
 from typing import Any
 
-from dynajit.values.base import Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.base import GraphBreak, Tracer, Value
 from dynajit.values.builtins.registry import builtin
 from dynajit.values.constant import ConstVal, is_none
 from dynajit.values.sequence import ListVal
@@ -40,6 +41,11 @@ def _bisection(search: Any, insertion: Any) -> None:
     def find(
         tx: Tracer, a: Value, x: Value, lo: Value | None = None, hi: Value | None = None, *, key: Value | None = None
     ) -> Value:
+        kind = a.py_type()
+        if issubclass(kind, dict) or not hasattr(kind, "__getitem__"):
+            raise GraphBreak(breaks.RAISES, f"{search.__name__} in {a.describe()}, which is no sequence")
+        if hi is None or is_none(hi):
+            tx.call(tx.from_real(len), [a], {})  # which may raise
         items = [StandIn(tx, part) for part in tx.unpack(a)]
         limits = 0 if lo is None else StandIn(tx, lo), None if hi is None or is_none(hi) else StandIn(tx, hi)
         return value_of(call_real(tx, search, items, StandIn(tx, x), *limits, key=keyed(tx, key)))
