@@ -46,7 +46,7 @@ from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
 from dynajit.runtime.memory import stats as memory_stats  # noqa: E402
-from dynajit.values.builtins.break_errors import error_on_graph_break  # noqa: E402
+from dynajit.values.tensors.break_errors import error_on_graph_break  # noqa: E402
 
 if _collects:
     gc.enable()

@@ -25,9 +25,9 @@ from dynajit.report import breaks, records
 from dynajit.report.counters import counters
 from dynajit.report.explain import ExplainReport
 from dynajit.report.times import compile_times
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins import builtin
-from dynajit.values.constant import ConstVal
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.library import builtin
+from dynajit.values.scalars.constant import ConstVal
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 F = TypeVar("F", bound=Callable[..., Any])

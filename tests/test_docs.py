@@ -16,6 +16,8 @@ from dynajit.report.logs import ARTIFACTS
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FOLDERS = sorted(p.name for p in (ROOT / "dynajit").iterdir() if p.is_dir() and not p.name.startswith("__"))
+# Each room of values has a page of its own.
+ROOMS = sorted(f"values/{p.parent.name}" for p in (ROOT / "dynajit" / "values").glob("*/__init__.py"))
 
 # `dynajit/report/logs.py`, `csrc/module.c`, or a bare `logs.py`. py3NN.py is no file's name.
 FILE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|c|cpp|h|md|toml))`")
@@ -36,7 +38,8 @@ EXISTING = (
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_named_files_exist(page: Path) -> None:
-    home = ROOT / ("csrc" if page.stem == "csrc" else f"dynajit/{page.stem}")
+    folder = page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/folders/")
+    home = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
     names = {name for name in FILE.findall(page.read_text()) if "3NN" not in name}
     bare = {name for name in names if "/" not in name}
     missing = bare - EXISTING | {name for name in names - bare if not any((at / name).exists() for at in (ROOT, home))}
@@ -62,11 +65,14 @@ def test_the_tour_visits_every_folder() -> None:
     assert len(FILE.findall(tour)) > 15
 
 
-@pytest.mark.parametrize("folder", [*FOLDERS, "csrc"])
+@pytest.mark.parametrize("folder", [*FOLDERS, *ROOMS, "csrc"])
 def test_every_folder_has_a_page_naming_its_files(folder: str) -> None:
     page = (ROOT / "docs" / "folders" / f"{folder}.md").read_text()
     source = ROOT / ("csrc" if folder == "csrc" else f"dynajit/{folder}")
-    files = {p.name for p in source.rglob("*") if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
+    paths = source.glob("*") if folder == "values" else source.rglob("*")
+    files = {p.name for p in paths if p.suffix in (".py", ".c", ".cpp")} - {"__init__.py"}
+    if folder == "values":
+        assert [room for room in ROOMS if f"({room}.md)" not in page] == []
     unnamed = {name for name in files if name not in page and not re.match(r"(py|compat_)3\d\d\.", name)}
     assert unnamed == set()
 

@@ -48,6 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 
+# The rooms of dynajit/values/, lowest first. What is polyfilled is plain Python, of which models need to know nothing.
+VALUES = "dynajit.values."
+VALUES_ROOMS = ["polyfills", "core", "scalars", "containers", "objects", "effects", "tensors", "library"]
+
 # What the front notes on nodes is read by the back: a record without a dependency on the rest of the front.
 SHARED = "dynajit.graph.meta"
 # How torch says what an operation writes, draws or shares.
@@ -102,6 +106,19 @@ def upward_imports(source: str, path: str) -> list[str]:
         if target not in MAY_IMPORT[layer]:
             complaints.append(f"{path}:{line}: {layer} imports {name}, which is not below it")
     return complaints
+
+
+def upward_in_values(source: str, path: str) -> list[str]:
+    """Imports of one room of `values` from a later one."""
+    here = path.removeprefix(VALUES.replace(".", "/")).split("/")
+    if here[0] == path or len(here) == 1:
+        return []
+    before = VALUES_ROOMS[: VALUES_ROOMS.index(here[0]) + 1]
+    return [
+        f"{path}:{line}: {here[0]} imports {name}, which is not below it"
+        for line, name in imports(ast.parse(source), path)
+        if name.startswith(VALUES) and name.removeprefix(VALUES).split(".")[0] not in before
+    ]
 
 
 def dotted(node: ast.AST) -> str:
@@ -236,7 +253,7 @@ LONG_FUNCTIONS: set[str] = {
     "dynajit/loopir/lower_norm.py::_batch_norm_backward",
     "dynajit/resume/drive.py::_drive",
     "dynajit/testing.py::assert_same",
-    "dynajit/values/ops.py::_add_node",
+    "dynajit/values/tensors/ops.py::_add_node",
 }
 COMPLEX_FUNCTIONS: set[str] = {
     "dynajit/aot/training/partial_backward.py::partial_backward",
@@ -247,21 +264,21 @@ COMPLEX_FUNCTIONS: set[str] = {
     "dynajit/codegen/triton/printer.py::Printer._needs_wide_indices",
     "dynajit/graph/refusals.py::refusal",
     "dynajit/schedule/fuse.py::store_in_place",
-    "dynajit/values/builtins/python.py::_text",
-    "dynajit/values/lookup.py::_bind_from",
-    "dynajit/values/operators.py::_container_binary",
-    "dynajit/values/operators.py::_equal_parts",
-    "dynajit/values/operators.py::binary",
-    "dynajit/values/operators.py::compare",
-    "dynajit/values/operators.py::same_object",
-    "dynajit/values/operators.py::user_binary",
-    "dynajit/values/ops.py::Lowered.both",
-    "dynajit/values/ops.py::_add_node",
-    "dynajit/values/ops.py::torch_op",
-    "dynajit/values/symbolic.py::operate",
-    "dynajit/values/tensor.py::TensorVal.call_method",
-    "dynajit/values/wrap.py::_wrap_other",
-    "dynajit/values/wrap.py::from_real",
+    "dynajit/values/library/builtins.py::_text",
+    "dynajit/values/objects/lookup.py::_bind_from",
+    "dynajit/values/library/operators.py::_container_binary",
+    "dynajit/values/library/operators.py::_equal_parts",
+    "dynajit/values/library/operators.py::binary",
+    "dynajit/values/library/operators.py::compare",
+    "dynajit/values/library/operators.py::same_object",
+    "dynajit/values/library/operators.py::user_binary",
+    "dynajit/values/tensors/ops.py::Lowered.both",
+    "dynajit/values/tensors/ops.py::_add_node",
+    "dynajit/values/tensors/ops.py::torch_op",
+    "dynajit/values/scalars/symbolic.py::operate",
+    "dynajit/values/tensors/tensor.py::TensorVal.call_method",
+    "dynajit/values/library/wrap.py::_wrap_other",
+    "dynajit/values/library/wrap.py::from_real",
 }
 
 # Names that two classes have. The list only shrinks.
@@ -303,7 +320,15 @@ MAX_FOLDER_LINES = {
     "dynajit/resume": 2011,
     "dynajit/runtime": 2501,
     "dynajit/schedule": 1588,
-    "dynajit/values": 19892,
+    "dynajit/values": 6,
+    "dynajit/values/containers": 2696,
+    "dynajit/values/core": 716,
+    "dynajit/values/effects": 1667,
+    "dynajit/values/library": 4026,
+    "dynajit/values/objects": 3485,
+    "dynajit/values/polyfills": 673,
+    "dynajit/values/scalars": 1132,
+    "dynajit/values/tensors": 5531,
     "dynajit/verify": 318,
 }
 
@@ -360,7 +385,7 @@ def double_classes(sources: dict[str, str]) -> set[str]:
 def folder_lines(sources: dict[str, str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for path, text in sources.items():
-        counts["/".join(path.split("/")[:-1][:2])] += text.count("\n")
+        counts["/".join(path.split("/")[:-1][: 3 if "/values/" in path else 2])] += text.count("\n")
     return counts
 
 
@@ -383,6 +408,16 @@ C_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".cc")
 
 def test_no_upward_imports() -> None:
     assert not complaints_of(upward_imports, files("dynajit"))
+
+
+def test_the_rooms_of_values_have_an_order() -> None:
+    sources = files("dynajit/values")
+    assert {path.split("/")[2] for path in sources} == {*VALUES_ROOMS, "__init__.py"}
+    assert not complaints_of(upward_in_values, sources)
+    upward = "from dynajit.values.tensors.tensor import TensorVal"
+    assert len(upward_in_values(upward, "dynajit/values/effects/table.py")) == 1
+    assert upward_in_values(upward, "dynajit/values/library/wrap.py") == []
+    assert len(upward_in_values("from ..library import wrap", "dynajit/values/core/value.py")) == 1
 
 
 def test_rival_is_no_part() -> None:
@@ -489,8 +524,8 @@ def test_a_higher_room_is_found(sources: dict[str, str]) -> None:
         ("dynajit/report/logs.py", "from dynajit.guards import source"),
         ("dynajit/report/logs.py", "from ..guards.source import Source"),
         ("dynajit/guards/source.py", "def f():\n    from dynajit import capture"),
-        ("dynajit/graph/builder.py", "from dynajit.values.base import Value"),
-        ("dynajit/values/base.py", "if TYPE_CHECKING:\n    from dynajit.interp.machine import Machine"),
+        ("dynajit/graph/builder.py", "from dynajit.values.core.value import Value"),
+        ("dynajit/values/core/value.py", "if TYPE_CHECKING:\n    from dynajit.interp.machine import Machine"),
         ("dynajit/resume/plan.py", "import dynajit.codegen.c"),
         ("dynajit/codegen/c/printer.py", "from dynajit.bytecode import decode"),
         ("dynajit/loopir/nodes.py", "from dynajit.codegen import compile_graph"),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak
+from dynajit.values.core.value import GraphBreak
 
 _RAISING = (breaks.RAISES, breaks.OP_RAISES)
 

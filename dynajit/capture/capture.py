@@ -60,11 +60,11 @@ from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
 from dynajit.resume.rerun import Rerun, kept_for_undo, undoing
 from dynajit.torch_compat import has_user_saved_tensor_hooks
-from dynajit.values import overrides
-from dynajit.values.base import GraphBreak, Value
-from dynajit.values.builtins.break_errors import are_errors
+from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.effects.torch_warnings import filters_kept
-from dynajit.values.symbolic import is_data_dependent
+from dynajit.values.scalars.symbolic import is_data_dependent
+from dynajit.values.tensors import overrides
+from dynajit.values.tensors.break_errors import are_errors
 from dynajit.verify import VerifiedGraph
 
 _warned_codes: set[int] = set()

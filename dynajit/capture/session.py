@@ -34,7 +34,7 @@ from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
-from dynajit.values.lookup import is_trusted
+from dynajit.values.objects.lookup import is_trusted
 
 
 class CodeSet:

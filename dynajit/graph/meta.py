@@ -30,14 +30,14 @@ class NodeMeta:
     version: how often it had been written by then, None of inference tensors; read by
         `aot/passes/version_exempt_writes.py`.
 
-    Of operations, set by `graph/builder.py` and `values/ops.py`:
+    Of operations, set by `graph/builder.py` and `values/tensors/ops.py`:
     part: made by the capture, no operation of the program's; goes where nothing uses it.
     changes: does something beside giving its result; read by `resume/rerun.py` and `graph/builder.py`.
     writes: the memory, as `memory_of` names it, that it writes, counted by autograd or not; read by `graph/builder.py`
         and `aot/passes/unused.py`.
     may_raise: raises for some values of its tensors; read by `graph/builder.py` and `aot/passes/unused.py`.
     undo: if it may raise: the inputs written before that have to be put back then, None where that does not do.
-    asks_policy: a checkpointed region whose policy sees each operation; set by `values/builtins/checkpointing.py`, read
+    asks_policy: a checkpointed region whose policy sees each operation; set by `values/tensors/checkpointing.py`, read
         by `aot/training/pieces.py`.
 
     Of nodes in ATen graphs, set by passes of aot:

@@ -1,7 +1,8 @@
 """What a call means: inline a Python function, run a builtin's model, add a torch operation, or break.
 
 In: the called value and its arguments as values. Out: the result's model. Binding follows the language reference,
-section "Calls". Models of builtins are in `values/builtins`; which modules are not traced is in `policy.py`.
+section "Calls". Models of builtins are in `values/library` and `values/tensors`; which modules
+are not traced is in `policy.py`.
 """
 
 from __future__ import annotations
@@ -23,32 +24,31 @@ from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
 from dynajit.report import breaks
-from dynajit.values import graph_arrays, numpy_numbers, operators
-from dynajit.values.base import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
-from dynajit.values.builtins import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, torch_functions
-from dynajit.values.builtins.dispatching import single_dispatch
-from dynajit.values.constant import ConstVal
-from dynajit.values.construct import construct, construct_plain
-from dynajit.values.deque import DequeVal
-from dynajit.values.effects import torch_generators
+from dynajit.values.containers.deque import DequeVal
+from dynajit.values.containers.identity import object_key
+from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
+from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
-from dynajit.values.exceptions import raised_again, with_context
-from dynajit.values.functions import CellVal, FunctionVal, MethodVal, SuperVal
-from dynajit.values.generators import GeneratorVal
-from dynajit.values.identity import object_key
-from dynajit.values.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
-from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.modules import LibraryVal, ProxyVal
-from dynajit.values.number_calls import call_on_number
-from dynajit.values.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
-from dynajit.values.ops import torch_op
-from dynajit.values.sequence import Lazy, ListVal, SequenceVal, TupleVal
-from dynajit.values.slots import by_rule
-from dynajit.values.symbolic import operate
-from dynajit.values.tensor import TensorVal
-from dynajit.values.tensor_subclass import SubTensorVal
+from dynajit.values.library import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, operators
+from dynajit.values.library.construct import construct, construct_plain
+from dynajit.values.library.dispatching import single_dispatch
+from dynajit.values.objects.exceptions import raised_again, with_context
+from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.objects.generators import GeneratorVal
+from dynajit.values.objects.modules import LibraryVal, ProxyVal
+from dynajit.values.objects.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.number_calls import call_on_number
+from dynajit.values.scalars.symbolic import operate
+from dynajit.values.tensors import graph_arrays, numpy_numbers, torch_functions, torch_generators
+from dynajit.values.tensors.ops import torch_op
+from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_subclass import SubTensorVal
 
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 

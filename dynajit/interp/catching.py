@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynajit.values.functions import MethodVal
+from dynajit.values.objects.functions import MethodVal
 
 if TYPE_CHECKING:
     from dynajit.interp.frame import SymFrame

@@ -18,7 +18,7 @@ import torch
 from dynajit.guards.guard import Guard
 from dynajit.guards.source import ConstSource, RunTimeSource, Source
 from dynajit.report.records import FrameLoc
-from dynajit.values.base import Value
+from dynajit.values.core.value import Value
 
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphInput

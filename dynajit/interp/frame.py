@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from dynajit.bytecode import Code, Instr, Loop, loops, target
 from dynajit.bytecode.landing import Landing
 from dynajit.report.records import FrameLoc
-from dynajit.values.base import NULL, Value
-from dynajit.values.functions import CellVal
+from dynajit.values.core.value import NULL, Value
+from dynajit.values.objects.functions import CellVal
 
 
 class Checkpoint(NamedTuple):

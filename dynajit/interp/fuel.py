@@ -20,7 +20,7 @@ from dynajit.interp.dispatch import HANDLERS, Handler
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
-from dynajit.values.base import GraphBreak
+from dynajit.values.core.value import GraphBreak
 
 _COUNTED = frozenset(
     {

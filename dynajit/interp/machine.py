@@ -32,20 +32,20 @@ from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_o
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
-from dynajit.values import overrides
-from dynajit.values.base import Exhausted, GraphBreak, Raised, Value
-from dynajit.values.builtins.references import WeakRefVal
-from dynajit.values.builtins.torch_state import EntryState, autocast_nesting
-from dynajit.values.constant import ConstVal
-from dynajit.values.exceptions import ExceptionVal, HandledVal, raised
-from dynajit.values.finalizers import dies_with, dropped
-from dynajit.values.functions import CellVal
-from dynajit.values.identity import MOST_COMPARED
-from dynajit.values.journal import Journal
-from dynajit.values.lifetime_cells import LifetimeCell
-from dynajit.values.objects import ObjVal, is_trusted
-from dynajit.values.tensor import TensorVal
-from dynajit.values.wrap import from_real, wrap
+from dynajit.values.containers.identity import MOST_COMPARED
+from dynajit.values.core.finalizers import dies_with, dropped
+from dynajit.values.core.journal import Journal
+from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.library.references import WeakRefVal
+from dynajit.values.library.wrap import from_real, wrap
+from dynajit.values.objects.exceptions import ExceptionVal, HandledVal, raised
+from dynajit.values.objects.functions import CellVal
+from dynajit.values.objects.lifetime_cells import LifetimeCell
+from dynajit.values.objects.objects import ObjVal, is_trusted
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors import overrides
+from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.torch_state import EntryState, autocast_nesting
 
 OPCODE_MODULES = (opcodes_stack, opcodes_data, opcodes_control)
 MAX_DEPTH = 120

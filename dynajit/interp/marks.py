@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from dynajit.exc import ConfigError
 from dynajit.graph.opaque import OPAQUE
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import BUILTINS, tail_call
+from dynajit.values.core.registry import BUILTINS, tail_call
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 
 F = TypeVar("F", bound=Callable[..., Any])
 

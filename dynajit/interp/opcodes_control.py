@@ -14,18 +14,18 @@ from dynajit.bytecode.landing import CALLED, ENTERED
 from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
-from dynajit.values.base import NULL, Exhausted, GraphBreak, Raised, Value
-from dynajit.values.constant import ConstVal
-from dynajit.values.exception_groups import match_star, reraise_star
-from dynajit.values.exceptions import ExceptionVal, traceback_of
-from dynajit.values.functions import CellVal, FunctionVal
-from dynajit.values.generators import stop_iteration_error
-from dynajit.values.lookup import is_iterable
-from dynajit.values.mapping import DictVal, pairs_of
-from dynajit.values.objects import ClassVal
-from dynajit.values.opaque import OpaqueVal
-from dynajit.values.sequence import TupleVal
-from dynajit.values.slots import by_rule
+from dynajit.values.containers.mapping import DictVal, pairs_of
+from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import NULL, Exhausted, GraphBreak, Raised, Value
+from dynajit.values.objects.exception_groups import match_star, reraise_star
+from dynajit.values.objects.exceptions import ExceptionVal, traceback_of
+from dynajit.values.objects.functions import CellVal, FunctionVal
+from dynajit.values.objects.generators import stop_iteration_error
+from dynajit.values.objects.lookup import is_iterable
+from dynajit.values.objects.objects import ClassVal
+from dynajit.values.objects.opaque import OpaqueVal
+from dynajit.values.scalars.constant import ConstVal
 
 
 @opcode("JUMP", simple=True)

@@ -17,18 +17,18 @@ from dynajit.bytecode.landing import FORMATTED, Landing
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values import operators
-from dynajit.values.base import Exhausted, GraphBreak, Value
-from dynajit.values.constant import ConstVal
-from dynajit.values.functions import FunctionVal
-from dynajit.values.lookup import is_iterable
-from dynajit.values.mapping import DictVal, SetVal, pairs_of
-from dynajit.values.modules import ModuleVal
-from dynajit.values.objects import is_trusted
-from dynajit.values.sequence import ListVal, TupleVal
-from dynajit.values.slices import make_slice
-from dynajit.values.unread import join_texts
-from dynajit.values.wording import too_many_to_unpack
+from dynajit.values.containers.mapping import DictVal, SetVal, pairs_of
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.value import Exhausted, GraphBreak, Value
+from dynajit.values.library import operators
+from dynajit.values.objects.functions import FunctionVal
+from dynajit.values.objects.lookup import is_iterable
+from dynajit.values.objects.modules import ModuleVal
+from dynajit.values.objects.objects import is_trusted
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.exception_text import too_many_to_unpack
+from dynajit.values.scalars.slices import make_slice
+from dynajit.values.scalars.unread import join_texts
 
 
 @opcode("LOAD_ATTR")

@@ -15,9 +15,9 @@ from dynajit.bytecode.unbound import unbound_text
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values.base import NULL, GraphBreak, Raised, Value
-from dynajit.values.constant import ConstVal, is_literal
-from dynajit.values.functions import CellVal
+from dynajit.values.core.value import NULL, GraphBreak, Raised, Value
+from dynajit.values.objects.functions import CellVal
+from dynajit.values.scalars.constant import ConstVal, is_literal
 
 
 @opcode("NOP", "RESUME", "COPY_FREE_VARS", "RETURN_GENERATOR", simple=True)

@@ -13,8 +13,8 @@ from dynajit.bytecode import Instr, Part
 from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import CellSource, ConstSource, LocalSource
 from dynajit.interp.frame import Given, SymFrame
-from dynajit.values.base import NULL, Raised, Value
-from dynajit.values.functions import CellVal, CompiledVal, FunctionVal
+from dynajit.values.core.value import NULL, Raised, Value
+from dynajit.values.objects.functions import CellVal, CompiledVal, FunctionVal
 
 
 def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], direct: Landing | None) -> SymFrame:

@@ -25,10 +25,10 @@ from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins import collectives
-from dynajit.values.constant import ConstVal
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.polyfills.func_transforms import no_context
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors import collectives
 
 # module prefix → why its Python functions are not traced
 SKIPPED_MODULES: dict[str, str] = {
@@ -123,7 +123,7 @@ TRACED_MODULES = (
     "torch.cuda.amp",
     "dynajit.values.polyfills",
     "dynajit.bytecode.landing",
-    "dynajit.values.builtins.break_errors",
+    "dynajit.values.tensors.break_errors",
     "torch.autograd.graph_disabled",
     # calling a GraphModule
     "torch.fx.graph_module",

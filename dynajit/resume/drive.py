@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from dynajit import _C
 from dynajit.bytecode import Segments, build_iteration
-from dynajit.values.suspended_generator import MOVE, Suspension, remember
+from dynajit.values.objects.suspended_generator import MOVE, Suspension, remember
 
 # (first instruction, slots on the stack, whether it is an exception handler, what varies of the topmost slot)
 Key = tuple[int, int, bool, str]

@@ -37,13 +37,13 @@ from dynajit.resume.plan import (
     resume_loop_handler,
 )
 from dynajit.resume.rebuild import Rebuilder, holds_itself, in_cycles, reachable
-from dynajit.values.base import NULL, GraphBreak, Value
+from dynajit.values.core.value import NULL, GraphBreak, Value
 from dynajit.values.effects.deferred import DeferredCall, late_call
 from dynajit.values.effects.table import State
-from dynajit.values.exceptions import raised_at
-from dynajit.values.local_classes import made_at
-from dynajit.values.symbolic import SymVal
-from dynajit.values.tensor import TensorVal
+from dynajit.values.objects.exceptions import raised_at
+from dynajit.values.objects.local_classes import made_at
+from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.tensors.tensor import TensorVal
 
 
 class Maker(Protocol):

@@ -17,8 +17,8 @@ from dynajit.bytecode import Emitter, pushed_kinds, stack_shape
 from dynajit.bytecode.canonical import JUMPS, TERMINATORS
 from dynajit.interp.frame import SymFrame
 from dynajit.resume.plan import null_operand, peeks
-from dynajit.values.base import NULL, Value
-from dynajit.values.effects.deferred import Place
+from dynajit.values.core.effect import Place
+from dynajit.values.core.value import NULL, Value
 
 _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 

@@ -17,8 +17,8 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.resume.plan import Resume
 from dynajit.resume.rebuild import Rebuilder
-from dynajit.values.base import NULL, Value
-from dynajit.values.constant import ConstVal, is_literal
+from dynajit.values.core.value import NULL, Value
+from dynajit.values.scalars.constant import ConstVal, is_literal
 
 
 def with_bound_variables(resume: Resume, existing: set[int], cut: Outline | None) -> Resume:

@@ -14,15 +14,15 @@ from dynajit.bytecode import ITEM, Outline
 from dynajit.guards.source import CellContentsSource, CellSource, ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
-from dynajit.values.base import Value
-from dynajit.values.constant import ConstVal
-from dynajit.values.functions import CellVal
-from dynajit.values.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
-from dynajit.values.mapping import DictIterator, DictVal, DictViewVal
-from dynajit.values.ranges import UnreadRange, UnreadRangeIterator
-from dynajit.values.sequence import Lazy, LiveIterator, SequenceVal, TupleVal
-from dynajit.values.symbolic import SymVal
-from dynajit.values.tensor import TensorVal
+from dynajit.values.containers.iterators import ConstIterator, EnumerateIterator, SequenceIterator, ZipIterator
+from dynajit.values.containers.mapping import DictIterator, DictVal, DictViewVal
+from dynajit.values.containers.ranges import UnreadRange, UnreadRangeIterator
+from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, TupleVal
+from dynajit.values.core.value import Value
+from dynajit.values.objects.functions import CellVal
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.tensors.tensor import TensorVal
 
 #: iterators that tell what they go through, and where they are
 _ITERATORS: frozenset[type] = frozenset({type(iter([])), type(iter(())), type(iter(range(0)))})

@@ -29,8 +29,8 @@ from dynajit.bytecode.continuation import ways_on
 from dynajit.bytecode.landing import Landing
 from dynajit.interp.frame import Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
-from dynajit.values.base import NULL, Value
-from dynajit.values.constant import ConstVal
+from dynajit.values.core.value import NULL, Value
+from dynajit.values.scalars.constant import ConstVal
 
 # Instructions that name a local, cell or global mean something only in their own frame's code.
 _FRAME_BOUND = frozenset(

@@ -16,18 +16,18 @@ from dynajit.guards.source import CellSource, ConstSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.resume.inside import placed_call
-from dynajit.values.base import NULL, Value
-from dynajit.values.constant import ConstVal, UnreadConst
-from dynajit.values.effects.deferred import Place
-from dynajit.values.filling import replace_entries
-from dynajit.values.generators import GeneratorVal
-from dynajit.values.keys import has_user_key
-from dynajit.values.mapping import DictVal, SetVal
-from dynajit.values.objects import RealVal, payload_of
-from dynajit.values.ordered_dict import OrderedDictVal
-from dynajit.values.sequence import ListVal
-from dynajit.values.tensor import TensorVal
-from dynajit.values.unread import UnreadCall
+from dynajit.values.containers.keys import has_user_key
+from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.ordered_dict import OrderedDictVal
+from dynajit.values.containers.rebuild_containers import replace_entries
+from dynajit.values.containers.sequence import ListVal
+from dynajit.values.core.effect import Place
+from dynajit.values.core.value import NULL, Value
+from dynajit.values.objects.generators import GeneratorVal
+from dynajit.values.objects.objects import RealVal, payload_of
+from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.unread import UnreadCall
+from dynajit.values.tensors.tensor import TensorVal
 
 
 def reachable(roots: Sequence[Value]) -> list[Value]:

@@ -25,7 +25,7 @@ from dynajit.bytecode import Part, copy_of
 from dynajit.exc import DynajitError
 from dynajit.graph.meta import notes
 from dynajit.report.counters import counters
-from dynajit.values.builtins.torch_state import SETTINGS, EntryState
+from dynajit.values.tensors.torch_state import SETTINGS, EntryState
 
 _LAYERS: Any = torch._C._functorch
 # operations that find a bad index only when they have written some items, and would add to these a second time

@@ -1,7 +1,6 @@
 """Models of the objects a traced program works with.
 
-In: real objects with their sources, or the results of traced operations. Out: `Value`s (base.py), one file for one
-kind of type; `builtins/` models C functions, `polyfills/` has those that call back rewritten in Python; `journal.py`
-logs every change so that a break can take it back. A new type: a `Value` subclass, and a line behind
-`@wraps_type` in wrap.py.
+In: real objects with their sources, or the results of traced operations. Out: `Value`s (`core/value.py`), one file for
+one kind of type, in rooms of which each imports only those before it: polyfills, core, scalars, containers, objects,
+effects, tensors, library. A new type: a `Value` subclass, and a function behind `@wraps_type` in `library/wrap.py`.
 """

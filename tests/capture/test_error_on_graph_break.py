@@ -11,7 +11,7 @@ from torch import Tensor
 
 import dynajit
 from dynajit.testing import CompileCounter, assert_same
-from dynajit.values.builtins.break_errors import are_errors
+from dynajit.values.tensors.break_errors import are_errors
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 import dynajit
 from dynajit.graph.opaque import OPAQUE
 from dynajit.testing import EagerAndRecordGraphs
-from dynajit.values.builtins.registry import BUILTINS
+from dynajit.values.core.registry import BUILTINS
 
 
 @pytest.fixture(autouse=True)

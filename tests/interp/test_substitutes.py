@@ -15,7 +15,7 @@ from torch import Tensor
 import dynajit
 from dynajit.graph.opaque import OPAQUE
 from dynajit.testing import assert_same
-from dynajit.values.builtins.registry import BUILTINS, TAIL_CALLS
+from dynajit.values.core.registry import BUILTINS, TAIL_CALLS
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from resume_harness import skipped
 from torch import Tensor
 
 from dynajit.testing import assert_same
-from dynajit.values.builtins.torch_state import autocast_nesting
+from dynajit.values.tensors.torch_state import autocast_nesting
 
 
 def inner(x: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from dynajit import _C
 from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
-from dynajit.values.constant import ConstVal
-from dynajit.values.effects.deferred import DeferredCall, Effect
+from dynajit.values.core.effect import Effect
+from dynajit.values.core.registry import builtin
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.effects.deferred import DeferredCall
+from dynajit.values.scalars.constant import ConstVal
 
 _UNSET: Any = object()
 

@@ -7,60 +7,19 @@ was then: if it changes later on, the graph ends at the call instead.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.constant import ConstVal
-from dynajit.values.mapping import DictVal
-from dynajit.values.sequence import ListVal, TupleVal
-from dynajit.values.symbolic import SymVal
-from dynajit.values.tensor import TensorVal
-from dynajit.values.watched import Watched
-
-
-class Place(NamedTuple):
-    """Where an inlined frame was."""
-
-    code_object: types.CodeType
-    globals: dict[str, Any]
-    current: Any
-
-
-class Effect(Value):
-    """One call to make, in order with the other effects.
-
-    Attributes:
-        positions: of the outermost frame's instruction; None: nobody asks where the call is made.
-        places: of the inlined frames.
-    """
-
-    positions: Any = None
-    places: Sequence[Place] = ()
-
-    def __init__(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> None:
-        self.function = function
-        self.args = list(args)
-        self.kwargs = dict(kwargs or {})
-
-    def py_type(self) -> type:
-        return type(None)
-
-    def describe(self) -> str:
-        return f"a call of {self.function.describe()}"
-
-    def effect_children(self) -> Sequence[Value]:
-        return (self.function, *self.args, *self.kwargs.values())
-
-    def emit_effect(self, out: Any) -> None:
-        if self.positions is not None:
-            out.emit.set_location(self.positions)
-        out.call_placed(self.places, self.function, [*self.args, *self.kwargs.values()], tuple(self.kwargs))
-        out.emit.pop_top()
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.effect import Effect, Place
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.mutation_snapshot import MutationSnapshot
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
 
 
 class DeferredCall(Effect):
@@ -154,8 +113,8 @@ def _is_modules_forward(frame: Any) -> bool:
 def _changes(tx: Tracer, effect: DeferredCall, values: Sequence[Value]) -> Callable[[Tracer], bool]:
     """Whether anything is otherwise later that these show when they are printed."""
     known = all(_is_known(value) for value in values)
-    watched, changes = Watched(values), tx.journal.changes
-    tensors = [value for value in values if isinstance(value, TensorVal)] if known else tx.tensors.values()
+    watched, changes = MutationSnapshot(values), tx.journal.changes
+    tensors = [value for value in values if value.fake is not None] if known else tx.tensors.values()
     versions = [(tensor.fake, _version(tensor.fake)) for tensor in tensors]
 
     def changed(tx: Tracer) -> bool:
@@ -177,7 +136,7 @@ def _version(fake: torch.Tensor) -> int | None:
 
 def _is_known(value: Value) -> bool:
     """Whether all that its text depends on is seen: numbers, tensors, and builtin containers of these made here."""
-    if isinstance(value, (ConstVal, SymVal, TensorVal)):
+    if isinstance(value, (ConstVal, SymVal)) or value.fake is not None:
         return True
     if value.source is not None or not isinstance(value, (TupleVal, ListVal, DictVal)):
         return value.is_const() and not value.symbolic

@@ -17,12 +17,12 @@ from typing import Any
 from dynajit.config import config
 from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
-from dynajit.values.constant import ConstVal
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.core.registry import builtin
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import break_outside_forward, defer_call, never_changes
-from dynajit.values.mapping import DictVal
-from dynajit.values.symbolic import SymVal
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
 
 _LEVELS = {
     "debug": logging.DEBUG,

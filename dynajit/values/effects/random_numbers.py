@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.report import breaks
-from dynajit.values import operators
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin, constructor
-from dynajit.values.constant import ConstVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.replayed import is_original, seeded
 from dynajit.values.effects.table import (
     Arguments,
@@ -33,9 +32,9 @@ from dynajit.values.effects.table import (
     refuse,
     register,
 )
-from dynajit.values.objects import ObjVal
-from dynajit.values.sequence import ListVal, TupleVal
-from dynajit.values.symbolic import SymVal
+from dynajit.values.objects.objects import ObjVal
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
 
 _METHODS: Any = random.Random
 _DRAWS: Any = _METHODS.random  # what the methods written in Python call
@@ -91,7 +90,7 @@ def _check_bounds(tx: Tracer, rule: Rule, args: Sequence[Value], kwargs: dict[st
         refuse(f"{rule.name} of what is no int")
     low, high = (ConstVal(0), args[0]) if len(args) == 1 else args
     below = "<=" if rule.function is _METHODS.randint else "<"
-    if not operators.compare(tx, below, low, high).truth(tx):
+    if not tx.holds(low, below, high):
         raise GraphBreak(breaks.RAISES, f"{rule.name} with nothing to choose from")
 
 

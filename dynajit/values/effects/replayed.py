@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dynajit.report import breaks
-from dynajit.values.base import BoundMethod, GraphBreak, NotReal, Tracer, Value
-from dynajit.values.builtins.registry import builtin, constructor
-from dynajit.values.constant import ConstVal, is_literal
-from dynajit.values.sequence import ListVal, TupleVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, is_literal
 
 
 class Kind(NamedTuple):

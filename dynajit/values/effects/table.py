@@ -21,18 +21,15 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import torch
-
 from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin, constructor
-from dynajit.values.constant import ConstVal
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall, defer_call
-from dynajit.values.lookup import lookup_type
-from dynajit.values.objects import ObjVal
-from dynajit.values.symbolic import SymVal, from_symbolic
-from dynajit.values.tensor import TensorVal
+from dynajit.values.objects.lookup import lookup_type
+from dynajit.values.objects.objects import ObjVal
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal, from_symbolic
 
 
 class When(enum.Enum):
@@ -177,7 +174,7 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
         return value
     if value.is_const():
         return ConstVal(value.const())
-    if isinstance(value, TensorVal):
+    if value.fake is not None:
         entry = next((entry for entry in tx.graph.inputs if entry.node is value.node), None)
         if entry is None or entry.requires_grad or any(each.mutated for each in tx.graph.inputs):
             refuse(f"{name} of a tensor that the graph computes or may write, or that requires gradients")
@@ -190,20 +187,6 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
 def _changed(tx: Tracer, value: ObjVal) -> bool:
     parts = (value, value.payload, value._dict)
     return any(part is not None and id(part) in tx.journal.dirty for part in parts)
-
-
-def tensor(tx: Tracer, source: RunTimeSource, fake: torch.Tensor) -> TensorVal:
-    """The new tensor that a call gives; `fake`: one like it."""
-    sizes = [_hint(size) for size in fake.shape], [_hint(stride) for stride in fake.stride()]
-    like = torch.empty_strided(*sizes, dtype=fake.dtype, device=fake.device)
-    entry = tx.graph.add_made(source, like, fake)
-    made = TensorVal(entry.node, entry.fake, torch.Tensor, source, like)
-    tx.remember_tensor(made)
-    return made
-
-
-def _hint(number: Any) -> int:
-    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
 
 
 def follow(tx: Tracer, detail: str, follows: Callable[[Any], bool]) -> None:

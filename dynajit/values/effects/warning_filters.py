@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 from dynajit.config import config
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.base import GraphBreak, Tracer, Value
-from dynajit.values.builtins.registry import builtin
-from dynajit.values.constant import ConstVal
+from dynajit.values.containers.lazy_list import OutsideList
+from dynajit.values.core.registry import builtin
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import break_outside_forward, defer_call
 from dynajit.values.effects.table import Arguments, Rule, When, register
-from dynajit.values.exceptions import ExceptionVal
-from dynajit.values.objects import ClassVal, ObjVal
-from dynajit.values.outside_list import OutsideList
+from dynajit.values.objects.exceptions import ExceptionVal
+from dynajit.values.objects.objects import ClassVal, ObjVal
+from dynajit.values.scalars.constant import ConstVal
 
 Filter = tuple[Any, ...]
 _ACTIONS = ("error", "ignore", "always", "default", "module", "once", "all")

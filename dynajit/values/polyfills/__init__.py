@@ -1,7 +1,7 @@
 """Functions of Python's library that call back, rewritten in plain Python to be traced.
 
 In: what the real function takes. Out: what it returns (iterators are generators). To add one, write it here and
-register it with `@builtin` or `@constructor` in `values/builtins`.
+register it with `@builtin` or `@constructor` in the room of its model.
 """
 
 from __future__ import annotations

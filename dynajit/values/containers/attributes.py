@@ -1,0 +1,176 @@
+"""The `__dict__` of an object: read attribute by attribute, written back name by name.
+
+In: the object's model, and the real dictionary if the object came from outside. Out: `AttributeDict`, a dictionary of
+which only the names that were looked at are guarded, and only those that were changed are written.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.guards.source import AttrSource, ItemSource, Source
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+
+MOST_AT_ONCE = 64
+
+
+class AttributeDict(DictVal):
+    """The attributes of `owner`; without a real dictionary those of an object made while tracing."""
+
+    def __init__(self, owner: Value, owner_source: Source | None, real: dict[Any, Any] | None) -> None:
+        super().__init__(dict, AttrSource(owner_source, "__dict__") if owner_source is not None else None, real)
+        self.owner = owner
+        self.owner_source = owner_source
+        self.changed_names: dict[Any, None] = {}
+
+    # -- where names stand
+
+    def guard_absent(self, tx: Tracer, name: str) -> None:
+        """Rely on the object not having the attribute."""
+        tx.guard(self.source, "DICT_MISSING", name)
+
+    def entry_source(self, name: str) -> Source:
+        """How the attribute is reached again, without running code of the program's."""
+        assert self.source is not None
+        return ItemSource(self.source, name)
+
+    # -- reading
+
+    def attribute(self, tx: Tracer, name: str) -> Value | None:
+        """The attribute, or None; guarded."""
+        return self.lookup(tx, ConstVal(name))
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        if self.complete or hashed in self.entries or self.real_dict is None or not isinstance(hashed, str):
+            return super().lookup_hashed(tx, hashed, key)
+        if hashed in self.changed_names:
+            return None
+        if hashed not in self.real_dict:
+            self.guard_absent(tx, hashed)
+            return None
+        value = tx.wrap(self.real_dict[hashed], self.entry_source(hashed))
+        self._set_entry(tx, hashed, (key, value))
+        return value
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        if not self.complete and isinstance(hashed, str):
+            return self.lookup_hashed(tx, hashed, item) is not None
+        return super().contains(tx, item)
+
+    def materialise(self, tx: Tracer) -> None:
+        if self.complete or not self.changed_names:
+            super().materialise(tx)
+            return
+        written = {name: self.entries.get(name) for name in self.changed_names}
+        super().materialise(tx)
+        merged = {
+            name: entry for name, entry in self.entries.items() if name not in written or written[name] is not None
+        }
+        for name, entry in written.items():
+            if entry is not None:
+                merged[name] = entry
+        tx.journal.replace_all(self.entries, merged)
+
+    # -- writing
+
+    def mutate(self, tx: Tracer) -> None:
+        if self.source is not None:
+            self.materialise(tx)
+            for hashed in self.entries:
+                tx.journal.set_item(self.changed_names, hashed, None)
+            tx.journal.touch(self)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        hashed = key.hash_key(tx)
+        old = self.entries.get(hashed)
+        if old is not None:
+            check_dropped(old[1])
+        self._set_entry(tx, hashed, (key, value))
+        self._note(tx, hashed)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        found = self.getitem(tx, key)
+        hashed = key.hash_key(tx)
+        rest = {name: entry for name, entry in self.entries.items() if name != hashed}
+        self.remove(tx, rest)
+        self._note(tx, hashed)
+        return found
+
+    def _note(self, tx: Tracer, hashed: Any) -> None:
+        tx.journal.changes += 1
+        if self.source is not None:
+            tx.journal.set_item(self.changed_names, hashed, None)
+            tx.journal.touch(self)
+
+    # -- generated code
+
+    def emit_effect(self, out: Any) -> None:
+        for name in self.changed_names:
+            entry = self.entries.get(name)
+            if entry is not None:
+                out.push_value(entry[1])
+                out.load(self.source)
+                out.const(name)
+                out.emit.store_subscr()
+            else:
+
+                def push(name: Any = name) -> None:
+                    out.load(self.source)
+                    out.const(name)
+                    out.const(None)
+
+                out.call_const(dict.pop, push, 3)
+                out.emit.pop_top()
+
+    def effect_children(self) -> Sequence[Value]:
+        entries = [self.entries[name][1] for name in self.changed_names if name in self.entries]
+        return [entry for entry in entries if isinstance(entry, Value)]
+
+    def fill_owner(self, out: Any) -> None:
+        """Give the owner, made just now, its attributes."""
+        if not self.entries:
+            return
+        names = [key.const() if key.is_const() else None for key, _ in self.entries.values()]
+        if len(names) <= MOST_AT_ONCE and all(type(name) is str for name in names):
+
+            def push_all() -> None:
+                out.push(self.owner)
+                for _, value in self.entries.values():
+                    out.push(value)
+
+            out.call_const(out.filler(self.owner.py_type(), tuple(names)), push_all, 1 + len(names))
+            out.emit.pop_top()
+            return
+
+        def push() -> None:
+            self.rebuild(out)
+            self.push_entries(out)
+
+        out.call_const(dict.update, push, 2)
+        out.emit.pop_top()
+
+    def entry_values(self) -> Sequence[Value]:
+        """What `fill_owner` pushes."""
+        return DictVal.children(self)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Any) -> None:
+        if not isinstance(self.owner.py_type().__getattribute__, types.FunctionType):
+            out.push(self.owner)
+            out.emit.load_attr("__dict__")
+            return
+
+        def push() -> None:
+            out.push(self.owner)
+            out.const("__dict__")
+
+        out.call_const(_C.generic_getattr, push, 2)

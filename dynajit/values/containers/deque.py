@@ -1,0 +1,295 @@
+"""`collections.deque` while tracing.
+
+In: items and a maximal length, or a real deque with its source. Out: `DequeVal`. Methods are entries of
+`DEQUE_METHODS`, registered in `library/methods.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.guards.source import AttrSource, CallSource, Source
+from dynajit.values.containers.iterators import check_length
+from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, real_method
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+
+
+class DequeVal(SequenceVal):
+    """A deque; `limit` is its maxlen."""
+
+    kind = collections.deque
+
+    def __init__(self, items: Sequence[Any], limit: int | None = None, source: Source | None = None) -> None:
+        self.items = list(items) if limit is None else list(items)[max(len(items) - limit, 0) :]
+        self.limit = limit
+        self.source = source
+        self.changes = 0  # an iterator notices
+
+    @staticmethod
+    def outside(tx: Tracer, obj: collections.deque[Any], source: Source) -> DequeVal:
+        """The model of an existing deque."""
+        tx.guard(source, "TYPE", collections.deque)
+        maxlen = AttrSource(source, "maxlen")
+        tx.guard(maxlen, *(("ID", None) if obj.maxlen is None else ("EQUALS", obj.maxlen)))
+        return OutsideDeque(tx, obj, source)
+
+    def replace(self, tx: Tracer, items: Sequence[Value], left: bool = False) -> None:
+        """New contents; what is too much goes from the other end than the one that grew."""
+        kept = list(items)
+        if self.limit is not None and len(kept) > self.limit:
+            kept = kept[: self.limit] if left else kept[len(kept) - self.limit :]
+        if self.source is not None:
+            self.values(tx)
+            tx.journal.touch(self)
+        tx.journal.changes += 1
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        tx.journal.replace_all(self.items, kept)
+
+    def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
+        """One more item; a deque with a limit or from outside takes the long way."""
+        if self.limit is not None or self.source is not None:
+            self.replace(tx, [item, *self.values(tx)] if left else [*self.values(tx), item], left)
+            return
+        tx.journal.changes += 1
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        self.items.insert(0 if left else len(self.items), item)
+        tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
+
+    def real(self) -> Any:
+        return collections.deque(super().real(), self.limit)
+
+    def stood_for(self, items: list[Any]) -> Any:
+        return collections.deque(items, self.limit)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DequeIterator(self)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "maxlen":
+            return ConstVal(self.limit)
+        return tx.class_attribute(self, collections.deque, name)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        index, items, before = self._index(tx, key, "index"), self.values(tx), self.changes
+        self.replace(tx, [*items[:index], value, *items[index + 1 :]])
+        self.changes = before  # another item at its place is no change to iterators
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return DEQUE_METHODS["__contains__"](tx, self, item).truth(tx)
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        index, items = self._index(tx, key, "index"), self.values(tx)
+        self.replace(tx, [*items[:index], *items[index + 1 :]])
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        raise tx.raised(TypeError, "sequence index must be integer, not 'slice'")
+
+    def hash_key(self, tx: Tracer) -> object:
+        raise tx.raised(TypeError, "unhashable type: 'collections.deque'")
+
+    def rebuild(self, out: Any) -> None:
+        """Made empty and filled afterwards, since it may contain itself."""
+        out.call_const(collections.deque, lambda: (out.const(()), out.const(self.limit)), 2)
+        out.later(self, self._refill)
+
+    def children(self) -> Sequence[Value]:
+        return ()
+
+    def fill_children(self) -> Sequence[Value]:
+        return [item for item in self.items if isinstance(item, Value)]
+
+    def effect_children(self) -> Sequence[Value]:
+        return self.fill_children()
+
+    def _refill(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self)
+            self.push_items(out)
+            out.emit.build_list(len(self.items))
+
+        out.call_const(collections.deque.extend, push, 2)
+        out.emit.pop_top()
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real deque up to date."""
+
+        def push() -> None:
+            out.load(self.source)
+            self.push_items(out)
+            out.emit.build_list(len(self.items))
+
+        # other items at their places are no change to the program's iterators
+        out.call_const(replace_items if self.changes else exchange_items, push, 2)
+        out.emit.pop_top()
+
+
+class OutsideDeque(DequeVal):
+    """A real deque; the guard on its length is recorded when its items are first asked for. Until then items are added
+    at either end, or at one end of a deque with a limit, which drops items at the other."""
+
+    def __init__(self, tx: Tracer, real: collections.deque[Any], source: Source) -> None:
+        self._tx = tx
+        self._real = real
+        self._items: list[Any] | None = None  # None while nothing depends on the length
+        self._added: dict[bool, list[Value]] = {False: [], True: []}  # until then: at the right, at the left
+        self.limit = real.maxlen
+        self.source: Source = source
+        self.changes = 0
+
+    @property
+    def items(self) -> list[Any]:  # type: ignore[override]
+        if self._items is None:
+            count = len(self._real)
+            check_length(count)
+            self._tx.guard(CallSource(self.source, len, "len({})"), "EQUALS", count)
+            found = [
+                Lazy(item, CallSource(self.source, operator.itemgetter(index), f"{{}}[{index}]"))
+                for index, item in enumerate(self._real)
+            ]
+            right, left = self._added[False], self._added[True]
+            items = [*left[::-1], *found, *right]
+            if self.limit is not None:
+                items = items[: self.limit] if left else items[max(len(items) - self.limit, 0) :]
+            self._tx.journal.set_attr(self, "_items", items)
+        return self._items  # type: ignore[return-value]
+
+    def grow(self, tx: Tracer, item: Value, left: bool = False) -> None:
+        if self._items is not None or (self.limit is not None and self._added[not left]):
+            super().grow(tx, item, left)
+            return
+        tx.journal.touch(self)
+        tx.journal.set_attr(self, "changes", self.changes + 1)
+        added = self._added[left]
+        added.append(item)
+        tx.journal.record(added.pop)
+
+    def fill_children(self) -> Sequence[Value]:
+        return [*self._added[False], *self._added[True]] if self._items is None else super().fill_children()
+
+    def emit_effect(self, out: Any) -> None:
+        if self._items is not None:
+            super().emit_effect(out)
+            return
+        for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
+            if self._added[left]:
+                out.call_const(extend_real, functools.partial(self._push_added, out, left), 2)
+                out.emit.pop_top()
+
+    def _push_added(self, out: Any, left: bool) -> None:
+        out.load(self.source)
+        for item in self._added[left]:
+            out.push(item)
+        out.emit.build_list(len(self._added[left]))
+
+
+def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:
+    """Give a deque other items, as many as it has; in generated code."""
+    for index, item in enumerate(items):
+        deque[index] = item
+
+
+def replace_items(real: collections.deque[Any], items: list[Any]) -> None:
+    """Give `real` exactly these items; in generated code."""
+    real.clear()
+    real.extend(items)
+
+
+class DequeIterator(LiveIterator):
+    """Over a deque, forwards or backwards; one that changes meanwhile raises."""
+
+    def __init__(self, sequence: DequeVal, backwards: bool = False) -> None:
+        super().__init__(sequence)
+        self.make: Callable[[Any], Any] = reversed if backwards else iter
+        self.kind = type(self.make(collections.deque()))
+        self.deque = sequence
+        self.changes = sequence.changes
+        self.made_over = len(sequence.items)
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return super().item(tx, index if self.make is iter else self.count(tx) - 1 - index)
+
+    def next(self, tx: Tracer) -> Value:
+        if self.changes != self.deque.changes:
+            raise tx.raised(RuntimeError, "deque mutated during iteration")
+        return super().next(tx)
+
+    def rebuild(self, out: Any) -> None:
+        out.bring_up_to_date(self.deque)  # an iterator made before the change would notice it
+        stale = self.changes != self.deque.changes
+
+        def push() -> None:
+            out.const(self.make)
+            out.push(self.sequence)
+            out.consts(self.index, *([self.made_over] if stale else []))
+
+        out.call_const(_stale_iterator if stale else _iterator_at, push, 4 if stale else 3)
+
+
+def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], index: int, length: int) -> Any:
+    """An iterator over what the deque was, so many items, before it changed; in generated code."""
+    now = list(deque)
+    deque.clear()
+    deque.extend((None,) * length)
+    iterator = _iterator_at(make, deque, index)
+    deque.append(None)
+    deque.clear()
+    deque.extend(now)
+    return iterator
+
+
+def _iterator_at(make: Callable[[Any], Any], deque: collections.deque[Any], index: int) -> Any:
+    iterator = make(deque)
+    for _ in range(index):
+        next(iterator)
+    return iterator
+
+
+def append(tx: Tracer, self: DequeVal, item: Value) -> Value:
+    self.grow(tx, item)
+    return ConstVal(None)
+
+
+def appendleft(tx: Tracer, self: DequeVal, item: Value) -> Value:
+    self.grow(tx, item, left=True)
+    return ConstVal(None)
+
+
+def extend(tx: Tracer, self: DequeVal, items: Value) -> Value:
+    for item in tx.unpack(items):
+        self.grow(tx, item)
+    return ConstVal(None)
+
+
+def extendleft(tx: Tracer, self: DequeVal, items: Value) -> Value:
+    for item in tx.unpack(items):
+        self.grow(tx, item, left=True)
+    return ConstVal(None)
+
+
+def clear(tx: Tracer, self: DequeVal) -> Value:
+    self.replace(tx, [])
+    return ConstVal(None)
+
+
+def copy(tx: Tracer, self: DequeVal) -> Value:
+    return DequeVal(self.values(tx), self.limit)
+
+
+def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
+    extend(tx, self, other)
+    return self
+
+
+DEQUE_METHODS: dict[str, Callable[..., Value]] = {
+    **{method.__name__: method for method in (append, appendleft, extend, extendleft, clear, copy)},
+    **{name: real_method(name, changes=True) for name in ("pop", "popleft", "insert", "reverse", "rotate")},
+    **{name: real_method(name, compares=True) for name in ("count", "index", "__contains__")},
+    "remove": real_method("remove", changes=True, compares=True),
+    "__iadd__": iadd,
+    "__copy__": copy,
+}

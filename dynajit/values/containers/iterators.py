@@ -1,0 +1,216 @@
+"""Iterators over containers: the models of `iter(x)`, `enumerate`, `zip` and their like.
+
+In: items or other iterators. Out: values with `next(tx)`, which raises `Exhausted` at the end. Every step is undoable.
+To add an iterator, subclass `IteratorVal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.core.value import Exhausted, GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+
+# Items of one list or tuple that tracing follows one by one.
+LONGEST = 100_000
+
+
+def check_length(count: int) -> None:
+    """What is longer is handled by the real instruction."""
+    if count > LONGEST:
+        raise GraphBreak(breaks.TOO_LONG, f"a container of more than {LONGEST} items")
+
+
+def iterator_at(sequence: Sequence[Any], index: int) -> Any:
+    """An iterator over the sequence that has given `index` items."""
+    iterator: Any = iter(sequence)
+    if index:
+        iterator.__setstate__(index)
+    return iterator
+
+
+def ended_iterator(empty: Any) -> Any:
+    """An iterator of the type that `empty` has that came to its end, and holds nothing."""
+    iterator = iter(empty)
+    next(iterator, None)
+    return iterator
+
+
+class IteratorVal(Value):
+    """Base of iterators: iterating gives the iterator itself."""
+
+    kind: type = object
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self
+
+    def next(self, tx: Tracer) -> Value:
+        """The next item; raises Exhausted at the end."""
+        raise NotImplementedError
+
+    def drain(self, tx: Tracer) -> list[Value]:
+        """All remaining items."""
+        items: list[Value] = []
+        while True:
+            try:
+                items.append(self.next(tx))
+            except Exhausted:
+                return items
+            check_length(len(items))
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, self.kind, name)
+
+
+class SequenceIterator(IteratorVal):
+    """Over a list of values; a list that grows while it is iterated is seen to grow, until the end was reached."""
+
+    ended = False
+
+    def __init__(self, items: Sequence[Value], kind: type) -> None:
+        self.items = items
+        self.index = 0
+        self.kind = kind
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return self.items[index]
+
+    def count(self, tx: Tracer) -> int:
+        return len(self.items)
+
+    def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
+        if self.index >= self.count(tx):
+            tx.journal.set_attr(self, "ended", True)
+            raise Exhausted()
+        found = self.item(tx, self.index)
+        tx.journal.set_attr(self, "index", self.index + 1)
+        return found
+
+    def children(self) -> Sequence[Value]:
+        return self.items[self.index :]
+
+    def rebuild(self, out: Any) -> None:
+        rest = self.items[self.index :]
+        if not rest:
+            out.call_const(iter, lambda: out.const(()), 1)
+            return
+
+        def push() -> None:
+            for item in rest:
+                out.push(item)
+            out.emit.build_tuple(len(rest))
+
+        out.call_const(iter, push, 1)
+
+
+class ConstIterator(SequenceIterator):
+    """Over a string, bytes or range; each item is made when it is asked for, as ranges may be long."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__((), type(iter(value)))
+        self.value = value
+        self.total = _length(value)
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return ConstVal(self.value[index])
+
+    def count(self, tx: Tracer) -> int:
+        return self.total
+
+    def children(self) -> Sequence[Value]:
+        return ()
+
+    def rebuild(self, out: Any) -> None:
+        if self.ended:
+            out.call_const(ended_iterator, lambda: out.const(self.value[:0]), 1)
+        else:
+            out.call_const(iterator_at, lambda: out.consts(self.value, self.index), 2)
+
+
+def _length(value: Any) -> int:
+    if not isinstance(value, range):
+        return len(value)
+    span = value.stop - value.start
+    return max(0, (span + value.step - (1 if value.step > 0 else -1)) // value.step)
+
+
+class EnumerateIterator(IteratorVal):
+    kind = enumerate
+
+    def __init__(self, inner: IteratorVal, start: int) -> None:
+        self.inner = inner
+        self.index = start
+
+    def next(self, tx: Tracer) -> Value:
+        item = self.inner.next(tx)
+        index = self.index
+        tx.journal.set_attr(self, "index", index + 1)
+        return tx.new_tuple([ConstVal(index), item])
+
+    def children(self) -> Sequence[Value]:
+        return (self.inner,)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.inner)
+            out.const(self.index)
+
+        out.call_const(enumerate, push, 2)
+
+
+class ZipIterator(IteratorVal):
+    kind = zip
+
+    def __init__(self, inner: Sequence[IteratorVal], strict: bool) -> None:
+        self.inner = list(inner)
+        self.strict = strict
+
+    def next(self, tx: Tracer) -> Value:
+        if not self.inner:
+            raise Exhausted()
+        items: list[Value] = []
+        for position, part in enumerate(self.inner):
+            try:
+                items.append(part.next(tx))
+            except Exhausted:
+                if self.strict:
+                    self._check_all_ended(tx, position)
+                raise Exhausted() from None
+        return tx.new_tuple(items)
+
+    def _check_all_ended(self, tx: Tracer, position: int) -> None:
+        plural = " " if position == 1 else "s 1-"
+        if position > 0:
+            raise tx.raised(ValueError, f"zip() argument {position + 1} is shorter than argument{plural}{position}")
+        for later in range(1, len(self.inner)):
+            try:
+                self.inner[later].next(tx)
+            except Exhausted:
+                continue
+            plural = " " if later == 1 else "s 1-"
+            raise tx.raised(ValueError, f"zip() argument {later + 1} is longer than argument{plural}{later}")
+
+    def children(self) -> Sequence[Value]:
+        return self.inner
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            for part in self.inner:
+                out.push(part)
+
+        if self.strict:
+
+            def push_strictly() -> None:
+                push()
+                out.const(True)
+
+            out.call_const(zip, push_strictly, len(self.inner) + 1, ("strict",))
+        else:
+            out.call_const(zip, push, len(self.inner))

@@ -1,0 +1,108 @@
+"""Lists from outside whose length nothing depends on yet.
+
+In: a real list and its source. Out: `OutsideList`, a `ListVal` that records the guard on the length when its items are
+first asked for. What is only appended to, as loops do with the list they fill, fits lists of every length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.guards.source import CallSource, ItemSource, Source
+from dynajit.values.containers.iterators import check_length
+from dynajit.values.containers.sequence import Lazy, ListVal
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, UnreadConst
+
+
+class UnreadLength(UnreadConst):
+    """The length of a list, until something depends on it."""
+
+    def __init__(self, tx: Tracer, count: int, of: Source) -> None:
+        super().__init__(tx, count, CallSource(of, list.__len__, "len({})"))
+        self._of = of
+
+    def rely(self) -> None:
+        self._tx.guard(self._of, "LEN", self._raw)
+
+
+class OutsideList(ListVal):
+    """A real list, or the list part of an instance of a subclass (`raw`: its own methods must not run)."""
+
+    def __init__(self, tx: Tracer, real: list[Any], source: Source, raw: bool = False) -> None:
+        self._tx = tx
+        self._real = real
+        self._raw = raw
+        self.source: Source = source
+        self._items: list[Any] | None = None  # None while nothing depends on the length
+        self._added: list[Value] = []  # appended until then
+
+    @property
+    def items(self) -> list[Any]:  # type: ignore[override]
+        if self._items is None:
+            count = list.__len__(self._real)
+            check_length(count)
+            self._tx.guard(self.source, "LEN", count)
+            found = [Lazy(item, self._place(index)) for index, item in enumerate(list.__iter__(self._real))]
+            self._tx.journal.set_attr(self, "_items", [*found, *self._added])
+        return self._items  # type: ignore[return-value]
+
+    def _place(self, index: int) -> Source:
+        return ItemSource(self.source, index, self._raw)
+
+    def length(self, tx: Tracer) -> Value:
+        if self._items is None and not self._added:
+            return UnreadLength(tx, list.__len__(self._real), self.source)
+        return super().length(tx)
+
+    @property
+    def first_items(self) -> list[Any]:
+        """The first two, as a hint that nothing is to rely on."""
+        if self._items is not None:
+            return self._items[:2]
+        found = [Lazy(item, None) for item in itertools.islice(list.__iter__(self._real), 2)]
+        return [*found, *self._added][:2]
+
+    def append(self, tx: Tracer, item: Value) -> None:
+        if self._items is not None:
+            super().append(tx, item)
+            return
+        tx.journal.touch(self)
+        self._added.append(item)
+        tx.journal.record(self._added.pop)
+
+    def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
+        if self._items is not None:
+            super().extend(tx, items)
+            return
+        for item in items:
+            self.append(tx, item)
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if self._items is None and type(key) is ConstVal and type(key.value) is int:
+            index = key.value
+            if -len(self._added) <= index < 0:
+                return self._added[index]
+            count = list.__len__(self._real)
+            if not self._added and -count <= index < count:
+                return tx.wrap(list.__getitem__(self._real, index), self._place(index))
+        return super().getitem(tx, key)
+
+    def children(self) -> Sequence[Value]:
+        return self._added if self._items is None else super().children()
+
+    def emit_effect(self, out: Any) -> None:
+        if self._items is not None:
+            super().emit_effect(out)
+            return
+
+        def push() -> None:
+            out.load(self.source)
+            for item in self._added:
+                out.push(item)
+            out.emit.build_list(len(self._added))
+
+        out.call_const(list.extend, push, 2)
+        out.emit.pop_top()

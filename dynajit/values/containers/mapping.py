@@ -1,0 +1,746 @@
+"""Dictionaries and sets while tracing, and the views of dictionaries.
+
+In: keys and values, or a real `dict` with its source, read key by key until something depends on all its keys. Out:
+`DictVal`, `SetVal`. Methods are entries of `DICT_METHODS` and `SET_METHODS` behind `@dict_method` and `@set_method`.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.containers.identity import ObjectKey, identical
+from dynajit.values.containers.iterators import IteratorVal, ended_iterator
+from dynajit.values.containers.keys import UserKey, collide, has_user_key
+from dynajit.values.containers.rebuild_containers import (
+    push_dict,
+    push_members,
+    replace_entries,
+    replace_members,
+    store_entries,
+)
+from dynajit.values.containers.sequence import Lazy
+from dynajit.values.containers.standin import call_real
+from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
+
+
+class DictVal(Value):
+    """A dict or OrderedDict.
+
+    `entries` maps a hash key to (key, value). With a source, entries not looked at are in `real_dict` only, until
+    `materialise` has guarded all keys; keys `written` until then are guarded one by one.
+    """
+
+    def __init__(
+        self,
+        kind: type = dict,
+        source: Source | None = None,
+        real_dict: dict[Any, Any] | None = None,
+        raw: bool = False,
+    ) -> None:
+        self.raw = raw  # the real dict is of a subclass, whose own __getitem__ must not run
+        self.kind = kind
+        self.source = source
+        self.real_dict = real_dict
+        self.entries: dict[Any, tuple[Value, Any]] = {}
+        self.complete = real_dict is None
+        self.written: dict[Any, None] = {}  # while not complete
+        self.iterated = False
+        # how often keys were taken away: where the rest stands in the real table is not known from then on
+        self.removals = 0
+        # names and numbers among those keys, maybe there again
+        self.removed: dict[Any, None] = {}
+        self._runs_code: bool | None = None
+
+    def py_type(self) -> type:
+        return self.kind
+
+    # -- reading
+
+    def lookup(self, tx: Tracer, key: Value) -> Value | None:
+        """The value at `key`, or None; guards presence or absence."""
+        return self.lookup_hashed(tx, key.hash_key(tx), key)
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        entry = self.entries.get(hashed)
+        if entry is not None:
+            return self._resolve(tx, hashed, entry)
+        if self.complete:
+            return None
+        assert self.real_dict is not None and self.source is not None
+        real_key = self._real_key(hashed)
+        if real_key is None:
+            self.materialise(tx)
+            return self.lookup_hashed(tx, hashed, key)
+        if not dict.__contains__(self.real_dict, real_key[0]):
+            tx.guard(self.source, "DICT_MISSING", real_key[0])
+            return None
+        value = tx.wrap(dict.__getitem__(self.real_dict, real_key[0]), self._place(real_key[0]))
+        self._set_entry(tx, hashed, (key, value))
+        return value
+
+    def _real_key(self, hashed: Any) -> tuple[Any] | None:
+        """The real key of a hash key, if it is one that a guard can hold, and looking for it runs nobody's code."""
+        if self._runs_code is None:
+            assert self.real_dict is not None
+            self._runs_code = any(map(_compares_itself, set(map(type, dict.keys(self.real_dict)))))
+        if self._runs_code:
+            return None
+        if is_literal(hashed) or isinstance(hashed, type) or (callable(hashed) and not isinstance(hashed, Value)):
+            return (hashed,)
+        if isinstance(hashed, tuple) and all(is_literal(part) for part in hashed):
+            return (hashed,)
+        return None
+
+    def _place(self, real_key: Any) -> Source:
+        assert self.source is not None
+        return ItemSource(self.source, real_key, self.raw)
+
+    def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
+        tx.journal.set_item(self.entries, hashed, entry)
+
+    def _resolve(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> Value:
+        key, value = entry
+        if isinstance(value, Lazy):
+            value = tx.wrap(value.obj, value.source)
+            self._set_entry(tx, hashed, (key, value))
+        return value
+
+    def materialise(self, tx: Tracer) -> None:
+        """Depend on all keys and their order."""
+        if self.complete:
+            return
+        assert self.real_dict is not None and self.source is not None
+        pairs = self._real_items()
+        tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
+        old = dict(self.entries)
+        entries: dict[Any, tuple[Value, Any]] = {}
+        for position, (real_key, real_value) in enumerate(pairs):
+            key = self._wrap_key(tx, real_key, position)
+            hashed = key.hash_key(tx)
+            known = old.pop(hashed, None)
+            entries[hashed] = (key, known[1] if known else Lazy(real_value, self._place(real_key)))
+        objects = frozenset(id(entry[0]) for hashed, entry in entries.items() if type(hashed) is ObjectKey)
+        if objects:
+            tx.journal.set_item(tx.tables, self.source, objects)
+        entries.update(old)
+        tx.journal.replace_all(self.entries, entries)
+        tx.journal.set_attr(self, "complete", True)
+
+    def _real_items(self) -> list[tuple[Any, Any]]:
+        """In their own order, which an OrderedDict keeps apart from its entries."""
+        assert self.real_dict is not None
+        if not isinstance(self.real_dict, collections.OrderedDict):
+            return [*dict.items(self.real_dict)]
+        try:
+            return [*collections.OrderedDict.items(self.real_dict)]
+        except KeyError:
+            self.unsupported("iteration over keys that were taken away behind its back")
+
+    def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
+        assert self.source is not None
+        if is_literal(key) and type(key) not in VALUE_TYPES and not is_nan(key):  # which are not known by their value
+            return ConstVal(key)
+        return tx.wrap(key, DictKeySource(self.source, position))
+
+    def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+        self.materialise(tx)
+        return [(entry[0], self._resolve(tx, hashed, entry)) for hashed, entry in list(self.entries.items())]
+
+    def real(self) -> Any:
+        if not self.complete:
+            raise NotReal("a dictionary not looked at yet")
+        found = self.kind()
+        for key, value in self.entries.values():
+            if isinstance(value, Lazy):
+                raise NotReal("an item not looked at yet")
+            found[key.real()] = value.real()
+        return found
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.length(tx).const())
+
+    def length(self, tx: Tracer) -> Value:
+        if not self.complete:
+            assert self.real_dict is not None
+            count = dict.__len__(self.real_dict)
+            tx.guard(self.source, "LEN", count)
+            return ConstVal(count + sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written))
+        return ConstVal(len(self.entries))
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DictIterator(self, "keys")
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        if hashed in self.entries:
+            return True
+        if self.complete:
+            return False
+        assert self.real_dict is not None
+        real_key = self._real_key(hashed)
+        if real_key is None:
+            self.materialise(tx)
+            return hashed in self.entries
+        found = dict.__contains__(self.real_dict, real_key[0])
+        tx.guard(self.source, "DICT_CONTAINS" if found else "DICT_MISSING", real_key[0])
+        return found
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        found = self.lookup(tx, key)
+        if found is None:
+            raise tx.raised(KeyError, key)
+        return found
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if self.kind is not dict and self.source is not None and not hasattr(self.kind, name):
+            tx.guard(AttrSource(self.source, "__dict__"), "DICT_MISSING", name)  # it had no attributes then
+        return tx.class_attribute(self, self.kind, name)
+
+    # -- writing
+
+    def mutate(self, tx: Tracer) -> None:
+        """To be called before each change."""
+        tx.journal.changes += 1
+        if self.source is not None:
+            self.materialise(tx)
+            tx.journal.touch(self)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        hashed = key.hash_key(tx)
+        if self._write_alone(tx, hashed, key, value):
+            return
+        self.mutate(tx)
+        if self.kind is not dict and has_user_key(hashed):
+            # generated code can't give a real one the hash that was computed here
+            self.unsupported("a key with a hash of its own")
+        old = self.entries.get(hashed)
+        if old is not None:
+            check_dropped(old[1])
+        elif self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
+            self.unsupported("two keys of one hash")
+        self._set_entry(tx, hashed, (old[0] if old else key, value))
+
+    def _write_alone(self, tx: Tracer, hashed: Any, key: Value, value: Value) -> bool:
+        """Write one key, depending on nothing but whether it is there, if all keys don't have to be known for it."""
+        if self.complete or self.iterated or type(self) is not DictVal or self._real_key(hashed) is None:
+            return False
+        assert self.real_dict is not None
+        if hashed in self.entries:
+            check_dropped(self.entries[hashed][1])
+        elif self.contains(tx, key):
+            check_dropped(Lazy(dict.__getitem__(self.real_dict, hashed), None))
+        tx.journal.touch(self)
+        tx.journal.set_item(self.written, hashed, None)
+        self._set_entry(tx, hashed, (key, value))
+        return True
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        self.take(tx, key)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        """Remove and return; raises KeyError."""
+        found = self.getitem(tx, key)
+        self.mutate(tx)
+        rest = dict(self.entries)
+        del rest[key.hash_key(tx)]
+        self.remove(tx, rest)
+        return found
+
+    def remove(self, tx: Tracer, rest: dict[Any, tuple[Value, Any]]) -> None:
+        """Keep only these entries."""
+        tx.journal.set_attr(self, "removals", self.removals + 1)
+        if self.source is not None:
+            gone = {hashed: None for hashed in self.entries if hashed not in rest and is_literal(hashed)}
+            tx.journal.set_attr(self, "removed", {**self.removed, **gone})
+        tx.journal.replace_all(self.entries, rest)
+
+    def copy_as(self, tx: Tracer, kind: type) -> DictVal:
+        copied = DictVal(kind)
+        for key, value in self.items(tx):
+            copied.entries[key.hash_key(tx)] = (key, value)
+        return copied
+
+    def hash_key(self, tx: Tracer) -> object:
+        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'dict'")
+
+    # -- generated code
+
+    def children(self) -> Sequence[Value]:
+        found = []
+        for key, value in self.entries.values():
+            found.append(key)
+            if not isinstance(value, Lazy):
+                found.append(value)
+        return found
+
+    def push_entries(self, out: Any) -> None:
+        """Push a plain dict of the entries."""
+        push_dict(out, self.entries)
+
+    def rebuildable(self) -> bool:
+        return self.source is not None or not collide(self.entries)
+
+    def rebuild(self, out: Any) -> None:
+        if self.kind is dict:
+            self.push_entries(out)
+        else:
+            out.call_const(self.kind, lambda: self.push_entries(out), 1)
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real dictionary up to date, its order included."""
+
+        def push() -> None:
+            out.load(self.source)
+            if self.complete:
+                self.push_entries(out)
+                out.consts(*self.removed)
+            else:
+                push_dict(out, {hashed: self.entries[hashed] for hashed in self.written})
+
+        if self.complete:
+            out.call_const(replace_entries, push, 2 + len(self.removed))
+        else:
+            out.call_const(store_entries, push, 2)
+        out.emit.pop_top()
+
+
+def _compares_itself(cls: type) -> bool:
+    return isinstance(cls.__eq__, types.FunctionType) or isinstance(cls.__hash__, types.FunctionType)
+
+
+class DictIterator(IteratorVal):
+    """Over keys, values or items; changing the size meanwhile raises as in CPython."""
+
+    def __init__(self, mapping: DictVal, what: str, backwards: bool = False) -> None:
+        self.mapping = mapping
+        mapping.iterated = True
+        self.what = what
+        self.index = 0
+        self.backwards = backwards
+        #: the dictionary's when the iterator was made, if that was known then; -1 after it was found to have changed
+        self.size = len(mapping.entries) if mapping.complete else None
+        self.ended = False
+        self.removals = mapping.removals
+        self.kind = type(iter(getattr(mapping.kind(), what)()))
+
+    def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
+        self.mapping.materialise(tx)
+        hashes = list(self.mapping.entries)
+        if self.size is None:
+            tx.journal.set_attr(self, "size", len(hashes))
+        if self.size != len(hashes):
+            tx.journal.set_attr(self, "size", -1)
+            raise tx.raised(RuntimeError, "dictionary changed size during iteration")
+        if self.removals != self.mapping.removals:
+            self.unsupported("going on after keys were exchanged")
+        if self.index >= len(hashes):
+            tx.journal.set_attr(self, "ended", True)
+            raise Exhausted()
+        hashed = hashes[-1 - self.index if self.backwards else self.index]
+        tx.journal.set_attr(self, "index", self.index + 1)
+        key, value = self.mapping.entries[hashed]
+        if self.what == "keys":
+            return key
+        value = self.mapping._resolve(tx, hashed, (key, value))
+        return value if self.what == "values" else tx.new_tuple([key, value])
+
+    def children(self) -> Sequence[Value]:
+        return () if self.ended else (self.mapping,)
+
+    def rebuildable(self) -> bool:
+        return self.ended or (self.removals == self.mapping.removals and self.size != -1)
+
+    def rebuild(self, out: Any) -> None:
+        if not self.ended:
+            out.bring_up_to_date(self.mapping)  # an iterator made before the change would notice it
+
+        def push() -> None:
+            if self.ended:
+                out.call_const(self.mapping.kind, lambda: None, 0)
+            else:
+                out.push(self.mapping)
+            for part in (self.what, -1 if self.ended else self.index, self.backwards):
+                out.const(part)
+
+        out.call_const(_dict_iterator_at, push, 4)
+
+
+def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards: bool) -> Any:
+    """An iterator over a dictionary that has given `index` items, or came to its end (-1); in generated code."""
+    view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
+    iterator = reversed(view) if backwards else iter(view)
+    for _ in range(index):
+        next(iterator)
+    if index < 0:
+        next(iterator, None)  # of an empty dictionary
+    return iterator
+
+
+class DictViewVal(Value):
+    """`d.keys()`, `d.values()`, `d.items()`."""
+
+    def __init__(self, mapping: DictVal, what: str) -> None:
+        self.mapping = mapping
+        self.what = what
+
+    def py_type(self) -> type:
+        return type(getattr(self.mapping.kind(), self.what)())
+
+    def iterate(self, tx: Tracer) -> Value:
+        return DictIterator(self.mapping, self.what)
+
+    def length(self, tx: Tracer) -> Value:
+        return self.mapping.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.mapping.truth(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.what == "keys":
+            return self.mapping.contains(tx, item)
+        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
+
+    def real(self) -> Any:
+        return getattr(self.mapping.real(), self.what)()
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "isdisjoint" and self.what == "keys":
+            return self.as_set(tx).getattr(tx, name)
+        return super().getattr(tx, name)
+
+    def as_set(self, tx: Tracer) -> SetVal:
+        return SetVal.of(tx, tx.unpack(self))
+
+    def children(self) -> Sequence[Value]:
+        return (self.mapping,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(getattr(self.mapping.kind, self.what), lambda: out.push(self.mapping), 1)
+
+
+class SetVal(Value):
+    """A set or frozenset."""
+
+    def __init__(self, kind: type = set, source: Source | None = None) -> None:
+        self.kind = kind
+        self.source = source
+        self.entries: dict[Any, Value] = {}
+        self.removals = 0
+        self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
+
+    @staticmethod
+    def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
+        made = SetVal(kind)
+        for item in items:
+            made.entries.setdefault(item.hash_key(tx), item)
+        return made
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def real(self) -> Any:
+        return self.kind(item.real() for item in self.entries.values())
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: Tracer) -> Value:
+        return ConstVal(len(self.entries))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.hash_key(tx) in self.entries
+
+    def ordered(self) -> list[Value]:
+        """Items in the order in which the real set would give them, where that is known."""
+        if len(self.entries) <= 1:
+            return list(self.entries.values())
+        try:
+            reals = {key if isinstance(key, UserKey) else item.real(): item for key, item in self.entries.items()}
+        except NotReal:
+            self.unsupported("iteration over several items that are not constants")
+        return [reals[item] for item in self.kind(reals)]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return SetIterator(self)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, self.kind, name)
+
+    def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
+        tx.journal.changes += 1
+        if not self.entries.keys() <= entries.keys():
+            tx.journal.set_attr(self, "removals", self.removals + 1)
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.replace_all(self.entries, entries)
+
+    def hash_key(self, tx: Tracer) -> object:
+        if self.kind is set:
+            raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
+        return frozenset(self.entries)
+
+    def children(self) -> Sequence[Value]:
+        return list(self.entries.values())
+
+    def rebuildable(self) -> bool:
+        return self.source is not None or not collide(self.entries)
+
+    def rebuild(self, out: Any) -> None:
+        if self.kind is set:
+            push_members(out, self.entries)
+        else:
+            out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
+
+    def emit_effect(self, out: Any) -> None:
+        def push() -> None:
+            out.load(self.source)
+            push_members(out, self.entries)
+
+        out.call_const(replace_members, push, 2)
+        out.emit.pop_top()
+
+
+class SetIterator(IteratorVal):
+    """Over a set; changing the size meanwhile raises as in CPython."""
+
+    kind: type = type(iter({1}))
+
+    def __init__(self, members: SetVal) -> None:
+        self.members = members
+        self.order = members.ordered()
+        self.removals = members.removals
+        self.index = 0
+        self.changed = False  # in size, as was found once
+
+    def next(self, tx: Tracer) -> Value:
+        if self.index > len(self.order):
+            raise Exhausted()
+        if self.changed or len(self.members.entries) != len(self.order):
+            tx.journal.set_attr(self, "changed", True)
+            raise tx.raised(RuntimeError, "Set changed size during iteration")
+        if self.removals != self.members.removals:
+            self.unsupported("going on after members were exchanged")
+        if self.index == len(self.order):
+            tx.journal.set_attr(self, "index", self.index + 1)
+            raise Exhausted()
+        tx.journal.set_attr(self, "index", self.index + 1)
+        return self.order[self.index - 1]
+
+    def children(self) -> Sequence[Value]:
+        return () if self.index > len(self.order) else (self.members,)
+
+    def rebuildable(self) -> bool:
+        return self.index > len(self.order) or (self.removals == self.members.removals and not self.changed)
+
+    def rebuild(self, out: Any) -> None:
+        if self.index > len(self.order):
+            out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
+            return
+        out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
+
+        def push() -> None:
+            out.push(self.members)
+            out.const(self.index)
+
+        out.call_const(_set_iterator_at, push, 2)
+
+
+def _set_iterator_at(members: set[Any], index: int) -> Any:
+    """An iterator over a set that has given `index` items; in generated code."""
+    iterator = iter(members)
+    for _ in range(index):
+        next(iterator)
+    return iterator
+
+
+Method = Callable[..., Value]
+DICT_METHODS: dict[str, Method] = {}
+SET_METHODS: dict[str, Method] = {}
+
+
+def dict_method(fn: Method) -> Method:
+    """Register the model of the `dict` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
+    DICT_METHODS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+def set_method(fn: Method) -> Method:
+    """Register the model of the `set` method of the same name: `(tx, self, *args) -> Value`."""
+    SET_METHODS[fn.__name__.removeprefix("set_")] = fn
+    return fn
+
+
+@dict_method
+def get(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    found = self.lookup(tx, key)
+    return found if found is not None else default or ConstVal(None)
+
+
+@dict_method
+def keys(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "keys")
+
+
+@dict_method
+def values(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "values")
+
+
+@dict_method
+def items(tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, "items")
+
+
+@dict_method
+def pop(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    if default is not None and not self.contains(tx, key):
+        return default
+    return self.take(tx, key)
+
+
+@dict_method
+def popitem(tx: Tracer, self: DictVal, last: Value | None = None) -> Value:
+    entries = self.items(tx)
+    if not entries:
+        raise tx.raised(KeyError, "popitem(): dictionary is empty")
+    key, value = entries[-1 if last is None or last.truth(tx) else 0]
+    self.take(tx, key)
+    return tx.new_tuple([key, value])
+
+
+@dict_method
+def setdefault(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> Value:
+    found = self.lookup(tx, key)
+    if found is None:
+        found = default or ConstVal(None)
+        self.setitem(tx, key, found)
+    return found
+
+
+@dict_method
+def update(tx: Tracer, self: DictVal, other: Value | None = None, /, **kwargs: Value) -> Value:
+    for key, value in pairs_of(tx, other) if other is not None else ():
+        self.setitem(tx, key, value)
+    for name, value in kwargs.items():
+        self.setitem(tx, ConstVal(name), value)
+    return ConstVal(None)
+
+
+@dict_method
+def clear(tx: Tracer, self: DictVal) -> Value:
+    self.mutate(tx)
+    self.remove(tx, {})
+    return ConstVal(None)
+
+
+@dict_method
+def copy(tx: Tracer, self: DictVal) -> Value:
+    return self.copy_as(tx, self.kind)
+
+
+@dict_method
+def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None) -> Value:
+    value = self.take(tx, key)
+    if last is None or last.truth(tx):
+        self.setitem(tx, key, value)
+    else:
+        self.remove(tx, {key.hash_key(tx): (key, value), **self.entries})
+    return ConstVal(None)
+
+
+def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
+    """Keys and values of a mapping, or of an iterable of pairs."""
+    payload = getattr(value, "payload", None)
+    mapping = value if isinstance(value, DictVal) else payload
+    # as CPython does, a subclass is asked if it has an __iter__ of its own
+    own = next((base for base in value.py_type().__mro__ if "__iter__" in base.__dict__), object)
+    if isinstance(mapping, DictVal) and own in (dict, mapping.kind):
+        return mapping.items(tx)
+    if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
+        with tx.indirect():
+            return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
+    found = []
+    for position, item in enumerate(tx.unpack(value)):
+        try:
+            pair = tx.unpack(item)
+        except Raised as raised:
+            raise GraphBreak(breaks.RAISES, f"{raised.value.py_type().__name__} in pair {position}") from None
+        if len(pair) != 2:  # those before it are in the dictionary by then
+            raise GraphBreak(breaks.RAISES, f"ValueError: pair {position} has {len(pair)} items")
+        found.append((pair[0], pair[1]))
+    return found
+
+
+@set_method
+def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
+    hashed = item.hash_key(tx)
+    if hashed not in self.entries:
+        if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
+            self.unsupported("two members of one hash")
+        tx.journal.changes += 1
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.set_item(self.entries, hashed, item)
+    return ConstVal(None)
+
+
+@set_method
+def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
+    if not self.contains(tx, item):
+        raise tx.raised(KeyError, item)
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+
+
+@set_method
+def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+
+
+def _real_set_method(name: str) -> Method:
+    """The model of a method that takes iterables: CPython's own, on sets of hash keys."""
+
+    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value:
+        tables = [_members(tx, other) for other in others]
+        given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
+        real = self.kind(self.entries)
+        found = call_real(tx, getattr(real, name), *given)
+        if isinstance(found, bool):
+            return ConstVal(found)
+        if found is real:
+            return self
+        chosen = set(map(id, real if found is None else found))  # of equal members it is not always the first one's
+        entries = {
+            key: member for table in (self.entries, *tables) for key, member in table.items() if id(key) in chosen
+        }
+        if found is None:
+            self.replace(tx, entries)
+            return ConstVal(None)
+        made = SetVal(self.kind)
+        made.entries = entries
+        return made
+
+    return model
+
+
+def _members(tx: Tracer, value: Value) -> dict[Any, Value]:
+    """The members of an iterable, each once, by their hash keys: a set does not ask its members again."""
+    return value.entries if isinstance(value, SetVal) else SetVal.of(tx, tx.unpack_set(value)).entries
+
+
+_OPERATIONS = ("intersection", "difference", "symmetric_difference")
+SET_METHODS.update(
+    {
+        name: _real_set_method(name)
+        for name in ("clear", "copy", "isdisjoint", "issubset", "issuperset", "union", "update", *_OPERATIONS)
+        + tuple(f"{operation}_update" for operation in _OPERATIONS)
+    }
+)

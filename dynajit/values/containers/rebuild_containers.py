@@ -1,0 +1,150 @@
+"""How generated code fills dictionaries and sets: without running the program's `__hash__` or `__eq__` again.
+
+In: the entries of a model. Out: `push_dict`, `push_members`, which push a new plain dict or set in generated code; and
+what that code calls to bring a real dictionary or set up to date. The program's `__hash__` ran while tracing, maybe
+when the key looked otherwise; so its result goes into the code.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.values.containers.keys import has_user_key
+from dynajit.values.core.value import Value
+from dynajit.values.scalars.constant import is_literal
+
+
+def push_dict(out: Any, entries: dict[Any, tuple[Value, Any]]) -> None:
+    """Push a plain dict of the entries; a value that nobody looked at is loaded."""
+    hashes = known_hashes(entries)
+
+    def push() -> None:
+        if hashes is not None:
+            out.const(hashes)
+        for key, value in entries.values():
+            out.push(key)
+            out.push_value(value)
+
+    if hashes is None:
+        push()
+        out.emit.build_map(len(entries))
+    else:
+        out.call_const(_C.dict_with_hashes, push, 1 + 2 * len(entries))
+
+
+def push_members(out: Any, entries: dict[Any, Value]) -> None:
+    """Push a plain set of the members."""
+    hashes = known_hashes(entries)
+    if hashes is None:
+        for member in entries.values():
+            out.push(member)
+        out.emit.build_set(len(entries))
+        return
+
+    def push() -> None:
+        out.const(hashes)
+        for member in entries.values():
+            out.push(member)
+            out.const(None)
+
+    out.call_const(set, lambda: out.call_const(_C.dict_with_hashes, push, 1 + 2 * len(entries)), 1)
+
+
+def known_hashes(keys: Iterable[object]) -> tuple[int | None, ...] | None:
+    """For each key its hash if the program's code computes it; None if that is so for no key."""
+    hashes = tuple(hash(key) if has_user_key(key) else None for key in keys)
+    return hashes if any(hashed is not None for hashed in hashes) else None
+
+
+def replace_entries(real: dict[Any, Any], entries: dict[Any, Any], *removed: Any) -> None:
+    """Give `real` exactly these entries in this order, without running code of a subclass. Keys that were `removed`
+    meanwhile are taken away first, even if they come back: whoever iterates over the dictionary would notice."""
+    cls: Any = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
+    for key in removed:
+        cls.pop(real, key, None)
+    if not _begins_with(list(cls.keys(real)), [*entries]):
+        cls.clear(real)
+    store_entries(real, entries)
+
+
+def _begins_with(keys: Sequence[object], wanted: Sequence[object]) -> bool:
+    return len(keys) <= len(wanted) and all(map(_same_key, keys, wanted))
+
+
+def _same_key(key: object, other: object) -> bool:
+    return key is other or (type(key) is type(other) and is_literal(key) and key == other)
+
+
+def store_entries(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    """Entries of a plain dict into a dictionary, without running code of a subclass; only an OrderedDict asks the keys
+    for their hashes again."""
+    store: Any = dict.__setitem__
+    if isinstance(real, collections.OrderedDict):
+        store = collections.OrderedDict.__setitem__
+    elif dict.__len__(real) or not all(map(is_literal, entries)):
+        dict.update(real, entries)
+        return
+    # into an empty dictionary `update` copies the whole table: who iterates over it would not notice
+    for key, value in entries.items():
+        store(real, key, value)
+
+
+def replace_members(real: set[Any], members: set[Any]) -> None:
+    """Give `real` exactly these members."""
+    set.intersection_update(real, members)
+    set.update(real, members)
+
+
+def push_filled(out: Any, cls: type, push_made: Callable[[], None], entries: dict[Any, tuple[Value, Any]]) -> None:
+    """Call what puts entries into an instance of a dict subclass without running the subclass's code."""
+    store = _own_store(cls)
+    if all(map(is_literal, entries)) and store in (dict.__setitem__, collections.OrderedDict.__setitem__):
+
+        def push() -> None:
+            push_made()
+            for key, value in entries.values():
+                out.push(key)
+                out.push_value(value)
+
+        out.call_const(_C.fill_entries, push, 1 + 2 * len(entries))
+        return
+
+    def push_both() -> None:
+        push_made()
+        push_dict(out, entries)
+
+    out.call_const(functools.partial(_fill_mapping, store), push_both, 2)
+
+
+def _own_store(cls: type) -> Callable[..., None]:
+    """How the class's part that is written in C takes entries."""
+    for base in cls.__mro__:
+        found = base.__dict__.get("__setitem__")
+        if found is not None and not isinstance(found, types.FunctionType):
+            store: Callable[..., None] = found
+            return store
+    return dict.__setitem__
+
+
+def _fill_mapping(store: Callable[..., None], made: Any, entries: dict[Any, Any]) -> None:
+    if store is dict.__setitem__:
+        dict.update(made, entries)
+        return
+    for key, value in entries.items():
+        store(made, key, value)
+
+
+__all__ = [
+    "known_hashes",
+    "push_dict",
+    "push_filled",
+    "push_members",
+    "replace_entries",
+    "replace_members",
+    "store_entries",
+]

@@ -1,0 +1,535 @@
+"""Lists and tuples (named tuples, `torch.Size`, torch's structured results) while tracing.
+
+In: items as values, or a real container with its source, whose items become values when they are first looked at.
+Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behind `@list_method`.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from dynajit.bytecode.landing import INDEX
+from dynajit.guards.source import Source
+from dynajit.report import breaks
+from dynajit.values.containers.identity import identical
+from dynajit.values.containers.iterators import SequenceIterator, ended_iterator, iterator_at
+from dynajit.values.containers.standin import StandIn, call_real, value_of
+from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
+
+
+class Lazy:
+    """An item of a real container that nobody has looked at."""
+
+    __slots__ = ("obj", "source")
+
+    def __init__(self, obj: object, source: Source | None) -> None:
+        self.obj = obj
+        self.source = source
+
+
+_EMPTY: list[Any] = []
+
+
+# Items of a sequence from outside that are read one by one; what is longer the program reads itself.
+MOST_READ = 4096
+
+
+class SequenceVal(Value):
+    """What lists and tuples share."""
+
+    kind: type
+    items: list[Any]
+
+    @property
+    def first_items(self) -> list[Any]:
+        """The first two, as a hint that nothing is to rely on."""
+        return self.items[:2]
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        found = self.items[index]
+        if isinstance(found, Lazy):
+            found = tx.wrap(found.obj, found.source)
+            self._fill(tx, index, found)
+        return found
+
+    def _fill(self, tx: Tracer, index: int, value: Value) -> None:
+        """Replace a lazy item; a rollback makes it lazy again, since its guards are taken back too."""
+        old = self.items[index]
+        items = self.items
+        items[index] = value
+
+        def restore() -> None:
+            items[index] = old
+
+        tx.journal.record(restore)
+
+    def values(self, tx: Tracer) -> list[Value]:
+        count = len(self.items)
+        if count > MOST_READ and self.source is not None:
+            raise GraphBreak(breaks.TOO_LONG, f"reading all of a {self.kind.__name__} of {count} items")
+        tx.journal.charge(count)
+        return [self.item(tx, at) if isinstance(item, Lazy) else item for at, item in enumerate(self.items)]
+
+    def real(self) -> Any:
+        found = []
+        for item in self.items:
+            if isinstance(item, Lazy):
+                raise NotReal("an item not looked at yet")
+            found.append(item.real())
+        return self._make_real(found)
+
+    def _make_real(self, items: list[Any]) -> Any:
+        return items
+
+    def stood_for(self, items: list[Any]) -> Any:
+        """What C code is called on instead of the sequence, whatever names its items have."""
+        return [*items]
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: Tracer) -> Value:
+        return ConstVal(len(self.items))
+
+    def iterate(self, tx: Tracer) -> Value:
+        return LiveIterator(self)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        index = 0
+        while index < len(self.items):  # a user's __eq__ may change the list
+            member = self.item(tx, index)
+            if identical(tx, member, item) or tx.equal(member, item):
+                return True
+            index += 1
+        return False
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if key.py_type() is slice:
+            chosen = range(len(self.items))[slice_of(tx, key)]
+            return self._slice(tx, [self.item(tx, index) for index in chosen])
+        return self.item(tx, self._index(tx, key, "index"))
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        raise NotImplementedError
+
+    def _index(self, tx: Tracer, key: Value, what: str) -> int:
+        if not hasattr(key.py_type(), "__index__"):
+            if type(self) not in (ListVal, TupleVal) or not _has_plain_name(key.py_type()):
+                raise GraphBreak(breaks.RAISES, f"TypeError: an index of type {key.py_type().__name__}")
+            own = "list" if isinstance(self, ListVal) else "tuple"
+            raise tx.raised(TypeError, f"{own} indices must be integers or slices, not {key.py_type().__name__}")
+        payload = getattr(key, "payload", None)
+        if payload is not None and issubclass(key.py_type(), int):
+            key = payload  # C takes the int that it is
+        elif isinstance(getattr(key.py_type(), "__index__", None), types.FunctionType):
+            key = by_rule(tx, tx.call(tx.class_attribute(key, key.py_type(), "__index__"), [], {}, INDEX), INDEX)
+        index = constant_of(key, "an index")
+        if abs(index) > sys.maxsize:
+            raise GraphBreak(breaks.RAISES, "IndexError: an index beyond all sizes")
+        if index < 0:
+            index += len(self.items)
+        if not 0 <= index < len(self.items):
+            raise tx.raised(IndexError, f"{_base(self.kind).__name__} {what} out of range")
+        return index
+
+    def children(self) -> Sequence[Value]:
+        return [item for item in self.items if not isinstance(item, Lazy)]
+
+    def push_items(self, out: Any) -> None:
+        for item in self.items:
+            if isinstance(item, Lazy):
+                out.load(item.source)
+            else:
+                out.push(item)
+
+
+def _has_plain_name(kind: type) -> bool:
+    """Whether C code says of the type in messages what `__name__` is: it knows others with their module."""
+    return kind.__module__ == "builtins" or bool(kind.__flags__ & (1 << 9))  # a heap type
+
+
+def _base(kind: type) -> type:
+    """The builtin class whose C code runs."""
+    return next(base for base in kind.__mro__ if base.__module__ in ("builtins", "collections", "torch"))
+
+
+class LiveIterator(SequenceIterator):
+    """Over a list or tuple model; a list that changes while it is iterated is seen to change."""
+
+    def __init__(self, sequence: SequenceVal, index: int = 0, step: int = 1) -> None:
+        kind: Any = type(iter([])) if isinstance(sequence, ListVal) else type(iter(()))
+        super().__init__((), kind if step == 1 else type(reversed([])))
+        self.sequence = sequence
+        self.index = index
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return self.sequence.item(tx, index)
+
+    def count(self, tx: Tracer) -> int:
+        return len(self.sequence.items)
+
+    def children(self) -> Sequence[Value]:
+        return () if self.ended else (self.sequence,)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.sequence)
+            out.const(self.index)
+
+        if self.ended:
+            out.call_const(ended_iterator, lambda: out.const(() if self.kind is type(iter(())) else _EMPTY), 1)
+        else:
+            out.call_const(iterator_at, push, 2)
+
+
+class ReversedList(LiveIterator):
+    """`reversed(list)`: sees the list change too."""
+
+    def __init__(self, sequence: SequenceVal) -> None:
+        super().__init__(sequence, len(sequence.items) - 1)
+        self.kind: Any = type(reversed([]))
+
+    def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
+        if not 0 <= self.index < len(self.sequence.items):
+            tx.journal.set_attr(self, "ended", True)
+            raise Exhausted()
+        found = self.sequence.item(tx, self.index)
+        tx.journal.set_attr(self, "index", self.index - 1)
+        return found
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.push(self.sequence)
+            out.const(self.index)
+
+        if self.ended:
+            out.call_const(_ended_reversed, lambda: None, 0)
+        else:
+            out.call_const(_reversed_at, push, 2)
+
+
+def _reversed_at(sequence: list[Any], index: int) -> Any:
+    iterator: Any = reversed(sequence)
+    iterator.__setstate__(index)
+    return iterator
+
+
+def _ended_reversed() -> Any:
+    return ended_iterator(reversed([]))
+
+
+class TupleVal(SequenceVal):
+    """A tuple, or a subclass that adds nothing but names: a named tuple, torch.Size, torch.return_types.*."""
+
+    def __init__(self, items: Sequence[Any], kind: type = tuple, source: Source | None = None) -> None:
+        self.items = list(items)
+        self.kind = kind
+        self.source = source
+
+    def is_const(self) -> bool:
+        return all(not isinstance(item, Lazy) and item.is_const() for item in self.items)
+
+    @property
+    def symbolic(self) -> bool:  # type: ignore[override]
+        return all(not isinstance(item, Lazy) and (item.is_const() or item.symbolic) for item in self.items)
+
+    def const(self) -> Any:
+        if not self.is_const() and not self.symbolic:
+            return super().const()
+        return self._make_real([item.const() for item in self.items])
+
+    def _make_real(self, items: list[Any]) -> Any:
+        if self.kind is tuple:
+            return tuple(items)
+        if hasattr(self.kind, "_fields"):
+            return tuple.__new__(self.kind, items)
+        return self.kind(items)
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
+
+    def stood_for(self, items: list[Any]) -> Any:
+        return tuple(items)
+
+    def field_index(self, name: str) -> int | None:
+        fields = getattr(self.kind, "_fields", None)
+        if fields is not None:
+            return fields.index(name) if name in fields else None
+        if hasattr(self.kind, "n_sequence_fields"):
+            order = getattr(self.kind, "__match_args__", None)
+            if order:
+                if name in order:
+                    return order.index(name)
+                return None
+            member = self.kind.__dict__.get(name)
+            if isinstance(member, types.MemberDescriptorType):
+                fields = [
+                    key for key, found in self.kind.__dict__.items() if isinstance(found, types.MemberDescriptorType)
+                ]
+                return _structseq_order(self.kind, fields).index(name)
+        return None
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        index = self.field_index(name)
+        if index is not None:
+            return self.item(tx, index)
+        return tx.class_attribute(self, self.kind, name)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise tx.raised(TypeError, f"'{self.kind.__name__}' object does not support item assignment")
+
+    def hash_key(self, tx: Tracer) -> object:
+        return tuple(item.hash_key(tx) for item in self.values(tx))
+
+    def rebuild(self, out: Any) -> None:
+        if self.kind is tuple and not self.items:
+            out.const(())  # there is only one; any other is a new object in each call
+            return
+
+        def push() -> None:
+            self.push_items(out)
+            out.emit.build_tuple(len(self.items))
+
+        if self.kind is tuple:
+            push()
+        elif hasattr(self.kind, "_fields"):
+
+            def push_with_class() -> None:
+                out.const(self.kind)
+                push()
+
+            out.call_const(tuple.__new__, push_with_class, 2)
+        else:
+            out.call_const(self.kind, push, 1)
+
+
+_Named = collections.namedtuple("_Named", "item")
+_NAMED_REPR: Any = _Named.__repr__
+#: what a named tuple's class has for each name
+NAMED_ITEM: type = type(vars(_Named)["item"])
+# what a class can have of its own and still be no more than a tuple with names
+_NOT_ASKED = frozenset({"__new__", "__doc__", "__getnewargs__", "__class_getitem__", "__repr__"})
+_ASKED = frozenset(vars(tuple)) - _NOT_ASKED | {"__init__", "__getattr__", "__setattr__", "__delattr__", "__bool__"}
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether instances are tuples with names for their items, and nothing is done in a way of their own."""
+    fields = getattr(kind, "_fields", None)
+    if not issubclass(kind, tuple) or type(fields) is not tuple:
+        return False
+    for base in kind.__mro__:
+        if base is tuple:
+            return all(type(getattr(kind, str(name), None)) is NAMED_ITEM for name in fields)
+        found = vars(base)
+        if not _ASKED.isdisjoint(found) or any(isinstance(each, cached_property) for each in found.values()):
+            return False
+        if "__repr__" in found and getattr(found["__repr__"], "__code__", None) is not _NAMED_REPR.__code__:
+            return False
+    return False
+
+
+def _structseq_order(kind: type, fields: list[str]) -> list[str]:
+    """Names of a structured result's fields in the order of its items."""
+    probe: Any = kind(range(len(fields)))
+    return sorted(fields, key=lambda name: getattr(probe, name))
+
+
+ListMethod = Callable[..., Value]
+LIST_METHODS: dict[str, ListMethod] = {}
+
+
+def list_method(fn: ListMethod) -> ListMethod:
+    """Register the model of the `list` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
+    LIST_METHODS[fn.__name__.rstrip("_")] = fn
+    return fn
+
+
+class ListVal(SequenceVal):
+    """A list: made while tracing, or the changed contents of a real one."""
+
+    kind = list
+
+    def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
+        self.items = list(items)
+        self.source = source
+
+    def mutate(self, tx: Tracer) -> None:
+        """To be called before each change, which is recorded in the journal."""
+        tx.journal.changes += 1
+        if self.source is not None:
+            self.values(tx)
+            tx.journal.touch(self)
+
+    def replace(self, tx: Tracer, items: Sequence[Value]) -> None:
+        self.mutate(tx)
+        tx.journal.replace_all(self.items, list(items))
+
+    def append(self, tx: Tracer, item: Value) -> None:
+        self.mutate(tx)
+        items = self.items
+        items.append(item)
+        tx.journal.record(lambda: items.pop() and None)
+
+    def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
+        self.replace(tx, [*self.values(tx), *items])
+
+    def _slice(self, tx: Tracer, items: list[Value]) -> Value:
+        return ListVal(items)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, list, name)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        items = self.values(tx)
+        if key.py_type() is slice:
+            new: list[Any] = list(items)
+            chosen = slice_of(tx, key)
+            if not isinstance(value, SequenceVal) and not hasattr(value.py_type(), "__iter__"):
+                raise GraphBreak(breaks.RAISES, "TypeError: a slice is assigned what is no iterable")
+            try:
+                new[chosen] = tx.unpack(value)
+            except ValueError as error:
+                raise tx.raised(ValueError, *error.args) from None
+            self.replace(tx, new)
+            return
+        index = self._index(tx, key, "assignment index")
+        check_dropped(items[index])
+        self.mutate(tx)
+        self._fill(tx, index, value)
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        new = self.values(tx)
+        if key.py_type() is slice:
+            del new[slice_of(tx, key)]
+        else:
+            del new[self._index(tx, key, "assignment index")]
+        self.replace(tx, new)
+
+    def hash_key(self, tx: Tracer) -> object:
+        raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'list'")
+
+    def rebuild(self, out: Any) -> None:
+        self.push_items(out)
+        out.emit.build_list(len(self.items))
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real list up to date: `real[:] = items`."""
+        self.push_items(out)
+        out.emit.build_list(len(self.items))
+        out.load(self.source)
+        out.emit.load_const(slice(None))
+        out.emit.store_subscr()
+
+
+@list_method
+def append(tx: Tracer, self: ListVal, item: Value) -> Value:
+    self.append(tx, item)
+    return ConstVal(None)
+
+
+# what is asked of an object before it is read
+_HINTS = ("__len__", "__length_hint__")
+
+
+@list_method
+def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
+    if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
+        self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
+        return ConstVal(None)
+    if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
+        try:
+            self.extend(tx, tx.unpack_hinted(other))
+        except Raised as raised:  # what came before is in the list by then
+            raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
+        return ConstVal(None)
+    iterator = other.iterate(tx)
+    while True:  # one at a time: a generator sees the list grow
+        try:
+            item = tx.next(iterator)
+        except Exhausted:
+            return ConstVal(None)
+        append(tx, self, item)
+
+
+@list_method
+def clear(tx: Tracer, self: ListVal) -> Value:
+    self.replace(tx, [])
+    return ConstVal(None)
+
+
+@list_method
+def copy(tx: Tracer, self: ListVal) -> Value:
+    return ListVal(self.values(tx))
+
+
+@list_method
+def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> Value:
+    items = self.values(tx)
+    self.replace(tx, [])  # so the program sees it meanwhile
+    try:
+        sort_values(tx, items, key, reverse)
+    finally:  # where a comparison raises, it is sorted so far
+        is_changed = bool(self.items)
+        self.replace(tx, items)
+    if is_changed:
+        raise tx.raised(ValueError, "list modified during sort")
+    return ConstVal(None)
+
+
+def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> None:
+    """Bring items in the order of `sorted(items, key=, reverse=)`."""
+    if reverse is not None and not hasattr(reverse.py_type(), "__index__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: reverse is of type {reverse.py_type().__name__}")
+    backwards = reverse is not None and reverse.truth(tx)
+    found = items if is_none(key) else [tx.call(key, [item], {}) for item in items]  # type: ignore[arg-type]
+    try:
+        keys = iter([key.real() for key in found])
+    except NotReal:
+        keys = iter([StandIn(tx, key) for key in found])
+    call_real(tx, items.sort, key=lambda _: next(keys), reverse=backwards)
+
+
+def real_method(name: str, changes: bool = False, compares: bool = False) -> Callable[..., Value]:
+    """The model of a method of lists, tuples or deques: CPython's own, on a copy."""
+
+    def model(tx: Tracer, self: Any, /, *args: Value) -> Value:
+        items = self.values(tx)
+        changed = tx.journal.changes
+
+        def follow() -> None:
+            """What compares the items may change them."""
+            nonlocal items, changed
+            if tx.journal.changes != changed:
+                changed = tx.journal.changes
+                if self.items != items:
+                    items = self.values(tx)
+                    real.clear()
+                    real.extend(StandIn(tx, item, follow) for item in items)
+
+        real = self.stood_for([StandIn(tx, item, follow) for item in items] if compares else items)
+        found = call_real(tx, getattr(real, name), *(StandIn(tx, arg) for arg in args))
+        if changes:
+            self.replace(tx, [part.value if type(part) is StandIn else part for part in real])
+        return value_of(found)
+
+    return model
+
+
+LIST_METHODS.update({name: real_method(name, changes=True) for name in ("insert", "pop", "reverse")})
+LIST_METHODS.update({name: real_method(name, compares=True) for name in ("index", "count")})
+LIST_METHODS["remove"] = real_method("remove", changes=True, compares=True)

@@ -1,0 +1,94 @@
+"""The tables of modelled functions and classes, and of pure C functions.
+
+In: registrations by decorator. Out: `BUILTINS`, `CONSTRUCTORS`, `is_pure`.
+"""
+
+from __future__ import annotations
+
+import cmath
+import collections
+import math
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.values.core.value import Value
+
+Model = Callable[..., Value]
+BUILTINS: dict[Any, Model] = {}
+CONSTRUCTORS: dict[type, Model] = {}
+TAIL_CALLS: set[Model] = set()
+
+_PURE_MODULES = (math, cmath, operator)
+_PURE_BUILTINS = frozenset(
+    {abs, ascii, bin, chr, divmod, hex, oct, ord, pow, round, format, repr, hash, callable, len, sum}
+)
+_PURE_CLASSES = (str, bytes, int, float, complex, bool, tuple, frozenset, slice, range, type(None), object, torch.Size)
+_PURE: set[Any] = set(_PURE_BUILTINS)
+_INPLACE = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
+# operator's functions that change their argument
+_WRITING = frozenset(
+    {operator.setitem, operator.delitem, operator.iconcat} | {getattr(operator, f"i{name}") for name in _INPLACE}
+)
+
+
+def builtin(*functions: Any) -> Callable[[Model], Model]:
+    """Register the model of calling these functions."""
+
+    def register(fn: Model) -> Model:
+        for function in functions:
+            BUILTINS[function] = fn
+        return fn
+
+    return register
+
+
+def constructor(*classes: type) -> Callable[[Model], Model]:
+    """Register the model of calling these classes."""
+
+    def register(fn: Model) -> Model:
+        for cls in classes:
+            CONSTRUCTORS[cls] = fn
+        return fn
+
+    return register
+
+
+def tail_call(fn: Model) -> Model:
+    """Declare that the model returns what it calls, unseen, so that a break in there can be continued in the caller."""
+    TAIL_CALLS.add(fn)
+    return fn
+
+
+def pure(*functions: Any) -> None:
+    """Declare functions whose result depends on their arguments alone and that change nothing."""
+    _PURE.update(functions)
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether a C function may be run on known arguments while tracing."""
+    if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
+        return fn.__objclass__ in _PURE_CLASSES and fn.__name__ not in ("__setattr__", "__delattr__", "__init__")
+    if isinstance(fn, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, type) and owner in _PURE_CLASSES:
+            return fn.__name__ != "__new__"
+        if type(owner) in (str, bytes, int, float, complex, frozenset):
+            return True  # such as keyword.iskeyword, which is frozenset(...).__contains__
+        if isinstance(owner, types.ModuleType) and owner.__name__ in ("math", "cmath", "_operator"):
+            return fn not in _WRITING
+    try:
+        return fn in _PURE
+    except TypeError:
+        return False
+
+
+for _module in _PURE_MODULES:
+    _PURE.update(
+        value for value in vars(_module).values() if callable(value) and isinstance(value, types.BuiltinFunctionType)
+    )
+_PURE.difference_update(_WRITING)
+__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "collections", "constructor", "is_pure", "pure", "tail_call"]

@@ -1,0 +1,300 @@
+"""What a stack slot or variable holds while a frame is traced.
+
+In: nothing but the layers below. Out: `Value`, the base of every model, the exceptions by which tracing leaves a
+handler (`Raised`, `GraphBreak`, `Exhausted`), and `Tracer`, the interface of the interpreter that models call back.
+To add a model, subclass `Value` in the file named after the type and register it in `wrap.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from dynajit.bytecode.landing import Landing
+from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
+
+if TYPE_CHECKING:
+    from dynajit.graph.builder import GraphBuilder
+    from dynajit.graph.seen import Seen
+    from dynajit.guards.source import Source
+    from dynajit.values.core.journal import Journal
+
+
+class GraphBreak(Exception):
+    """Tracing can't go on at the current instruction; or, with `at`, from an earlier one on."""
+
+    def __init__(self, kind: BreakKind, detail: str = "", cause: BaseException | None = None, at: Any = None) -> None:
+        super().__init__(f"{kind.text}: {detail}" if detail else kind.text)
+        self.kind = kind
+        self.detail = detail
+        self.cause = cause
+        self.at = at
+
+
+class Raised(Exception):
+    """The traced program raises; `value` is the exception object's model."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Exhausted(Exception):
+    """An iterator's model has no further item (the traced program does not see this as an exception).
+
+    `raised`: the StopIteration of an iterator of the program's, for those who ask it by `next`.
+    """
+
+    def __init__(self, value: Value | None = None, raised: Raised | None = None) -> None:
+        super().__init__()
+        self.value = value
+        self.raised = raised
+
+
+class Tracer(Protocol):
+    """What models may ask of the interpreter."""
+
+    graph: GraphBuilder
+    journal: Journal
+    seen: Seen
+    tensors: dict[int, Any]
+    handled: Value | None
+    handled_by_callers: tuple[Value | None, ...]
+    open_generators: list[Any]
+    # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
+    open_levels: int
+    function_modes: list[Value]
+    entry_modes: list[Value]
+    # whose `__torch_function__` torch does not ask: nobody's, arguments', anybody's (`overrides.py`)
+    functions_off: int
+    # what is traced runs for real in the graph's call too: numbers in it are as they are
+    static_numbers: bool
+    class_writes: dict[tuple[type, str], Value | None]
+    made_classes: dict[int, tuple[object, Any]]
+    needed: list[Value]
+    # whether numbers that may be addresses were keys, or objects' ids: which are equal is not known
+    addresses_are_keys: bool
+    ids_are_keys: bool
+    # objects from outside of which it matters to tables which one they are, by id, with their hashes
+    keyed: dict[int, tuple[Value, int]]
+    # by the source of a dictionary whose keys are guarded: the ids of the models of those that are objects
+    tables: dict[Source, frozenset[int]]
+    # what the context variables hold that the program set, by id; None: what they held before
+    context_values: dict[int, Any]
+    # calls that generated code makes around the graph's, in order
+    calls: list[Any]
+    # the filters of `warnings` as the program has made them (None: as they were), and those that are restored by
+    # contexts, by id
+    warning_filters: list[Any] | None
+    saved_filters: dict[int, list[Any]]
+    # lists, by id, that deferred calls append to: nobody may read them before
+    recorded: dict[int, list[Any]]
+    # what is being traced that does not run once, now: a branch, a hook; empty: nothing of the kind
+    runs_elsewhere: str
+
+    def opening(self) -> None: ...
+    def snapshot(self, frames: int | None = None) -> Any: ...
+
+    # making models
+    def wrap(self, obj: object, source: Source | None) -> Value: ...
+    def from_real(self, obj: object) -> Value: ...
+    def iterator(self, items: Sequence[Value], kind: type) -> Value: ...
+    def const_iterator(self, value: object) -> Value: ...
+    def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value: ...
+    def new_list(self, items: Sequence[Value]) -> Value: ...
+    def new_dict(self) -> Value: ...
+    def read_only(self, mapping: Value) -> Value: ...
+    def new_instance(self, cls: type, payload: Value | None = None) -> Value: ...
+
+    def topmost_handled(self) -> Value | None: ...
+    def node_meta(self, result: object) -> dict[str, Any]: ...
+    def remember_tensor(self, value: Any) -> None: ...
+    def known_object(self, obj: object, source: Source) -> Value | None: ...
+    def remember_object(self, obj: object, value: Value) -> None: ...
+    def outside_objects(self) -> Collection[int]: ...
+
+    def caller_module(self) -> str: ...
+    def is_compiling(self) -> bool: ...
+    def catches(self) -> bool: ...
+    def result_unused(self) -> bool: ...
+    def may_rebind(self, name: str) -> bool: ...
+    def take_direct(self) -> Landing | None: ...
+    def indirect(self) -> AbstractContextManager[None]: ...
+
+    # guards and errors
+    def guard(self, source: Source | None, kind: str, *params: object) -> None: ...
+    def raised(self, kind: type[BaseException], *args: object, **slots: Value) -> Raised: ...
+    def getattr(self, owner: Value, name: str) -> Value: ...
+
+    # running things
+    def call(
+        self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def run_python(
+        self,
+        fn: Callable[..., object],
+        args: Sequence[Value],
+        kwargs: dict[str, Value] | None = None,
+        direct: Landing | None = None,
+    ) -> Value: ...
+    def inline(
+        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def inline_body(
+        self, real: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def fold(
+        self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
+    ) -> Value: ...
+    def unpack(self, value: Value) -> list[Value]: ...
+    def unpack_hinted(self, value: Value) -> list[Value]: ...
+    def next(self, iterator: Value) -> Value: ...
+    def unpack_set(self, value: Value) -> list[Value]: ...
+    def has_attribute(self, value: Value, name: str) -> bool: ...
+    def find_attribute(self, value: Value, name: str) -> Value | None: ...
+    def torch_op(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value: ...
+    def wrap_cell(self, cell: Any, source: Source) -> Any: ...
+    def super_attribute(self, value: Any, name: str) -> Value: ...
+    def global_value(self, globals_: dict[str, Any], name: str) -> Value | None: ...
+    def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None: ...
+    def store_global(self, globals_: dict[str, Any], name: str, value: Value) -> None: ...
+    def construct(
+        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def call_builtin(
+        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def resume_generator(self, frame: Any, value: Value) -> Any: ...
+    def throw_into_generator(self, frame: Any, error: Value) -> Any: ...
+    def guard_distinct(self, left: Value, right: Value) -> None: ...
+    def guard_all_distinct(self, values: Sequence[Value]) -> None: ...
+    def bound_method(self, owner: Value, function: Value) -> Value: ...
+    def construct_plain(
+        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+    ) -> Value: ...
+    def class_attribute(self, owner: Value, kind: type, name: str) -> Value: ...
+    def equal(self, left: Value, right: Value) -> bool: ...
+    def same_object(self, left: Value, right: Value) -> bool: ...
+    def object_key(self, value: Value) -> object: ...
+    def holds(self, left: Value, symbol: str, right: Value) -> bool: ...
+
+
+class NotReal(Exception):
+    """A model has no Python object that stands for it while tracing."""
+
+
+class Value:
+    """Base of all models. Each operation defaults to a graph break that names the type."""
+
+    source: Source | None = None
+    # whether `const()` can be had, though only by specialising: a symbolic number, or something that holds one
+    symbolic: bool = False
+    # of tensors: the fake tensor, and the node that computes it
+    fake: Any = None
+    node: Any = None
+
+    def py_type(self) -> type:
+        """The Python type that `type(obj)` gives."""
+        raise NotImplementedError
+
+    def is_const(self) -> bool:
+        """Whether `const()` gives an immutable Python object equal to the value at run time."""
+        return False
+
+    def const(self) -> Any:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a constant is needed, not {self.describe()}")
+
+    def describe(self) -> str:
+        """Words for messages."""
+        return f"an object of type {self.py_type().__qualname__}"
+
+    def unsupported(self, what: str) -> NoReturn:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} on {self.describe()}")
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        raise GraphBreak(breaks.UNKNOWN_CALL, self.describe())
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.call(self.getattr(tx, name), args, kwargs)
+
+    def real(self) -> Any:
+        """A Python object equal to the value (fresh for containers, the object itself for classes and functions)."""
+        raise NotReal(self.describe())
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def length(self, tx: Tracer) -> Value:
+        self.unsupported("len()")
+
+    def iterate(self, tx: Tracer) -> Value:
+        """A value with `next`."""
+        self.unsupported("iteration")
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        self.unsupported("indexing")
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.unsupported("item assignment")
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        self.unsupported("item deletion")
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        self.unsupported("'in'")
+
+    def hash_key(self, tx: Tracer) -> object:
+        """A hashable Python object that is equal exactly for keys that are equal in the program (`identity.object_key`
+        for what is equal to itself alone)."""
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{self.describe()} as a dictionary key or set item")
+
+    def children(self) -> Sequence[Value]:
+        """The values that must exist before this one can be rebuilt in generated code."""
+        return ()
+
+    def rebuildable(self) -> bool:
+        """Whether `rebuild` can push the object."""
+        return self.source is not None or type(self).rebuild is not Value.rebuild
+
+    def fill_children(self) -> Sequence[Value]:
+        """The values that must exist before this one, already made, can be filled."""
+        return ()
+
+    def effect_children(self) -> Sequence[Value]:
+        """The values that `emit_effect` pushes."""
+        return self.children()
+
+    def emit_effect(self, out: Any) -> None:
+        """Bring the real object up to date in generated code."""
+        raise NotImplementedError(self.describe())
+
+    def rebuild(self, out: Any) -> None:
+        """Push the object in generated code; `out` is resume.rebuild.Rebuilder. Children go through `out.push`."""
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{self.describe()} can't be rebuilt after a break")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.source.name() if self.source is not None else ''}>"
+
+
+class NullVal(Value):
+    """The NULL that CPython keeps on its stack beside callables."""
+
+    def py_type(self) -> type:
+        return type(None)
+
+    def describe(self) -> str:
+        return "NULL"
+
+
+NULL = NullVal()

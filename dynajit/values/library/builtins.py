@@ -1,0 +1,776 @@
+"""Models of Python's own functions: `builtins`.
+
+In: arguments as values. Out: the result's model. Those that call back into the program more than once are written in
+Python in `values/polyfills`.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import enum
+import itertools
+import math
+import operator
+import types
+import typing
+from typing import Any
+
+import torch
+
+from dynajit.bytecode.landing import (
+    CALLED,
+    COMPLEX,
+    FORMATTED,
+    HASHED,
+    INTEGER,
+    ITERATOR,
+    MEASURED,
+    MEASURED_TRUTH,
+    NUMBER,
+    REPRESENTED,
+    STRUNG,
+    TRUTH,
+    Landing,
+    floating,
+)
+from dynajit.config import config
+from dynajit.guards.source import AttrSource, ConstSource
+from dynajit.report import breaks
+from dynajit.values import polyfills
+from dynajit.values.containers.deque import DequeIterator, DequeVal
+from dynajit.values.containers.iterators import (
+    ConstIterator,
+    EnumerateIterator,
+    IteratorVal,
+    SequenceIterator,
+    ZipIterator,
+)
+from dynajit.values.containers.keys import IdVal, hash_of
+from dynajit.values.containers.mapping import DictIterator, DictVal, DictViewVal, SetVal
+from dynajit.values.containers.ranges import make_range
+from dynajit.values.containers.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
+from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
+from dynajit.values.core.bound_methods import BoundBuiltin
+from dynajit.values.core.registry import builtin, constructor, tail_call
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.library import operators
+from dynajit.values.library.asking import asks, format_asked, text_asked
+from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
+from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.objects.local_classes import make_class
+from dynajit.values.objects.modules import ModuleVal
+from dynajit.values.objects.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_trusted, lookup_type, payload_of
+from dynajit.values.objects.partials import PartialVal
+from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
+from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
+from dynajit.values.scalars.slices import make_slice
+from dynajit.values.scalars.symbolic import SymVal, operate
+from dynajit.values.scalars.unread import unread_text
+from dynajit.values.tensors import graph_arrays
+from dynajit.values.tensors.tensor import TensorMethod, TensorVal
+
+# ------------------------------------------------------------------------------------------------ types and attributes
+
+
+@builtin(isinstance)
+def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
+    return ConstVal(_matches(tx, obj, classes))
+
+
+# whose metaclasses say of a class today what they said yesterday
+_ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
+
+
+def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
+    if isinstance(classes, SequenceVal):
+        return any(_matches(tx, obj, part) for part in classes.values(tx))
+    try:
+        cls = classes.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
+    kind = obj.py_type()
+    if isinstance(cls, tuple):
+        return any(_matches(tx, obj, tx.from_real(part)) for part in cls)
+    if isinstance(cls, types.UnionType):
+        return any(_matches(tx, obj, tx.from_real(part)) for part in cls.__args__)
+    check, _ = lookup_type(type(cls), "__instancecheck__")
+    if isinstance(obj, TensorVal):
+        return _tensor_matches(obj, cls)
+    if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
+    if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
+        return tx.call(tx.from_real(check), [classes, obj], {}).truth(tx)
+    if not isinstance(cls, type) and not hasattr(cls, "__origin__") and type(cls).__module__ != "typing":
+        raise tx.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
+    if isinstance(cls, type(typing.Protocol)) and getattr(cls, "_is_protocol", False):
+        if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
+        tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
+    try:
+        return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+
+
+def _claimed_class(tx: Tracer, obj: Value) -> type:
+    """`obj.__class__`, which proxies have answered by their target."""
+    kind = obj.py_type()
+    own = isinstance(obj, ObjVal) and (
+        isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
+        or lookup_type(kind, "__class__")[1] is not object
+    )
+    found = tx.find_attribute(obj, "__class__") if own else None
+    return found.obj if isinstance(found, ClassVal) else kind
+
+
+def _checks_class_alone(cls: Any) -> bool:
+    """Whether `isinstance` with a construct of typing's looks at the object's class and at nothing else of it."""
+    if not isinstance(cls, type):
+        return True
+    if not isinstance(cls, type(typing.Protocol)):
+        return False
+    members: Any = getattr(typing, "_get_protocol_attrs")  # noqa: B009 - private
+    return not getattr(cls, "_is_protocol", False) or all(callable(getattr(cls, name, None)) for name in members(cls))
+
+
+@builtin(type.__instancecheck__, abc.ABCMeta.__instancecheck__)
+def plain_instance_check(tx: Tracer, cls: Value, obj: Value) -> Value:
+    return ConstVal(issubclass(obj.py_type(), cls.real()))
+
+
+@builtin(type.__subclasscheck__)
+def plain_subclass_check(tx: Tracer, cls: Value, sub: Value) -> Value:
+    return tx.fold(type.__subclasscheck__, [cls, sub])
+
+
+def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
+    if obj.real_tensor is not None and obj.replacement is None:
+        return isinstance(obj.real_tensor, cls)
+    if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
+        return bool(isinstance(obj.fake, cls))  # torch.FloatTensor and its like ask for the dtype
+    return issubclass(obj.kind, cls)
+
+
+@builtin(type.__subclasses__)
+def subclasses(tx: Tracer, cls: Value) -> Value:
+    made = (obj for obj, _ in tx.made_classes.values() if isinstance(obj, type))
+    tx.needed.extend(tx.from_real(obj) for obj in made if issubclass(obj, cls.real()))
+    raise GraphBreak(breaks.UNKNOWN_CALL, "type.__subclasses__")
+
+
+@builtin(issubclass)
+def issubclass_(tx: Tracer, cls: Value, classes: Value) -> Value:
+    return ConstVal(_derives(tx, cls, classes))
+
+
+def _derives(tx: Tracer, sub: Value, classes: Value) -> bool:
+    if isinstance(classes, TupleVal):
+        return any(_derives(tx, sub, part) for part in classes.values(tx))
+    parts = classes.real() if isinstance(classes, ConstVal) else None
+    if isinstance(parts, (tuple, types.UnionType)):
+        parts = parts if isinstance(parts, tuple) else parts.__args__
+        return any(_derives(tx, sub, tx.from_real(part)) for part in parts)
+    check, _ = lookup_type(classes.py_type(), "__subclasscheck__")
+    if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
+        return tx.call(tx.from_real(check), [classes, sub], {}).truth(tx)
+    return bool(tx.fold(issubclass, [sub, classes]).const())
+
+
+@constructor(type)
+def type_(tx: Tracer, obj: Value, *rest: Value) -> Value:
+    if rest:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a class")
+    return tx.from_real(obj.py_type())
+
+
+@builtin(callable)
+def callable_(tx: Tracer, obj: Value) -> Value:
+    if isinstance(obj, (FunctionVal, MethodVal, PartialVal, BuiltinVal, ClassVal, TensorMethod, BoundBuiltin)):
+        return ConstVal(True)
+    if isinstance(obj, ObjVal):
+        return ConstVal(obj.special(tx, "__call__") is not None)
+    return ConstVal(lookup_type(obj.py_type(), "__call__")[0] is not MISSING)
+
+
+@builtin(getattr)
+@tail_call
+def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) -> Value:
+    text = attribute_name(name)
+    if default is None:
+        return tx.getattr(obj, text)
+    if _runs_code(obj, text):
+        return tx.run_python(attribute_or, [obj, name, default], direct=tx.take_direct())
+    try:
+        with tx.indirect():
+            return obj.getattr(tx, text)
+    except Raised as raised:
+        if issubclass(raised.value.py_type(), AttributeError):
+            return default
+        raise
+
+
+@builtin(hasattr)
+@tail_call
+def hasattr_(tx: Tracer, obj: Value, name: Value) -> Value:
+    text = attribute_name(name)
+    if _runs_code(obj, text):
+        return tx.run_python(has_attribute, [obj, name], direct=tx.take_direct())
+    return ConstVal(tx.has_attribute(obj, text))
+
+
+def _runs_code(obj: Value, name: str) -> bool:
+    """Whether reading the attribute may run code of the class's."""
+    if not isinstance(obj, ObjVal) or type(name) is not str:
+        return False
+    found = lookup_type(obj.cls, name)[0]
+    asked = (lookup_type(obj.cls, special)[0] for special in ("__getattribute__", "__getattr__"))
+    return type(found) is property or any(
+        isinstance(method, types.FunctionType) and method is not torch.nn.Module.__getattr__ for method in asked
+    )
+
+
+@builtin(name_error)
+def name_error_(tx: Tracer, error: Value, obj: Value, name: Value) -> Value:
+    if not isinstance(error, ExceptionVal):
+        return tx.run_python(name_real_error, [error, obj, name])
+    give_context(tx, error, obj, name)
+    return ConstVal(None)
+
+
+@builtin(ask_fallback)
+@tail_call
+def ask_fallback_(tx: Tracer, obj: Value, name: Value) -> Value:
+    assert isinstance(obj, ObjVal)
+    return obj.ask_fallback(tx, name.const())
+
+
+@builtin(setattr)
+def setattr_(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
+    obj.setattr(tx, attribute_name(name), value)
+    return ConstVal(None)
+
+
+@builtin(delattr)
+def delattr_(tx: Tracer, obj: Value, name: Value) -> Value:
+    obj.delattr(tx, attribute_name(name))
+    return ConstVal(None)
+
+
+@builtin(object.__getattribute__)
+def object_getattribute(tx: Tracer, obj: Value, name: Value) -> Value:
+    if isinstance(obj, ObjVal):
+        return obj.generic_getattr(tx, attribute_name(name), fallback=False)
+    return obj.getattr(tx, attribute_name(name))
+
+
+@builtin(object.__setattr__)
+def object_setattr(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
+    if isinstance(obj, ObjVal):
+        obj.generic_setattr(tx, attribute_name(name), value)
+    else:
+        obj.setattr(tx, attribute_name(name), value)
+    return ConstVal(None)
+
+
+@builtin(object.__delattr__)
+def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
+    if not isinstance(obj, ObjVal):
+        obj.unsupported("object.__delattr__")
+    obj.generic_setattr(tx, attribute_name(name), None)
+    return ConstVal(None)
+
+
+@builtin(object.__init__)
+def object_init(tx: Tracer, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
+    kind = obj.py_type()
+    if args or kwargs:
+        if lookup_type(kind, "__init__")[0] is not object.__init__:
+            raise tx.raised(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
+        if lookup_type(kind, "__new__")[0] is object.__dict__["__new__"]:
+            raise tx.raised(
+                TypeError, f"{kind.__name__}.__init__() takes exactly one argument (the instance to initialize)"
+            )
+    return ConstVal(None)
+
+
+@builtin(object.__init_subclass__)
+def object_init_subclass(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    return ConstVal(None)
+
+
+@builtin(object.__eq__, object.__ne__)
+def object_eq(tx: Tracer, left: Value, right: Value) -> Value:
+    return ConstVal(True) if left is right else ConstVal(NotImplemented)
+
+
+_LASTING = (torch.nn.Module, torch.optim.Optimizer)
+
+
+@builtin(id)
+def id_(tx: Tracer, obj: Value) -> Value:
+    real = obj.real_object if isinstance(obj, ObjVal) else None
+    if isinstance(real, _LASTING) and obj.source is not None:
+        # tables outside are kept by such ids: what is found there is the program's own choice of object
+        tx.guard(obj.source, "ID", real)
+        return ConstVal(id(real))
+    if isinstance(obj, (ObjVal, TensorVal, ListVal, DictVal, SetVal, FunctionVal, ClassVal)):
+        return IdVal(obj)
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"id() of {obj.describe()}")
+
+
+@builtin(hash)
+@asks(("__hash__", HASHED))
+def hash_(tx: Tracer, obj: Value) -> Value:
+    return hash_of(tx, obj)
+
+
+@builtin(globals)
+def globals_(tx: Tracer) -> Value:
+    names = tx.frames[-1].globals  # type: ignore[attr-defined]
+    return tx.wrap(names, ConstSource(names, "globals()"))
+
+
+@builtin(vars)
+def vars_(tx: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "vars()")
+    return obj.getattr(tx, "__dict__")
+
+
+@constructor(super)
+def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
+    if cls is not None and (obj is None or (isinstance(obj, ConstVal) and obj.value is None)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "super() of a class without an object")
+    if cls is None or obj is None:
+        frame = tx.frames[-1]  # type: ignore[attr-defined]
+        if not frame.code_object.co_argcount:
+            raise tx.raised(RuntimeError, "super(): no arguments")
+        first = frame.code_object.co_varnames[0]
+        cell = frame.cells.get(first)
+        obj = cell.get(tx) if isinstance(cell, CellVal) else frame.locals.get(first)
+        if obj is None:
+            raise tx.raised(RuntimeError, "super(): arg[0] deleted")
+        if "__class__" not in frame.cells:
+            raise tx.raised(RuntimeError, "super(): __class__ cell not found")
+        cls = frame.cells["__class__"].get(tx)
+        if cls is None:
+            raise tx.raised(RuntimeError, "super(): empty __class__ cell")
+    if not isinstance(cls, ClassVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"super() of {cls.describe()}")
+    if isinstance(obj, ClassVal) and issubclass(obj.obj, cls.obj):
+        return SuperVal(cls.obj, obj, obj.obj)  # an instance of a metaclass goes the other way
+    if not issubclass(obj.py_type(), cls.obj):
+        raise tx.raised(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return SuperVal(cls.obj, obj, obj.py_type())
+
+
+@constructor(property, classmethod, staticmethod)
+def descriptor(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, "making a descriptor")
+
+
+# --------------------------------------------------------------------------------------------------------- containers
+
+
+def _hinted(tx: Tracer, items: Value | None) -> list[Value]:
+    """All items, after asking a user's object for its length as CPython does to reserve room."""
+    return tx.unpack_hinted(items) if items is not None else []
+
+
+@constructor(list)
+def list_(tx: Tracer, items: Value | None = None) -> Value:
+    return ListVal(_hinted(tx, items))
+
+
+@constructor(tuple)
+def tuple_(tx: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, TupleVal) and items.kind is tuple:
+        return items
+    return TupleVal(_hinted(tx, items))
+
+
+@constructor(dict)
+def dict_(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
+    made = DictVal()
+    made.call_method(tx, "update", [other] if other is not None else [], kwargs)
+    return made
+
+
+@constructor(set)
+def set_(tx: Tracer, items: Value | None = None) -> Value:
+    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [])
+
+
+@constructor(frozenset)
+def frozenset_(tx: Tracer, items: Value | None = None) -> Value:
+    if isinstance(items, SetVal) and items.kind is frozenset:
+        return items
+    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [], frozenset)
+
+
+@constructor(slice)
+def slice_(tx: Tracer, *parts: Value) -> Value:
+    if len(parts) == 1:
+        parts = (ConstVal(None), parts[0])
+    return make_slice([*parts, *[ConstVal(None)] * (3 - len(parts))])
+
+
+@constructor(range)
+def range_(tx: Tracer, *parts: Value) -> Value:
+    return make_range(tx, [as_index(tx, part) for part in parts])
+
+
+@builtin(len)
+@asks(("__len__", MEASURED))
+def len_(tx: Tracer, obj: Value) -> Value:
+    return obj.length(tx)
+
+
+# ---------------------------------------------------------------------------------------------------------- iteration
+
+
+@builtin(iter)
+@asks(("__iter__", ITERATOR))
+def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
+    if sentinel is not None:
+        return tx.run_python(polyfills.iter_until, [obj, sentinel])
+    return obj.iterate(tx)
+
+
+@builtin(next)
+@tail_call
+def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    own = isinstance(iterator, ObjVal) and isinstance(lookup_type(iterator.cls, "__next__")[0], types.FunctionType)
+    direct = tx.take_direct()
+    if not own or direct is not CALLED:
+        with tx.indirect():
+            return next_(tx, iterator, default)
+    if default is None:
+        assert isinstance(iterator, ObjVal)
+        return iterator.call_special(tx, "__next__", direct=CALLED)
+    return tx.run_python(polyfills.next_or, [iterator, default], direct=CALLED)
+
+
+def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+    """Of an iterator that is not a user's own."""
+    try:
+        return tx.next(iterator)
+    except Exhausted as end:
+        if default is not None:
+            return default
+        if end.raised is not None:
+            raise end.raised from None
+        raise tx.raised(StopIteration, *(() if is_none(end.value) else (end.value,))) from None
+
+
+def as_iterator(tx: Tracer, value: Value) -> IteratorVal:
+    """The iterator over a value; one of a user's class is read to its end first only if it is a generator's."""
+    iterator = value.iterate(tx)
+    if isinstance(iterator, IteratorVal):
+        return iterator
+    return tx.run_python(polyfills.each, [iterator])  # type: ignore[return-value]
+
+
+@constructor(enumerate)
+def enumerate_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    return EnumerateIterator(
+        as_iterator(tx, iterable), 0 if start is None else integer_of(tx, start, "start", most=None)
+    )
+
+
+@constructor(zip)
+def zip_(tx: Tracer, *iterables: Value, strict: Value | None = None) -> Value:
+    return ZipIterator([as_iterator(tx, part) for part in iterables], strict is not None and strict.truth(tx))
+
+
+@constructor(reversed)
+@asks(("__reversed__", CALLED))
+def reversed_(tx: Tracer, sequence: Value) -> Value:
+    if isinstance(sequence, (DictVal, DictViewVal)):
+        mapping = sequence if isinstance(sequence, DictVal) else sequence.mapping
+        return DictIterator(mapping, "keys" if isinstance(sequence, DictVal) else sequence.what, backwards=True)
+    if isinstance(sequence, ObjVal) and sequence.special(tx, "__reversed__") is not None:
+        return sequence.call_special(tx, "__reversed__")
+    if isinstance(sequence, ObjVal) and sequence.payload is None:
+        count = sequence.length(tx).const()
+        return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
+    if isinstance(payload_of(sequence), ListVal):
+        return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
+    if isinstance(sequence, DequeVal):
+        return DequeIterator(sequence, backwards=True)
+    if isinstance(sequence, ConstVal) and type(sequence.value) is range:
+        return ConstIterator(sequence.value[::-1])
+    if isinstance(sequence, TensorVal):
+        return sequence.call_method(tx, "__reversed__", [], {})
+    whole = payload_of(sequence)
+    if not isinstance(whole, SequenceVal) and not (isinstance(whole, ConstVal) and hasattr(whole.value, "__getitem__")):
+        raise GraphBreak(breaks.RAISES, f"TypeError: {sequence.describe()} is not reversible")
+    return SequenceIterator(tx.unpack(whole)[::-1], reversed)
+
+
+@builtin(all)
+def all_(tx: Tracer, iterable: Value) -> Value:
+    return tx.run_python(polyfills.all_, [iterable])
+
+
+@builtin(any)
+def any_(tx: Tracer, iterable: Value) -> Value:
+    return tx.run_python(polyfills.any_, [iterable])
+
+
+_NUMBERS = (bool, int, float, complex)
+#: whether sums of more than two floats make up for what each addition loses, which additions one by one do not
+_COMPENSATES = sum([0.1] * 10) == 1.0
+
+
+@builtin(sum)
+def sum_(tx: Tracer, iterable: Value, start: Value | None = None) -> Value:
+    if start is not None and issubclass(start.py_type(), (str, bytes, bytearray)):
+        raise GraphBreak(breaks.RAISES, "TypeError: sum() can't sum texts")
+    total, items = start or ConstVal(0), tx.unpack(iterable)
+    if _COMPENSATES and sum(item.py_type() in (float, complex) for item in items) > 2:
+        numbers = [*itertools.takewhile(lambda item: item.py_type() in _NUMBERS, [total, *items])]
+        if numbers:
+            total = ConstVal(sum([number.const() for number in numbers[1:]], numbers[0].const()))
+            items = items[len(numbers) - 1 :]
+    for item in items:
+        total = operators.binary(tx, "+", total, item)
+    return total
+
+
+@builtin(sorted)
+def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
+    items = [*tx.unpack_hinted(iterable)]
+    sort_values(tx, items, key, reverse)
+    return ListVal(items)
+
+
+def _extreme(function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+        items = tx.unpack(args[0]) if len(args) == 1 else list(args)
+        if is_none(key) and any(isinstance(item, SymVal) for item in items):
+            one_type = len({item.py_type() for item in items}) == 1
+            found = operate(tx, function, items) if one_type else None
+            if found is not None:
+                return found
+        parts = [StandIn(tx, item) for item in items]
+        given = {} if default is None else {"default": default}
+        return value_of(call_real(tx, function, *([parts] if len(args) == 1 else parts), key=keyed(tx, key), **given))
+
+
+_extreme(max)
+_extreme(min)
+
+
+# ----------------------------------------------------------------------------------------------- numbers and strings
+
+
+def _number(kind: type, method: str, landing: Any) -> None:
+    @constructor(kind)
+    @asks((method, landing))
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if args and isinstance(args[0], TensorVal):
+            if config.capture_scalar_outputs and kind is not complex:
+                return model(tx, args[0].call_method(tx, "item", [], {}))
+            raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
+        if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
+            rule = landing if isinstance(landing, Landing) else landing(args[0].cls.__name__)
+            return by_rule(tx, args[0].call_special(tx, method), rule)
+        return tx.fold(kind, args, kwargs)
+
+
+_number(int, "__int__", INTEGER)
+_number(float, "__float__", floating)
+_number(complex, "__complex__", COMPLEX)
+
+
+@constructor(bool)
+@asks(("__bool__", TRUTH), ("__len__", MEASURED_TRUTH))
+def bool_(tx: Tracer, value: Value | None = None) -> Value:
+    return ConstVal(value.truth(tx) if value is not None else False)
+
+
+@constructor(str)
+@tail_call
+def str_(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    found = text_asked(tx, args[0], "__str__", tx.take_direct()) if len(args) == 1 and not kwargs else None
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _text(tx, str, "__str__", args, kwargs)
+
+
+@builtin(repr)
+@tail_call
+def repr_(tx: Tracer, value: Value) -> Value:
+    found = text_asked(tx, value, "__repr__", tx.take_direct())
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _text(tx, repr, "__repr__", (value,), {})
+
+
+def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], ObjVal):
+        found, _ = lookup_type(args[0].cls, method)
+        if found is object.__str__:
+            method = "__repr__"
+            found, _ = lookup_type(args[0].cls, method)
+        if isinstance(found, types.FunctionType):
+            return by_rule(tx, args[0].call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
+        if len(args) == 1 and not kwargs and has_plain_text(args[0], found):
+            return plain_text(tx, args[0], found)
+    if args and isinstance(args[0], ConstVal) and issubclass(args[0].py_type(), enum.Enum):
+        kind = type(args[0].value)  # what its class says of texts may change, though the member does not
+        if isinstance(getattr(kind, method, None), types.FunctionType):
+            found = tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
+            return by_rule(tx, found, STRUNG if method == "__str__" else REPRESENTED)
+    if args and isinstance(args[0], ModuleVal) and not is_trusted(vars(args[0].obj).get("__name__")):
+        args[0].unsupported("the text")  # its loader, its file and its name are asked
+    if args and isinstance(args[0], TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
+    if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
+        return _container_text(tx, args[0])
+    unread = unread_text(tx, fn, args) if len(args) == 1 and not kwargs else None
+    return unread if unread is not None else tx.fold(fn, args, kwargs)
+
+
+def _container_text(tx: Tracer, value: Value) -> Value:
+    """The text of a container, of whose items' texts the program may be asked."""
+    try:
+        return ConstVal(repr(value.real()))
+    except NotReal:
+        return ConstVal(repr(_stood_for(tx, value, {})))
+
+
+def _stood_for(tx: Tracer, value: Value, made: dict[int, Any]) -> Any:
+    """A list, tuple or dictionary of stand-ins; `made`: those that it is in, and what they contain."""
+    kind = value.py_type()
+    if kind not in (list, tuple, dict):
+        return StandIn(tx, value)
+    if id(value) not in made:
+        made[id(value)] = kind() if kind is not tuple else None
+        if isinstance(value, DictVal):
+            made[id(value)].update((StandIn(tx, key), _stood_for(tx, item, made)) for key, item in value.items(tx))
+        else:
+            parts = [_stood_for(tx, item, made) for item in tx.unpack(value)]
+            if kind is tuple:
+                made[id(value)] = tuple(parts)
+            else:
+                made[id(value)].extend(parts)
+    if made[id(value)] is None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "the text of a tuple that contains itself")
+    return made[id(value)]
+
+
+@builtin(format)
+@tail_call
+def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
+    found = format_asked(tx, value, spec, tx.take_direct())
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _format(tx, value, spec)
+
+
+def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
+    if isinstance(value, ObjVal):
+        found, _ = lookup_type(value.cls, "__format__")
+        if isinstance(found, types.FunctionType):
+            return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
+        if spec is None or spec.const() == "":
+            return _text(tx, str, "__str__", (value,), {})
+    if isinstance(value, TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
+    parts = [value, spec or ConstVal("")]
+    unread = unread_text(tx, format, parts)
+    return unread if unread is not None else tx.fold(format, parts)
+
+
+@builtin(abs)
+@asks(("__abs__", CALLED))
+def abs_(tx: Tracer, value: Value) -> Value:
+    if isinstance(value, TensorVal):
+        return tx.torch_op("call_function", abs, [value], {})
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, "__abs__")
+    if graph_arrays.holds([value]):
+        return graph_arrays.operate(tx, abs, [value])
+    return tx.fold(abs, [value])
+
+
+def _rounding(function: Any, method: str) -> None:
+    @builtin(function)
+    @asks((method, CALLED))
+    def model(tx: Tracer, value: Value) -> Value:
+        if isinstance(value, ObjVal) and value.special(tx, method) is not None:
+            return value.call_special(tx, method)
+        return tx.fold(function, [value])
+
+
+for _function, _method in ((math.trunc, "__trunc__"), (math.floor, "__floor__"), (math.ceil, "__ceil__")):
+    _rounding(_function, _method)
+
+
+def _of_index(function: Any) -> None:
+    @builtin(function)
+    @asks(*(() if function is not operator.index else (("__index__", NUMBER),)))
+    def model(tx: Tracer, value: Value) -> Value:
+        made = unread_text(tx, function, [value], formats=False) if function in (bin, hex, oct) else None
+        return made if made is not None else tx.fold(function, [as_index(tx, value)])
+
+
+def as_index(tx: Tracer, value: Value) -> Value:
+    """An object of the user's as the integer that it stands for."""
+    if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
+        return by_rule(tx, value.call_special(tx, "__index__"), NUMBER)
+    return payload_of(value) if issubclass(value.py_type(), int) else value
+
+
+_index_function: Any
+for _index_function in (operator.index, bin, hex, oct, chr):
+    _of_index(_index_function)
+
+
+@builtin(pow)
+def pow_(tx: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value:
+    modulus, exponent = mod, exp
+    if modulus is None or is_none(modulus):
+        return operators.binary(tx, "**", base, exponent)
+    if isinstance(base, ObjVal) and base.special(tx, "__pow__") is not None:
+        return base.call_special(tx, "__pow__", exponent, modulus)
+    return tx.fold(pow, [base, exponent, modulus])
+
+
+@builtin(round)
+@asks(("__round__", CALLED), most=2)
+def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
+    rest = [] if digits is None else [digits]
+    if isinstance(value, TensorVal):
+        if not hasattr(value.kind, "__round__"):
+            raise tx.raised(TypeError, f"type {value.kind.__name__} doesn't define __round__ method")
+        return tx.torch_op("call_method", "round", [value], {} if digits is None else {"decimals": digits})
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, "__round__", *rest)
+    return tx.fold(round, [value, *rest])
+
+
+@builtin(divmod)
+def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return operators.user_binary(tx, "divmod()", "divmod", False, left, right)
+    if isinstance(left, TensorVal) or isinstance(right, TensorVal):
+        names = [side.py_type().__name__ for side in (left, right)]
+        raise tx.raised(TypeError, f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'")
+    return tx.new_tuple([operators.binary(tx, "//", left, right), operators.binary(tx, "%", left, right)])
+
+
+@builtin(builtins.__build_class__)
+def build_class(tx: Tracer, function: Value, name: Value, /, *bases: Value, **kwargs: Value) -> Value:
+    made = make_class(tx, function, name, bases) if not kwargs else None
+    if made is not None:
+        return made
+    raise GraphBreak(breaks.UNKNOWN_OPCODE, "a class whose metaclass, bases or body may do more than define it")

@@ -1,0 +1,167 @@
+"""Calling a class: `type.__call__` as models see it.
+
+In: a class and arguments. Out: the instance's model, after its `__new__` and `__init__` were traced.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Sequence
+
+import torch
+
+from dynajit.bytecode.landing import CALLED, INITIALISED, Landing
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.library.methods import bare_instance
+from dynajit.values.objects.exception_groups import make_group
+from dynajit.values.objects.exceptions import ExceptionVal
+from dynajit.values.objects.lookup import hides_dict
+from dynajit.values.objects.modules import ProxyVal
+from dynajit.values.objects.objects import ClassVal, ObjVal, bind, class_value, lookup_type
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal
+from dynajit.values.tensors.tensor_subclass import traceable
+
+# classes whose `__new__` only makes the object, or is modelled
+_KNOWN_NEW: frozenset[object] = frozenset(
+    {object, dict, list, set, frozenset, tuple, str, int, float, bytes, complex}
+    | {collections.OrderedDict, collections.defaultdict}
+)
+_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
+_UNTRACED = (
+    "_thread",
+    "threading",
+    "torch._C",
+    "ctypes",
+    "_io",
+    "datetime",
+    "re",
+    "weakref",
+    "_contextvars",
+    "_weakref",
+    "_random",
+)
+
+
+def construct(
+    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> Value:
+    """`cls(*args, **kwargs)`."""
+    meta = type(cls.obj)
+    found, where = lookup_type(meta, "__call__")
+    if isinstance(found, types.FunctionType) and where is not None:
+        if hasattr(cls.obj, "__members__"):
+            return tx.fold(cls.obj, args, kwargs)
+        return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs, direct)
+    if where is not None and where is not type and not isinstance(found, types.WrapperDescriptorType):
+        return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs, direct)
+    return construct_plain(tx, cls, args, kwargs, direct)
+
+
+def construct_plain(
+    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> Value:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    kind = cls.obj
+    if issubclass(kind, torch.Tensor) and not traceable(kind):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
+    if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
+        return _construct_c(tx, kind, args, kwargs)
+    if kind.__module__ in _UNTRACED:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
+    if hides_dict(kind):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making a {kind.__qualname__}, which hides its attributes")
+    if hasattr(kind, "__del__"):
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, whose instances run code when they die")
+    if kind.__flags__ & _ABSTRACT:
+        return tx.fold(object.__new__, [cls])  # raises
+    new, new_where = lookup_type(kind, "__new__")
+    in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
+    if in_python or isinstance(new, classmethod):
+        assert new_where is not None
+        alone = lookup_type(kind, "__init__")[0] is object.__init__
+        made = tx.call(
+            bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs, direct if alone else None
+        )
+        if not issubclass(made.py_type(), kind):
+            return made
+    elif issubclass(kind, BaseExceptionGroup):
+        made = make_group(tx, kind, args)
+    elif issubclass(kind, BaseException):
+        _check_exception(kind, args, kwargs)
+        made = ExceptionVal(kind, args)
+    elif issubclass(kind, torch.Tensor):
+        made = tx.call(tx.from_real(torch.Tensor.__new__), [cls, *args], kwargs)
+    else:
+        if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
+            raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
+        made = bare_instance(tx, kind, args, kwargs)
+    # `__new__` may give an instance of a subclass, which has its own
+    _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
+    return made
+
+
+# exceptions whose own initialiser in C does no more for one positional argument than keep it
+_PLAIN_EXCEPTIONS = (AttributeError, NameError, StopIteration, OSError)
+
+
+def _check_exception(kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    """Exceptions written in C that take their arguments apart are made for real."""
+    init, _ = lookup_type(kind, "__init__")
+    if issubclass(kind, BaseExceptionGroup):
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
+    if isinstance(init, types.FunctionType) or init is BaseException.__init__ or init is Exception.__init__:
+        return
+    plain = issubclass(kind, _PLAIN_EXCEPTIONS) and len(args) <= 1
+    if kwargs or (_takes_apart(init) and not plain):
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, an exception with attributes of its own")
+
+
+def _takes_apart(init: object) -> bool:
+    owner = getattr(init, "__objclass__", BaseException)
+    return issubclass(
+        owner, (ImportError, SyntaxError, UnicodeError, OSError, AttributeError, NameError, SystemExit, StopIteration)
+    )
+
+
+def _initialise(
+    tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+) -> None:
+    init, where = lookup_type(kind, "__init__")
+    if init is object.__init__ or (issubclass(kind, torch.Tensor) and not isinstance(init, types.FunctionType)):
+        new, _ = lookup_type(kind, "__new__")
+        if (args or kwargs) and new is object.__new__:
+            raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")
+        return
+    assert where is not None
+    if isinstance(init, types.FunctionType):
+        landing = INITIALISED.over(made) if direct is CALLED else None
+        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, landing)
+        if given.py_type() is not type(None):
+            raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")
+    elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):
+        tx.call(bind(tx, made, kind, "__init__", init, where, tx.from_real(kind)), args, kwargs)
+
+
+def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """A class written in C without a model: computed if its instances are immutable."""
+    if kind is object:
+        return ObjVal(object)
+    if kind is types.MappingProxyType and len(args) == 1:
+        return ProxyVal(args[0])
+    if kind is types.SimpleNamespace and not args:
+        made = ObjVal(kind)
+        for name, value in kwargs.items():
+            made.instance_dict(tx).setitem(tx, ConstVal(name), value)
+        return made
+    if kind in (str, bytes, int, float, complex, torch.device, torch.dtype, types.GenericAlias) or kind in (
+        torch.finfo,
+        torch.iinfo,
+        *VALUE_TYPES,
+    ):
+        found = tx.fold(kind, args, kwargs)
+        if isinstance(found, ConstVal) and not is_literal(found.value):
+            found.unsupported("making it")
+        return found
+    raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}()")

@@ -1,0 +1,75 @@
+"""`template % operand`, where not all of the operand is known while tracing.
+
+In: the template and the operand's model. Out: the text; objects are asked for theirs one by one, as `%` does.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Sequence
+
+from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.unread import join_texts, unread_text
+
+# %[(name)][flags][width][.precision][length]type
+_PERCENT = re.compile(
+    r"%(?:\((?P<name>[^()]*)\))?(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?[hlL]?(?P<type>.)", re.S
+)
+
+
+def format_percent(tx: Tracer, template: str, operand: Value) -> Value:
+    """`template % operand`, where not all of the operand is known: texts of objects are asked for one by one."""
+    args = operand.values(tx) if isinstance(operand, TupleVal) and operand.kind is tuple else None
+    used = 0
+
+    def take() -> Value:
+        nonlocal used
+        used += 1
+        if args is None:
+            if used > 1:
+                raise tx.raised(TypeError, "not enough arguments for format string")
+            return operand
+        if used > len(args):
+            raise tx.raised(TypeError, "not enough arguments for format string")
+        return args[used - 1]
+
+    pieces: list[Value] = []
+    position = 0
+    for spec in _PERCENT.finditer(template):
+        pieces.append(ConstVal(template[position : spec.start()]))
+        position = spec.end()
+        if spec["type"] == "%":
+            pieces.append(ConstVal("%"))
+            continue
+        if spec["name"] is not None:
+            value = operand.getitem(tx, ConstVal(spec["name"]))
+            used = 1
+            stars: list[Value] = []
+        else:
+            stars = [take() for part in (spec["width"], spec["precision"]) if part == "*"]
+            value = take()
+        pieces.append(_one_percent(tx, spec, stars, value))
+    pieces.append(ConstVal(template[position:]))
+    if used < len(args) if args is not None else not used and not _may_be_unused(operand.py_type()):
+        raise tx.raised(TypeError, "not all arguments converted during string formatting")
+    return join_texts(tx, pieces)
+
+
+def _may_be_unused(kind: type) -> bool:
+    """Whether a template may leave out all of such an operand: what CPython takes for a mapping."""
+    return hasattr(kind, "__getitem__") and not issubclass(kind, (tuple, str, collections.deque))
+
+
+def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value: Value) -> Value:
+    kind = spec["type"]
+    text = spec[0].replace(f"({spec['name']})", "") if spec["name"] is not None else spec[0]
+    if kind in "sra":
+        value = tx.call(tx.from_real({"s": str, "r": repr, "a": ascii}[kind]), [value], {})
+        text = text[:-1] + "s"
+        if text == "%s":
+            return value
+    unread = None if stars else unread_text(tx, text.__mod__, [value])
+    return unread if unread is not None else tx.fold(lambda *parts: text % parts, [*stars, value])

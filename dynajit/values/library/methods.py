@@ -1,0 +1,492 @@
+"""Methods of `list`, `tuple`, `dict`, `set`, generators and their like, as C functions on models.
+
+In: the method descriptors of the builtin classes. Out: their models, which work on the builtin part of instances of
+subclasses too. The models of the methods themselves are beside the containers' models.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.report import breaks
+from dynajit.values.containers.deque import DEQUE_METHODS
+from dynajit.values.containers.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal, set_method
+from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
+from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
+from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
+from dynajit.values.objects.exception_groups import condition_of, make_group, split
+from dynajit.values.objects.exceptions import ExceptionVal, TracebackVal
+from dynajit.values.objects.generators import GeneratorVal
+from dynajit.values.objects.objects import ClassVal, ObjVal, lookup_type, payload_of
+from dynajit.values.objects.opaque import OpaqueVal
+from dynajit.values.objects.subclasses import make_payload
+from dynajit.values.objects.suspended_generator import SuspendedGenerator
+from dynajit.values.scalars.constant import ConstVal, is_none
+
+# what changes an object bit by bit: where that raises, the real one has changed so far
+_BIT_BY_BIT = (
+    "__iadd__",
+    "update",
+    "extendleft",
+    "difference_update",
+    "intersection_update",
+    "symmetric_difference_update",
+)
+
+
+def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
+    """`model` of the builtin part. What it refuses the real method does, whose message names the object's own class."""
+
+    @functools.wraps(model)  # the signature is looked at
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+        target = payload_of(self)
+        if isinstance(target, (ObjVal, OpaqueVal)):
+            target.unsupported("a container's method")
+        try:
+            return model(tx, target, *args, **kwargs)
+        except Raised as raised:
+            kind = raised.value.py_type()
+            if bit_by_bit or issubclass(kind, TypeError):
+                raise GraphBreak(breaks.RAISES, kind.__name__) from None
+            raise
+
+    return wrapped
+
+
+def _on_plain_dict(model: Model) -> Model:
+    @functools.wraps(model)
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+        mapping = payload_of(self)
+        if isinstance(mapping, DictVal) and mapping.kind is not dict:
+            mapping.unsupported("a method of dict that goes past the order")
+        return model(tx, self, *args, **kwargs)
+
+    return wrapped
+
+
+def _register(cls: type, methods: dict[str, Model]) -> None:
+    for name, model in methods.items():
+        descriptor = cls.__dict__.get(name)
+        if descriptor is not None:
+            BUILTINS[descriptor] = _on_payload(
+                model, name in _BIT_BY_BIT or (name == "extend" and cls is collections.deque)
+            )
+
+
+def _special(name: str) -> Callable[[Model], Model]:
+    """The special method of all containers that have it."""
+
+    def register(model: Model) -> Model:
+        kinds: tuple[type, ...] = (
+            list,
+            tuple,
+            dict,
+            collections.OrderedDict,
+            set,
+            frozenset,
+            collections.deque,
+            type({}.keys()),
+            type({}.values()),
+            type({}.items()),
+        )
+        for cls in kinds:
+            descriptor = cls.__dict__.get(name)
+            if descriptor is not None:
+                BUILTINS[descriptor] = _on_payload(model)
+        return model
+
+    return register
+
+
+_register(list, LIST_METHODS)
+_register(tuple, {name: LIST_METHODS[name] for name in ("index", "count")})
+_register(dict, DICT_METHODS)
+_register(collections.OrderedDict, DICT_METHODS)
+
+
+@set_method
+def set_pop(tx: Tracer, self: SetVal) -> Value:
+    """What a set gives up first is what iteration gives first; after that, what is next in the same order."""
+    if not self.entries:
+        raise tx.raised(KeyError, "pop from an empty set")
+    order = self.popping
+    if order is None:
+        if len(self.entries) > 1 and (self.source is not None or self.removals):
+            self.unsupported("pop(), which takes some item,")
+        order = [item.hash_key(tx) for item in self.ordered()]
+    elif set(order) != set(self.entries):
+        self.unsupported("pop() after items were added or removed")
+    popped = self.entries[order[0]]
+    self.replace(tx, {key: value for key, value in self.entries.items() if key != order[0]})
+    tx.journal.set_attr(self, "popping", order[1:])
+    return popped
+
+
+_register(set, SET_METHODS)
+_register(collections.deque, DEQUE_METHODS)
+_register(frozenset, {name: model for name, model in SET_METHODS.items() if name in frozenset.__dict__})
+
+
+@_special("__len__")
+def length(tx: Tracer, self: Value) -> Value:
+    return self.length(tx)
+
+
+@_special("__iter__")
+def iterate(tx: Tracer, self: Value) -> Value:
+    return self.iterate(tx)
+
+
+@_special("__contains__")
+def contains(tx: Tracer, self: Value, item: Value) -> Value:
+    return ConstVal(self.contains(tx, item))
+
+
+@_special("__getitem__")
+def getitem(tx: Tracer, self: Value, key: Value) -> Value:
+    return self.getitem(tx, key)
+
+
+@builtin(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
+    mapping = payload_of(self)
+    assert isinstance(mapping, DictVal)
+    found = mapping.lookup(tx, key)
+    if found is not None:
+        return found
+    if isinstance(self, ObjVal) and self.special(tx, "__missing__") is not None:
+        return self.call_special(tx, "__missing__", key)
+    return mapping.getitem(tx, key)
+
+
+@builtin(collections.defaultdict.__missing__)
+def defaultdict_missing(tx: Tracer, self: Value, key: Value) -> Value:
+    factory = self.getattr(tx, "default_factory")
+    if isinstance(factory, ConstVal) and factory.value is None:
+        raise tx.raised(KeyError, key)
+    made = tx.call(factory, [], {})
+    self.setitem(tx, key, made)
+    return made
+
+
+@_special("__setitem__")
+def setitem(tx: Tracer, self: Value, key: Value, value: Value) -> Value:
+    self.setitem(tx, key, value)
+    return ConstVal(None)
+
+
+@_special("__delitem__")
+def delitem(tx: Tracer, self: Value, key: Value) -> Value:
+    self.delitem(tx, key)
+    return ConstVal(None)
+
+
+# classes whose instances may be equal
+_FAMILIES: tuple[tuple[type, ...], ...] = (
+    *((kind,) for kind in (list, tuple, dict, collections.deque)),
+    (set, frozenset, type({}.keys()), type({}.items())),
+)
+
+
+def _says(self: Value, other: Value) -> bool:
+    """Whether a container's own comparison says anything of the other object."""
+    return any(issubclass(self.py_type(), each) and issubclass(other.py_type(), each) for each in _FAMILIES)
+
+
+@_special("__eq__")
+def eq(tx: Tracer, self: Value, other: Value) -> Value:
+    if not _says(self, other):
+        return ConstVal(NotImplemented)
+    return ConstVal(tx.equal(self, payload_of(other)))
+
+
+@_special("__ne__")
+def ne(tx: Tracer, self: Value, other: Value) -> Value:
+    if not _says(self, other):
+        return ConstVal(NotImplemented)
+    return ConstVal(not tx.equal(self, payload_of(other)))
+
+
+for _name in ("__setitem__", "__delitem__", "pop", "popitem", "clear", "update", "setdefault"):
+    BUILTINS[dict.__dict__[_name]] = _on_plain_dict(BUILTINS[dict.__dict__[_name]])
+
+
+@builtin(dict.__init__, collections.OrderedDict.__init__)
+def dict_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return payload_of(self).call_method(tx, "update", args, kwargs)
+
+
+@builtin(collections.defaultdict.__init__)
+def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, /, *args: Value, **kwargs: Value) -> Value:
+    if not is_none(factory) and lookup_type(factory.py_type(), "__call__")[1] is None:  # type: ignore[union-attr]
+        raise GraphBreak(breaks.RAISES, "TypeError: the first argument must be callable or None")
+    self.setattr(tx, "default_factory", factory or ConstVal(None))
+    return payload_of(self).call_method(tx, "update", args, kwargs)
+
+
+@builtin(list.__init__)
+def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
+    target = payload_of(self)
+    assert isinstance(target, ListVal)
+    try:
+        target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
+    except Raised as raised:
+        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
+    return ConstVal(None)
+
+
+@builtin(list.__iadd__)
+def list_iadd(tx: Tracer, self: Value, other: Value) -> Value:
+    tx.call_builtin(list.extend, [self, other], {})
+    return self
+
+
+@builtin(dict.fromkeys)
+def fromkeys(tx: Tracer, keys: Value, value: Value | None = None) -> Value:
+    made = DictVal()
+    for key in tx.unpack(keys):
+        made.setitem(tx, key, value or ConstVal(None))
+    return made
+
+
+@builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
+def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None = None) -> Value:
+    made = tx.call(cls, [], {})
+    for key in tx.unpack(keys):
+        made.setitem(tx, key, value or ConstVal(None))
+    return made
+
+
+@builtin(tuple.__new__)
+def tuple_new(tx: Tracer, cls: Value, items: Value | None = None, /) -> Value:
+    assert isinstance(cls, ClassVal)
+    if not (is_named_tuple(cls.obj) or cls.obj is tuple):
+        return bare_instance(tx, cls.obj, [items] if items is not None else [])
+    return TupleVal(tx.unpack(items) if items is not None else [], cls.obj)
+
+
+@builtin(str.__new__, int.__new__, float.__new__, bytes.__new__, complex.__new__, frozenset.__new__, set.__new__)
+def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    if cls.obj in _BUILTIN_CLASSES:
+        return tx.call(cls, args, kwargs)
+    return bare_instance(tx, cls.obj, args, kwargs)
+
+
+@builtin(set.__init__)
+def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
+    target = payload_of(self)
+    assert isinstance(target, SetVal)
+    try:
+        target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
+    except Raised as raised:
+        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
+    return ConstVal(None)
+
+
+@builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
+def new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    if (args or kwargs) and lookup_type(cls.obj, "__new__")[0] is object.__new__:
+        # what is raised here is object's own business
+        if lookup_type(cls.obj, "__init__")[0] is object.__init__:
+            raise tx.raised(TypeError, f"{cls.obj.__name__}() takes no arguments")
+    elif (args or kwargs) and is_plain_new(cls.obj):
+        raise tx.raised(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
+    return bare_instance(tx, cls.obj)
+
+
+def is_plain_new(cls: type) -> bool:
+    """Whether the first `__new__` in C is that of `object`."""
+    return (
+        next(
+            (base for base in cls.__mro__ if isinstance(base.__dict__.get("__new__"), types.BuiltinMethodType)), object
+        )
+        is object
+    )
+
+
+_BUILTIN_CLASSES = (str, int, float, bytes, complex, bool, frozenset, set)
+
+
+def bare_instance(tx: Tracer, cls: type, args: Sequence[Value] = (), kwargs: dict[str, Value] | None = None) -> Value:
+    """An instance before `__init__`."""
+    payload: Value | None = None
+    if issubclass(cls, dict):
+        payload = DictVal(collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict)
+    elif issubclass(cls, list):
+        payload = ListVal([])
+    elif issubclass(cls, BaseException):
+        return ExceptionVal(cls, [])
+    elif kwargs and issubclass(cls, (tuple, set, frozenset)) and not isinstance(cls.__init__, types.FunctionType):
+        base = next(base for base in (tuple, set, frozenset) if issubclass(cls, base))
+        raise tx.raised(TypeError, f"{base.__name__}() takes no keyword arguments")
+    elif issubclass(cls, _BUILTIN_CLASSES) or issubclass(cls, tuple):
+        payload = make_payload(tx, cls, args, kwargs or {})
+        if payload is None:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making an instance of {cls.__name__}, a subclass of a builtin")
+    return ObjVal(cls, payload=payload)
+
+
+@builtin(BaseException.__new__, BaseException.__init__)
+def exception_init(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if isinstance(self, ClassVal):
+        return ExceptionVal(self.obj, args)
+    if not isinstance(self, ExceptionVal):  # the user's class's `__init__` is called from eager code
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"initialising {self.describe()}, made outside of compiled code")
+    tx.journal.set_attr(self, "args", TupleVal(args))
+    return ConstVal(None)
+
+
+_kind: Any
+for _kind in (
+    Exception,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    StopIteration,
+    ArithmeticError,
+    LookupError,
+    NotImplementedError,
+    AssertionError,
+):
+    for _name in ("__new__", "__init__"):
+        if _name in _kind.__dict__:
+            BUILTINS.setdefault(_kind.__dict__[_name], exception_init)
+            BUILTINS.setdefault(getattr(_kind, _name), exception_init)
+
+
+@builtin(BaseException.add_note)
+def add_note(tx: Tracer, self: Value, note: Value) -> Value:
+    if not issubclass(note.py_type(), str):
+        raise tx.raised(TypeError, f"note must be a str, not '{note.py_type().__name__}'")
+    if not tx.has_attribute(self, "__notes__"):
+        self.setattr(tx, "__notes__", ListVal([]))
+    self.getattr(tx, "__notes__").call_method(tx, "append", [note], {})
+    return ConstVal(None)
+
+
+@builtin(BaseExceptionGroup.split)
+def group_split(tx: Tracer, self: Value, condition: Value) -> Value:
+    if not isinstance(self, ExceptionVal):
+        self.unsupported("splitting it")
+    return TupleVal(split(tx, self, condition_of(tx, condition)))
+
+
+@builtin(BaseExceptionGroup.subgroup)
+def subgroup(tx: Tracer, self: Value, condition: Value) -> Value:
+    if not isinstance(self, ExceptionVal):
+        self.unsupported("splitting it")
+    return split(tx, self, condition_of(tx, condition))[0]
+
+
+@builtin(BaseExceptionGroup.derive)
+def group_derive(tx: Tracer, self: Value, errors: Value) -> Value:
+    return make_group(tx, BaseExceptionGroup, [self.getattr(tx, "message"), errors])
+
+
+@builtin(BaseExceptionGroup.__new__)
+def group_new(tx: Tracer, cls: Value, *args: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    return make_group(tx, cls.obj, args)
+
+
+@builtin(BaseException.with_traceback)
+def with_traceback(tx: Tracer, self: Value, traceback: Value) -> Value:
+    if not isinstance(traceback, (ConstVal, TracebackVal)):
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "with_traceback")
+    self.setattr(tx, "__traceback__", traceback)
+    return self
+
+
+@builtin(types.GeneratorType.send)
+def generator_send(tx: Tracer, self: Value, value: Value) -> Value:
+    return _resumed(tx, lambda: _generator(self).send(tx, value))
+
+
+@builtin(types.GeneratorType.throw)
+def generator_throw(tx: Tracer, self: Value, error: Value, *rest: Value) -> Value:
+    if isinstance(error, ClassVal):
+        given = rest[0] if rest and issubclass(rest[0].py_type(), BaseException) else None
+        error = given or tx.call(error, [], {})
+    return _resumed(tx, lambda: _generator(self).throw(tx, error))
+
+
+@builtin(types.GeneratorType.close)
+def generator_close(tx: Tracer, self: Value) -> Value:
+    _generator(self).close(tx)
+    return ConstVal(None)
+
+
+@builtin(types.GeneratorType.__next__)
+def generator_next(tx: Tracer, self: Value) -> Value:
+    return _resumed(tx, lambda: _generator(self).next(tx))
+
+
+@builtin(types.GeneratorType.__iter__)
+def generator_iter(tx: Tracer, self: Value) -> Value:
+    return self
+
+
+def iterator_next(tx: Tracer, self: Value) -> Value:
+    """`iterator.__next__()`."""
+    if isinstance(self, ObjVal):
+        raise GraphBreak(breaks.GENERATOR, self.describe())  # a C iterator that nothing models
+    return _resumed(tx, lambda: tx.next(self))
+
+
+_ITERATED: tuple[Any, ...] = ([], (), "", "\xe9", b"", range(0), {}, {}.values(), {}.items(), set())
+_REVERSED: tuple[Any, ...] = ([], {}, {}.values(), {}.items(), collections.deque())
+_ITERATOR_KINDS: tuple[Any, ...] = (
+    *(type(iter(container)) for container in _ITERATED),
+    *(type(reversed(container)) for container in _REVERSED),
+    *(enumerate, zip, map, filter, reversed),
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type) and hasattr(kind, "__next__")),
+)
+for _kind in _ITERATOR_KINDS:
+    BUILTINS.setdefault(_kind.__next__, iterator_next)
+    BUILTINS.setdefault(_kind.__iter__, generator_iter)
+
+
+def _generator(value: Value) -> GeneratorVal | SuspendedGenerator:
+    if not isinstance(value, (GeneratorVal, SuspendedGenerator)):
+        raise GraphBreak(breaks.GENERATOR, value.describe())
+    return value
+
+
+def _resumed(tx: Tracer, step: Callable[[], Value]) -> Value:
+    try:
+        return step()
+    except Exhausted as end:
+        args = [] if end.value is None or (isinstance(end.value, ConstVal) and end.value.value is None) else [end.value]
+        raise Raised(ExceptionVal(StopIteration, args)) from None
+
+
+@builtin(types.FunctionType.__get__)
+def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) -> Value:
+    if isinstance(obj, ConstVal) and obj.value is None:
+        return self
+    return tx.bound_method(obj, self)
+
+
+@builtin(types.FunctionType.__call__)
+@tail_call
+def function_call(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return tx.call(self, args, kwargs, tx.take_direct())
+
+
+@builtin(type.__call__)
+@tail_call
+def type_call(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return tx.construct_plain(cls, args, kwargs, tx.take_direct())
+
+
+__all__: list[Any] = ["DictViewVal", "bare_instance"]

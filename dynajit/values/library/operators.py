@@ -1,0 +1,581 @@
+"""Unary, binary and comparison operators on models.
+
+In: the operator's symbol and its operands. Out: the result's model. Tensors make graph nodes, constants are computed,
+containers have their own rules, user classes are asked for their special methods in the order of the language.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.bytecode.landing import CALLED, NUMBER, OPERATED
+from dynajit.guards.kinds_object import const_equal
+from dynajit.guards.source import ConstSource
+from dynajit.report import breaks
+from dynajit.values.containers.deque import DequeVal
+from dynajit.values.containers.identity import identical
+from dynajit.values.containers.iterators import LONGEST
+from dynajit.values.containers.keys import IdVal
+from dynajit.values.containers.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
+from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.core.registry import BUILTINS, tail_call
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.library.formatting import format_percent
+from dynajit.values.library.references import WeakRefVal
+from dynajit.values.objects.functions import FunctionVal
+from dynajit.values.objects.modules import LibraryVal
+from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
+from dynajit.values.objects.opaque import OpaqueVal
+from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal
+from dynajit.values.scalars.symbolic import SymVal, is_number
+from dynajit.values.scalars.unread import unread_text
+from dynajit.values.tensors import graph_arrays
+from dynajit.values.tensors.arrays import ArrayVal, compute
+from dynajit.values.tensors.graph_arrays import GraphArrayVal
+from dynajit.values.tensors.numpy_numbers import VaryingScalar
+from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_subclass import SubTensorVal
+
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+}
+INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.iadd,
+    "-": operator.isub,
+    "*": operator.imul,
+    "/": operator.itruediv,
+    "//": operator.ifloordiv,
+    "%": operator.imod,
+    "**": operator.ipow,
+    "@": operator.imatmul,
+    "<<": operator.ilshift,
+    ">>": operator.irshift,
+    "&": operator.iand,
+    "|": operator.ior,
+    "^": operator.ixor,
+}
+COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "UNARY_NEGATIVE": (operator.neg, "__neg__"),
+    "UNARY_POSITIVE": (operator.pos, "__pos__"),
+    "UNARY_INVERT": (operator.invert, "__invert__"),
+}
+_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
+def unary(tx: Tracer, op: str, value: Value) -> Value:
+    """`-x`, `+x`, `~x`."""
+    function, method = UNARY[op]
+    if computes_as_tensor(value, method):
+        return tx.torch_op("call_function", function, [value], {})
+    if isinstance(value, GraphArrayVal):
+        return graph_arrays.operate(tx, function, [value])
+    if isinstance(value, ObjVal):
+        return value.call_special(tx, method, direct=OPERATED)
+    return tx.fold(function, [value])
+
+
+def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """`left <symbol> right`; a symbol that ends in "=" is the in-place operator."""
+    inplace = symbol.endswith("=")
+    symbol = symbol.removesuffix("=")
+    if _in_torch(left, right, symbol, inplace):
+        # `@=` makes a new tensor; the code of a graph with it would bind the left one's name to that
+        in_left = inplace and symbol != "@" and computes_as_tensor(left)
+        return tx.torch_op("call_function", INPLACE[symbol] if in_left else BINARY[symbol][0], [left, right], {})
+    if (
+        symbol == "%"
+        and isinstance(left, ConstVal)
+        and type(left.value) is str
+        and (not hasattr(right.py_type(), "__rmod__") or (isinstance(right, ObjVal) and not _formats_itself(right.cls)))
+    ):
+        return format_percent(tx, left.value, right)
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return user_binary(tx, symbol, BINARY[symbol][1], inplace, left, right)
+    if (
+        inplace
+        and isinstance(left, (ListVal, DictVal, SetVal, DequeVal))
+        and _container_inplace(tx, symbol, left, right)
+    ):
+        return left
+    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
+        if inplace and isinstance(left, GraphArrayVal) and not left.is_scalar:
+            return left.inplace(tx, BINARY[symbol][0], right)
+        return graph_arrays.operate(tx, BINARY[symbol][0], [left, right])
+    if inplace and isinstance(left, ArrayVal) and not left.is_scalar:
+        return left.inplace(tx, INPLACE[symbol], right)
+    own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
+    result = tx.call(own, [right], {}) if own is not None else _container_binary(tx, symbol, left, right)
+    if result is not None:
+        return result
+    return tx.fold(BINARY[symbol][0], [left, right])
+
+
+def _formats_itself(cls: type) -> bool:
+    """Whether `text % object` asks the object, whose class is a subclass of str then."""
+    return issubclass(cls, str) and cls.__rmod__ is not str.__rmod__  # type: ignore[attr-defined]
+
+
+def computes_as_tensor(value: Value, method: str = "") -> bool:
+    """Whether torch computes the operator: a tensor, or an instance of a subclass without the method of its own."""
+    if isinstance(value, SubTensorVal):
+        return not (method and value.has_operator(method))
+    return isinstance(value, TensorVal)
+
+
+def _in_torch(left: Value, right: Value, symbol: str, inplace: bool) -> bool:
+    name = BINARY[symbol][1]
+    methods = (f"__{name}__", f"__r{name}__", f"__i{name}__")
+    if any(isinstance(value, SubTensorVal) and any(map(value.has_operator, methods)) for value in (left, right)):
+        return False
+    if type(left) is TensorVal and _has_operator(right, symbol, "r") and not inplace:
+        # torch leaves it to the other's class, unless that is a number
+        assert isinstance(right, ObjVal)
+        return right.payload is not None or hasattr(right.cls, "__torch_function__")
+    return computes_as_tensor(left) or (computes_as_tensor(right) and not _has_operator(left, symbol))
+
+
+def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
+    return isinstance(value, ObjVal) and hasattr(value.cls, f"__{side}{BINARY[symbol][1]}__")
+
+
+def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value, tried: int = 0) -> Value:
+    """The operator `symbol` by the special methods `name`, of which one operand's class is the user's. The first
+    `tried` attempts were made already, and declined."""
+    attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
+    left_type, right_type = left.py_type(), right.py_type()
+    if (
+        right_type is not left_type
+        and left_type in right_type.__mro__  # whatever ABCs say
+        and getattr(right_type, f"__r{name}__", None) is not getattr(left_type, f"__r{name}__", None)
+    ):
+        attempts.reverse()
+    if right_type is left_type:
+        del attempts[1:]  # operands of one class are asked once
+    if inplace:
+        attempts.insert(0, (left, f"__i{name}__", right))
+    shown = f"{symbol}{'=' if inplace else ''}"
+    again = functools.partial(user_binary, symbol=symbol, name=name, inplace=inplace)
+    for number, (owner, method, other) in list(enumerate(attempts, 1))[tried:]:
+        if isinstance(owner, ObjVal):
+            bound = owner.special(tx, method)
+            if bound is None and getattr(owner.cls, method, MISSING) is None:
+                raise tx.raised(TypeError, "'NoneType' object is not callable")
+            if bound is None or repeats_only(owner.cls, method, other.py_type()):
+                continue
+            following = [(entry is left, how) for entry, how, _ in attempts[number:]]
+            result = _attempt(tx, shown, bound, (left, right), other, following, again, number, tried)
+        elif owner.py_type() in VALUE_TYPES and hasattr(owner.py_type(), method):
+            # what it asks an object that is no plain number or text (`as_integer_ratio`, `__fspath__`), only it knows
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {owner.describe()} and {other.describe()}")
+        elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
+            continue
+        else:
+            continue
+        if not (isinstance(result, ConstVal) and result.value is NotImplemented):
+            return result
+    plain = payload_of(left), payload_of(right)
+    if plain != (left, right) and symbol in BINARY:
+        return _named_by_itself(lambda: binary(tx, symbol, *plain))
+    for sequence, times in ((left, right), (right, left)):
+        repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
+        if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
+            return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
+    if inplace and _container_inplace(tx, symbol, left, right):
+        return left
+    try:
+        refuse(shown, left_type, right_type)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {left.describe()} and {right.describe()}")
+
+
+def _named_by_itself(operation: Callable[[], Value]) -> Value:
+    """What an operation on the builtin parts of objects gives; where it is refused, the message names their classes."""
+    try:
+        return operation()
+    except Raised as raised:
+        if issubclass(raised.value.py_type(), TypeError):
+            raise GraphBreak(breaks.RAISES, "TypeError") from None
+        raise
+
+
+def _is_another_classes(found: object, kind: type) -> bool:
+    """Whether a method written in C will refuse instances of the class."""
+    return isinstance(found, types.WrapperDescriptorType) and not issubclass(kind, found.__objclass__)
+
+
+def _attempt(
+    tx: Tracer,
+    symbol: str,
+    method: Value,
+    operands: tuple[Value, Value],
+    other: Value,
+    following: list[tuple[bool, str]],
+    again: Callable[..., Value],
+    number: int,
+    tried: int,
+) -> Value:
+    """What a special method gives. It may decline behind a break: what is tried then has a model, `again`."""
+    function = getattr(method, "function", None)
+    if not isinstance(function, FunctionVal) or any(payload_of(value) is not value for value in operands):
+        return tx.call(method, [other], {})
+    rest = remaining(symbol, tuple(Way(*way) for way in following), number)
+    if rest not in BUILTINS:
+        BUILTINS[rest] = tail_call(functools.partial(_rest, again=again, tried=number))
+    direct = CALLED if tried else OPERATED
+    return tx.run_python(attempt, [method, other, tx.from_real(rest), *operands], direct=direct)
+
+
+def _rest(tx: Tracer, left: Value, right: Value, *, again: Callable[..., Value], tried: int) -> Value:
+    return again(tx, left=left, right=right, tried=tried)
+
+
+def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
+    """Change the container in place, if the operator does that."""
+    if isinstance(left, ListVal) and symbol == "+":
+        left.extend(tx, tx.unpack(right))
+        return True
+    if isinstance(left, DequeVal) and symbol == "+":
+        left.call_method(tx, "extend", [right], {})
+        return True
+    if isinstance(left, ListVal) and symbol == "*":
+        left.replace(tx, left.values(tx) * _repeats(left, right))
+        return True
+    if isinstance(left, DequeVal) and symbol == "*" and _is_count(right):
+        left.replace(tx, left.values(tx) * _repeats(left, right))
+        return True
+    if isinstance(left, DictVal) and symbol == "|":
+        left.call_method(tx, "update", [right], {})
+        return True
+    if isinstance(left, SetVal) and left.kind is set and symbol in _SET_OPERATORS and isinstance(right, SetVal):
+        result = SET_METHODS[_SET_OPERATORS[symbol]](tx, left, right)
+        assert isinstance(result, SetVal)
+        left.replace(tx, result.entries)
+        return True
+    return False
+
+
+def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    if symbol == "+" and left.py_type() is str and right.py_type() is str:
+        return unread_text(tx, "{}{}".format, [left, right])
+    if symbol == "+" and isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+        both = [*left.values(tx), *right.values(tx)]
+        if isinstance(left, ListVal) and isinstance(right, ListVal):
+            return ListVal(both)
+        if isinstance(left, DequeVal) and isinstance(right, DequeVal):
+            return DequeVal(both, left.limit)
+        if isinstance(left, TupleVal) and isinstance(right, TupleVal):
+            return TupleVal(both, _sum_kind(left.kind, right.kind))
+    if symbol == "*":
+        sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
+        if isinstance(sequence, DequeVal) and _is_count(times):
+            return DequeVal(sequence.values(tx) * _repeats(sequence, times), sequence.limit)
+        if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
+            if sequence.py_type() is tuple and times.const() == 1:
+                return sequence
+            items = sequence.values(tx) * _repeats(sequence, times)
+            return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
+    if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
+        made = left.copy_as(tx, left.kind)
+        for key, value in right.items(tx):
+            made.setitem(tx, key, value)
+        return made
+    if (
+        symbol in _SET_OPERATORS
+        and isinstance(left, (SetVal, DictViewVal))
+        and isinstance(right, (SetVal, DictViewVal))
+    ):
+        # with a view it is a set, whatever the other is
+        is_plain = isinstance(left, SetVal) and isinstance(right, SetVal)
+        first: Value = left if is_plain else SetVal.of(tx, tx.unpack(left))
+        return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
+    if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
+        unread = unread_text(tx, left.value.__mod__, [right]) if type(left.value) is str else None
+        return unread if unread is not None else tx.fold(operator.mod, [left, right])
+    return None
+
+
+def _is_count(value: Value) -> bool:
+    return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
+
+
+def _repeats(sequence: SequenceVal, times: Value) -> int:
+    """How often a sequence is repeated; a long result is the real operator's to make, or to refuse."""
+    count = times.const()
+    if not isinstance(count, int) or abs(count) > sys.maxsize or len(sequence.items) * count > LONGEST:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a {sequence.kind.__name__} repeated {count} times")
+    return count
+
+
+def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
+    """The method in Python of a named tuple's class that takes the place of tuple's."""
+    if isinstance(value, TupleVal) and isinstance(getattr(value.kind, method, None), types.FunctionType):
+        return tx.class_attribute(value, value.kind, method)
+    return None
+
+
+def _sum_kind(left: type, right: type) -> type:
+    """torch.Size says itself when a sum is one; it differs from release to release."""
+    if torch.Size not in (left, right):
+        return tuple
+    return type((left if left is torch.Size else tuple)((1,)) + (right if right is torch.Size else tuple)((1,)))
+
+
+def _product_kind(kind: type) -> type:
+    return type(torch.Size((1,)) * 2) if kind is torch.Size else tuple
+
+
+# of which equal ones may be several objects
+_COPIED = frozenset({int, float, complex, str, bytes, slice, range, frozenset, torch.device, *VALUE_TYPES})
+
+
+# of one object, whatever that one is equal to
+_METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+
+
+def same_object(tx: Tracer, left: Value, right: Value) -> bool:
+    """`left is right`."""
+    if left is right:
+        return True
+    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
+        return same_object(tx, left.target, right.target)
+    if isinstance(left, TensorVal) and isinstance(right, TensorVal):
+        tx.guard_distinct(left, right)
+        return False
+    if isinstance(left, ObjVal) and isinstance(right, ObjVal):
+        if left.real_object is None or right.real_object is None:
+            return False
+        if left.real_object is right.real_object:
+            return True
+    if isinstance(left, TupleVal) and isinstance(right, TupleVal) and not left.items and not right.items:
+        return left.kind is tuple and right.kind is tuple
+    if isinstance(left, ConstVal) and isinstance(right, ConstVal):
+        return _same_constant(tx, left, right)
+    if isinstance(left, SymVal) != isinstance(right, SymVal) and left.py_type() is not right.py_type():
+        return False
+    if isinstance(left, SymVal) or isinstance(right, SymVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether numbers that vary are one object")
+    try:
+        if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
+            same: bool = left.real() is right.real()
+            for side in (left, right):
+                if isinstance(side, LibraryVal) or type(side) is RealVal:
+                    tx.guard(side.source, "ID", side.real())  # an equal one may have been good enough so far
+            return same
+    except NotReal:
+        return False
+    if left.source is not None and right.source is not None:
+        tx.guard_distinct(left, right)
+    return False
+
+
+def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
+    """Constants that are alike to their guards may be one object or two."""
+    first, second = left.value, right.value
+    if type(first) in _COPIED and const_equal(first, second):
+        sources = [value.source or ConstSource(value.value, value.describe()) for value in (left, right)]
+        sources.sort(key=lambda source: isinstance(source, ConstSource))
+        if not isinstance(sources[0], ConstSource):
+            tx.guard(sources[0], "SAME_OBJECT" if first is second else "NOT_ALIASED", sources[1])
+    return first is second
+
+
+def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
+    """`left <symbol> right` for ==, !=, <, <=, >, >=."""
+    function, method, reflected = COMPARE[symbol]
+    if _answers_for_tensor(left, right, method, reflected):
+        return _user_compare(tx, symbol, left, right, method, reflected)
+    if computes_as_tensor(left, method) or computes_as_tensor(right, reflected):
+        other = right if computes_as_tensor(left) else left
+        if symbol in ("==", "!=") and not computes_as_tensor(other) and not _comparable_with_tensor(other):
+            return ConstVal(symbol == "!=")
+        return tx.torch_op("call_function", function, [left, right], {})
+    if isinstance(left, ObjVal) or isinstance(right, ObjVal):
+        return _user_compare(tx, symbol, left, right, method, reflected)
+    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
+        return graph_arrays.operate(tx, function, [left, right])
+    if isinstance(left, VaryingScalar) or isinstance(right, VaryingScalar):
+        return tx.fold(function, [left, right])
+    if isinstance(left, ArrayVal) or isinstance(right, ArrayVal):
+        return compute(tx, function, [left, right], {})
+    own = _own_operator(tx, left, method)
+    if own is not None:
+        return tx.call(own, [right], {})
+    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal) and symbol in ("==", "!="):
+        return compare(tx, symbol, left.target, right.target)
+    if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
+        return tx.fold(function, [left, right])
+    if isinstance(left, SymVal) or isinstance(right, SymVal):
+        if symbol not in ("==", "!=") or (is_number(left) and is_number(right)):
+            return tx.fold(function, [left, right])
+        if not isinstance(left, SequenceVal) and not isinstance(right, SequenceVal):
+            other = right if isinstance(left, SymVal) else left
+            return ConstVal((other.py_type() is complex and function(left.const(), right.const())) or symbol == "!=")
+    if symbol in ("==", "!="):
+        return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and _family(left) is _family(right):
+        return _order_sequences(tx, symbol, left, right)
+    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
+        first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
+        return ConstVal(function(first, second))
+    return tx.fold(function, [left, right])
+
+
+def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) -> bool:
+    """Whether one operand is a tensor, and the other's class compares it: torch leaves it to that if it comes second,
+    unless it is a number."""
+    if isinstance(left, ObjVal) and type(right) is TensorVal:
+        owner, name = left, method
+    elif isinstance(right, ObjVal) and type(left) is TensorVal and right.payload is None:
+        owner, name = right, reflected
+    else:
+        return False
+    found = getattr(owner.cls, name, None)
+    if found is object.__ne__:
+        found = owner.cls.__eq__
+    return isinstance(found, types.FunctionType) and not hasattr(owner.cls, "__torch_function__")
+
+
+def _comparable_with_tensor(value: Value) -> bool:
+    return isinstance(value, (SymVal, ArrayVal)) or (
+        isinstance(value, ConstVal) and isinstance(value.value, (int, float, complex, bool))
+    )
+
+
+def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
+    """Equality of values that are not both constants and not user objects."""
+    if left is right:
+        return True
+    by_identity: Any = object.__eq__
+    for side in (left, right):
+        if isinstance(side, OpaqueVal) and side.kind.__eq__ is not by_identity:
+            raise GraphBreak(side.reason, f"== of {side.detail}")
+    if isinstance(left, LibraryVal) and type(left.obj).__eq__ is by_identity:
+        return same_object(tx, left, right)
+    if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
+    if any(isinstance(side, DictViewVal) and side.what == "values" for side in (left, right)):
+        return False  # each call of values() makes a view, equal to itself alone
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
+        if _family(left) is not _family(right) or len(left.items) != len(right.items):
+            return False
+        different = _first_difference(tx, left, right)
+        if different is not None and different < min(len(left.items), len(right.items)):
+            return False
+        return len(left.items) == len(right.items)
+    if isinstance(left, DictVal) and isinstance(right, DictVal):
+        ours, theirs = left.items(tx), {key.hash_key(tx): value for key, value in right.items(tx)}
+        if len(ours) != len(theirs):
+            return False
+        return all(
+            key.hash_key(tx) in theirs
+            and (identical(tx, value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
+            for key, value in ours
+        )
+    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
+        return {item.hash_key(tx) for item in tx.unpack_set(left)} == {
+            item.hash_key(tx) for item in tx.unpack_set(right)
+        }
+    if left.py_type() in _METHODS and right.py_type() in _METHODS:
+        return left.hash_key(tx) == right.hash_key(tx)
+    try:
+        return bool(left.real() == right.real())
+    except NotReal:
+        pass
+    simple = (ConstVal, FunctionVal, RealVal, SequenceVal, DictVal, SetVal)
+    if isinstance(left, simple) and isinstance(right, simple):
+        return False
+    if isinstance(left, ConstVal) or isinstance(right, ConstVal):
+        return False
+    return left.hash_key(tx) == right.hash_key(tx)
+
+
+def _first_difference(tx: Tracer, left: SequenceVal, right: SequenceVal) -> int | None:
+    """Where two sequences differ, as far as both go; a user's `__eq__` may change them meanwhile."""
+    index = 0
+    while index < len(left.items) and index < len(right.items):
+        first, second = left.item(tx, index), right.item(tx, index)
+        if not identical(tx, first, second) and not tx.equal(first, second):
+            return index
+        index += 1
+    return None
+
+
+def _family(value: SequenceVal) -> type:
+    """Sequences of different families are never equal."""
+    return tuple if isinstance(value, TupleVal) else value.kind
+
+
+def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
+    different = _first_difference(tx, left, right)
+    if different is not None and different < min(len(left.items), len(right.items)):
+        return compare(tx, symbol, left.item(tx, different), right.item(tx, different))
+    return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
+
+
+def _user_compare(
+    tx: Tracer, symbol: str, left: Value, right: Value, method: str, reflected: str, tried: int = 0
+) -> Value:
+    """The first `tried` attempts were made already, and declined."""
+    attempts = [(left, method, right), (right, reflected, left)]
+    left_type, right_type = left.py_type(), right.py_type()
+    if right_type is not left_type and left_type in right_type.__mro__:  # whatever ABCs say
+        attempts.reverse()
+    again = functools.partial(_user_compare, symbol=symbol, method=method, reflected=reflected)
+    for number, (owner, name, other) in list(enumerate(attempts, 1))[tried:]:
+        found = getattr(owner.py_type(), name, None)
+        # object.__ne__ asks the object's own __eq__
+        inverted = found is object.__ne__
+        if inverted:
+            name, found = "__eq__", getattr(owner.py_type(), "__eq__", None)
+        if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
+            bound = owner.special(tx, name)
+            assert bound is not None
+            if inverted:
+                result = tx.call(bound, [other], {})
+            else:
+                following = [(entry is left, how) for entry, how, _ in attempts[number:]]
+                result = _attempt(tx, symbol, bound, (left, right), other, following, again, number, tried)
+            if not (isinstance(result, ConstVal) and result.value is NotImplemented):
+                return ConstVal(not result.truth(tx)) if inverted else result
+        elif isinstance(owner, ObjVal) and (
+            (owner.payload is None and found is not getattr(object, name)) or _is_another_classes(found, owner.cls)
+        ):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
+    plain = payload_of(left), payload_of(right)
+    if plain != (left, right):
+        return _named_by_itself(lambda: compare(tx, symbol, *plain))
+    if symbol in ("==", "!="):
+        return ConstVal(same_object(tx, left, right) == (symbol == "=="))
+    raise tx.raised(
+        TypeError, f"'{symbol}' not supported between instances of '{left_type.__name__}' and '{right_type.__name__}'"
+    )

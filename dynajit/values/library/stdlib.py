@@ -1,0 +1,493 @@
+"""Models of Python's standard library: functools, itertools, collections, contextlib, dataclasses, copy, warnings.
+
+In: arguments as values. Out: the result's model, or a polyfill traced in the real function's stead.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import inspect
+import itertools
+import operator
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.guards.source import ConstSource, ItemSource
+from dynajit.report import breaks
+from dynajit.values import polyfills
+from dynajit.values.containers.deque import DequeVal
+from dynajit.values.containers.iterators import SequenceIterator
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.ordered_dict import OrderedDictVal
+from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.core.registry import builtin, constructor, pure
+from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.library import operators
+from dynajit.values.library.methods import bare_instance, defaultdict_init
+from dynajit.values.objects.functions import FunctionVal, MethodVal
+from dynajit.values.objects.generators import stands_for
+from dynajit.values.objects.getters import GetterVal
+from dynajit.values.objects.local_classes import decorate
+from dynajit.values.objects.lookup import MISSING, lookup_type
+from dynajit.values.objects.objects import ClassVal, ObjVal
+from dynajit.values.objects.opaque import OpaqueVal
+from dynajit.values.objects.partials import PartialVal
+from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
+
+pure(typing.get_origin, typing.get_args)
+# Which packages are installed does not change while a process runs.
+pure(importlib.metadata.version, importlib.util.find_spec)
+
+# ---------------------------------------------------------------------------------------------------------- functools
+
+
+@constructor(functools.partial)
+def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
+        raise tx.raised(TypeError, "the first argument must be callable")
+    return PartialVal.made(tx, fn, args, kwargs)
+
+
+def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
+    """A function behind lru_cache: what it was made from is traced."""
+    return tx.call(tx.from_real(function.__wrapped__), args, kwargs)
+
+
+# ---------------------------------------------------------------------------------------------------------- itertools
+
+
+def _polyfill(real: Any, traced: Any, iterables: slice) -> None:
+    """`iterables`: which of the arguments `iter` is called with at once, as the real class does."""
+
+    @constructor(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        given = list(args)
+        given[iterables] = [part.iterate(tx) for part in given[iterables]]
+        return stands_for(tx.run_python(traced, given, kwargs), real, given, kwargs)
+
+
+_FIRST, _SECOND, _ALL = slice(0, 1), slice(1, 2), slice(None)
+for _real, _traced, _iterables in (
+    (itertools.chain, polyfills.chain, slice(0, 0)),
+    (itertools.starmap, polyfills.starmap, _SECOND),
+    (itertools.takewhile, polyfills.takewhile, _SECOND),
+    (itertools.dropwhile, polyfills.dropwhile, _SECOND),
+    (itertools.cycle, polyfills.cycle, _FIRST),
+    (itertools.compress, polyfills.compress, _ALL),
+    (itertools.pairwise, polyfills.pairwise, _FIRST),
+    (itertools.zip_longest, polyfills.zip_longest, _ALL),
+    (itertools.groupby, polyfills.groupby, _FIRST),
+    (itertools.filterfalse, polyfills.filterfalse, _SECOND),
+    (map, polyfills.map_, slice(1, None)),
+    (filter, polyfills.filter_, _SECOND),
+):
+    _polyfill(_real, _traced, _iterables)
+
+
+@builtin(itertools.tee)
+def tee(tx: Tracer, iterable: Value, n: Value | None = None) -> Value:
+    count = 2 if n is None else _count(tx, n, "n")
+    return tx.run_python(polyfills.tee, [iterable, ConstVal(count)])
+
+
+def _count(tx: Tracer, value: Value, what: str) -> int:
+    found = integer_of(tx, value, what)
+    if found < 0:
+        raise GraphBreak(breaks.RAISES, f"ValueError: {what} is negative")
+    return found
+
+
+if hasattr(itertools, "batched"):  # since 3.12
+    _polyfill(itertools.batched, polyfills.batched, _FIRST)
+
+
+@builtin(itertools.chain.from_iterable)
+def chain_from_iterable(tx: Tracer, iterables: Value) -> Value:
+    made = tx.run_python(polyfills.chain_from_iterable, [iterables])
+    return stands_for(made, itertools.chain.from_iterable, [iterables])
+
+
+@builtin(itertools.chain.__dict__["from_iterable"])
+def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Value:
+    made = tx.run_python(polyfills.chain_from_iterable, [iterables])
+    return stands_for(made, itertools.chain.from_iterable, [iterables])
+
+
+@constructor(itertools.accumulate)
+def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
+    iterable = iterable.iterate(tx)
+    made = tx.run_python(
+        polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)}
+    )
+    named = {"initial": initial} if initial is not None else {}
+    return stands_for(made, itertools.accumulate, [iterable, func or ConstVal(None)], named)
+
+
+@constructor(itertools.islice)
+def islice(tx: Tracer, iterable: Value, *parts: Value) -> Value:
+    iterable = iterable.iterate(tx)
+    found = [part.const() for part in parts]
+    if not all(limit is None or hasattr(type(limit), "__index__") for limit in found):
+        raise GraphBreak(breaks.RAISES, f"itertools.islice with limits {found}")
+    limits = slice(*found)
+    wrapped = [ConstVal(limits.start or 0), ConstVal(limits.stop), ConstVal(limits.step or 1)]
+    return stands_for(tx.run_python(polyfills.islice, [iterable, *wrapped]), itertools.islice, [iterable, *parts])
+
+
+@constructor(itertools.repeat)
+def repeat(tx: Tracer, object: Value, times: Value | None = None) -> Value:
+    if times is not None and not times.symbolic:
+        times = ConstVal(max(integer_of(tx, times, "times"), 0))
+    args = [object] if times is None else [object, times]
+    return stands_for(tx.run_python(polyfills.repeat, [object, times or ConstVal(None)]), itertools.repeat, args)
+
+
+@constructor(itertools.count)
+def count(tx: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
+    args = [start or ConstVal(0), step or ConstVal(1)]
+    for part in args:
+        if isinstance(part, (SequenceVal, DictVal)) or (
+            isinstance(part, ConstVal) and not isinstance(part.value, (int, float, complex))
+        ):
+            raise GraphBreak(breaks.RAISES, "TypeError: a number is required")
+    return stands_for(tx.run_python(polyfills.count, args), itertools.count, args)
+
+
+def _pool_and_size(iterable: Value, r: Value | None = None) -> list[Value]:
+    return [iterable] if r is None else [iterable, r]
+
+
+def _combine(real: Any) -> None:
+    """product, permutations, combinations: computed on positions, so items may be tensors."""
+
+    @constructor(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if real is itertools.product:
+            pools = [tx.unpack_hinted(arg) for arg in args]
+            rows = itertools.product(*pools, repeat=_count(tx, kwargs["repeat"], "repeat") if kwargs else 1)
+        else:
+            pool, *rest = _pool_and_size(*args, **kwargs)
+            chosen = [_count(tx, part, "r") for part in rest if not is_none(part)]
+            rows = real(tx.unpack_hinted(pool), *chosen)
+        return SequenceIterator([TupleVal(row) for row in rows], real)
+
+
+_combiner: Any
+for _combiner in (
+    itertools.product,
+    itertools.permutations,
+    itertools.combinations,
+    itertools.combinations_with_replacement,
+):
+    _combine(_combiner)
+
+
+# -------------------------------------------------------------------------------------------------------- collections
+
+
+@constructor(collections.defaultdict)
+def default_dict(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    made = bare_instance(tx, collections.defaultdict)
+    defaultdict_init(tx, made, *args, **kwargs)
+    return made
+
+
+@constructor(collections.deque)
+def deque(tx: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    limit = None if is_none(maxlen) else _count(tx, maxlen, "maxlen")  # type: ignore[arg-type]
+    return DequeVal(tx.unpack(items) if items is not None else [], limit)
+
+
+@constructor(collections.OrderedDict)
+def ordered_dict(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
+    made = OrderedDictVal()
+    made.call_method(tx, "update", [other] if other is not None else [], kwargs)
+    return made
+
+
+# ------------------------------------------------------------------------------------------------ operator and others
+
+
+def _getter(kind: Any) -> None:
+    @constructor(kind)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            kind(*(arg.value if isinstance(arg, ConstVal) else object() for arg in args))
+        except TypeError:  # names that are no strings
+            raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() takes other arguments") from None
+        return GetterVal(kind, args, kwargs)
+
+
+_getter_kind: Any
+for _getter_kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_getter_kind)
+
+
+@builtin(operator.setitem)
+def setitem(tx: Tracer, obj: Value, key: Value, value: Value) -> Value:
+    obj.setitem(tx, key, value)
+    return ConstVal(None)
+
+
+@builtin(operator.delitem)
+def delitem(tx: Tracer, obj: Value, key: Value) -> Value:
+    obj.delitem(tx, key)
+    return ConstVal(None)
+
+
+@builtin(operator.length_hint)
+def length_hint(tx: Tracer, obj: Value, default: Value | None = None) -> Value:
+    if isinstance(obj, (SequenceVal, DictVal)) and (default is None or issubclass(default.py_type(), int)):
+        return obj.length(tx)
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"operator.length_hint of {obj.describe()}")
+
+
+def _of_two(function: Callable[..., Value], symbol: str, tx: Tracer, left: Value, right: Value) -> Value:
+    return function(tx, symbol, left, right)
+
+
+_BINARY = [(symbol, found[0]) for symbol, found in operators.BINARY.items()]
+_BINARY += [(f"{symbol}=", getattr(operator, f"i{found[1]}")) for symbol, found in operators.BINARY.items()]
+_RECORD: Any = torch.autograd.profiler.record_function
+_ROWS: dict[Any, Callable[..., Value]] = {
+    **{function: functools.partial(_of_two, operators.binary, symbol) for symbol, function in _BINARY},
+    **{found[0]: functools.partial(_of_two, operators.compare, symbol) for symbol, found in operators.COMPARE.items()},
+    operator.getitem: lambda tx, obj, key: obj.getitem(tx, key),
+    operator.contains: lambda tx, container, item: ConstVal(container.contains(tx, item)),
+    operator.concat: lambda tx, left, right: operators.binary(tx, "+", left, right),
+    operator.iconcat: lambda tx, left, right: operators.binary(tx, "+=", left, right),
+    operator.countOf: lambda tx, items, item: tx.run_python(polyfills.count_of, [items, item]),
+    operator.indexOf: lambda tx, items, item: tx.run_python(polyfills.index_of, [items, item]),
+    operator.not_: lambda tx, obj: ConstVal(not obj.truth(tx)),
+    operator.truth: lambda tx, obj: ConstVal(obj.truth(tx)),
+    operator.is_: lambda tx, left, right: ConstVal(operators.same_object(tx, left, right)),
+    operator.is_not: lambda tx, left, right: ConstVal(not operators.same_object(tx, left, right)),
+    operator.neg: lambda tx, value: operators.unary(tx, "UNARY_NEGATIVE", value),
+    operator.pos: lambda tx, value: operators.unary(tx, "UNARY_POSITIVE", value),
+    operator.invert: lambda tx, value: operators.unary(tx, "UNARY_INVERT", value),
+    inspect.isfunction: lambda tx, object: ConstVal(isinstance(object, FunctionVal)),
+    inspect.ismethod: lambda tx, object: ConstVal(isinstance(object, MethodVal)),
+    inspect.isclass: lambda tx, object: ConstVal(isinstance(object, ClassVal)),
+    dataclasses.is_dataclass: lambda tx, obj: ConstVal(
+        dataclasses.is_dataclass(obj.real() if isinstance(obj, ClassVal) else obj.py_type())
+    ),
+    typing.cast: lambda tx, typ, val: val,
+    # marks for the profiler have no meaning inside one graph
+    _RECORD.__enter__: lambda tx, self: self,
+    _RECORD.__exit__: lambda tx, self, *error: ConstVal(None),
+    functools.reduce: lambda tx, function, sequence, *initial: tx.run_python(
+        polyfills.reduce_, [function, sequence, *initial]
+    ),
+    functools.cmp_to_key: lambda tx, mycmp: tx.run_python(polyfills.cmp_to_key, [mycmp]),
+    collections._count_elements: lambda tx, mapping, iterable: tx.run_python(  # type: ignore[attr-defined]
+        polyfills.counter_update, [mapping, iterable]
+    ),
+    types.MethodType: lambda tx, function, owner: MethodVal(owner, function),
+}
+for _called, _model in _ROWS.items():
+    (constructor if isinstance(_called, type) else builtin)(_called)(_model)
+
+
+@builtin(functools.update_wrapper)
+def update_wrapper(
+    tx: Tracer, wrapper: Value, wrapped: Value, assigned: Value | None = None, updated: Value | None = None
+) -> Value:
+    """As the library's own: attributes that `wrapped` has are assigned, those of the second tuple updated."""
+    for name in _names(tx, assigned, functools.WRAPPER_ASSIGNMENTS):
+        value = tx.find_attribute(wrapped, name)
+        if value is not None:
+            wrapper.setattr(tx, name, value)
+    for name in _names(tx, updated, functools.WRAPPER_UPDATES):
+        target, more = tx.getattr(wrapper, name), tx.find_attribute(wrapped, name)
+        target.call_method(tx, "update", [more if more is not None else tx.new_dict()], {})
+    wrapper.setattr(tx, "__wrapped__", wrapped)
+    return wrapper
+
+
+def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
+    return list(default) if given is None else [attribute_name(name) for name in tx.unpack(given)]
+
+
+# -------------------------------------------------------------------------------------------- dataclasses and classes
+
+
+def _class_decorator(real: Any) -> None:
+    @builtin(real)
+    def decorator(tx: Tracer, cls: Value | None = None, **kwargs: Value) -> Value:
+        if cls is None:
+            return PartialVal.made(tx, tx.from_real(real), [], kwargs)
+        made = decorate(tx, real, cls, kwargs)
+        if made is None:
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{real.__module__}.{real.__name__}")
+        return made
+
+
+_class_decorator(dataclasses.dataclass)
+_class_decorator(functools.total_ordering)
+
+
+@builtin(dataclasses.fields)
+def fields(tx: Tracer, obj: Value) -> Value:
+    kind = obj.real() if isinstance(obj, ClassVal) else obj.py_type()
+    try:
+        found = dataclasses.fields(kind)
+    except TypeError as error:
+        raise tx.raised(TypeError, *error.args) from None
+    return TupleVal([tx.from_real(field) for field in found])
+
+
+# what inspect.markcoroutinefunction leaves on a function or class; releases differ in the name
+_MARKS = ("_is_coroutine_mark", "_is_coroutine_marker")
+
+
+def _flag_question(question: Any, flag: int) -> None:
+    @builtin(question)
+    def model(tx: Tracer, obj: Value) -> Value:
+        while isinstance(obj, (MethodVal, PartialVal)):
+            obj = obj.function
+        looks_like_one = isinstance(obj, (ObjVal, OpaqueVal)) and lookup_type(obj.py_type(), "__call__")[1] is not None
+        may_be_marked = isinstance(obj, (FunctionVal, ClassVal)) and flag == inspect.CO_COROUTINE
+        if looks_like_one or (may_be_marked and any(tx.has_attribute(obj, mark) for mark in _MARKS)):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"whether {obj.describe()} is a function of a kind")
+        return ConstVal(isinstance(obj, FunctionVal) and bool(obj.code.co_flags & flag))
+
+
+_flag_question(inspect.isgeneratorfunction, inspect.CO_GENERATOR)
+_flag_question(inspect.iscoroutinefunction, inspect.CO_COROUTINE)
+_flag_question(inspect.isasyncgenfunction, inspect.CO_ASYNC_GENERATOR)
+
+
+def _signature_parts(function: Any) -> list[object]:
+    """What the signature of a function, or of what it wraps, is made of."""
+    parts: list[object] = []
+    for _ in range(16):
+        parts += [getattr(function, name, None) for name in ("__code__", "__signature__")]
+        parts += getattr(function, "__defaults__", None) or ()
+        for name in ("__kwdefaults__", "__annotations__"):
+            for key, value in (getattr(function, name, None) or {}).items():
+                parts += (key, value)
+        function = getattr(function, "__dict__", {}).get("__wrapped__")
+        if function is None:
+            break
+    return parts
+
+
+def _has_signature(parts: list[object], function: Any) -> bool:
+    now = _signature_parts(function)
+    return len(now) == len(parts) and all(map(operator.is_, now, parts))
+
+
+def _twin(tx: Tracer, made: FunctionVal) -> types.FunctionType:
+    """A function with the signature of one that was made while tracing, of defaults that never change."""
+    if made.attributes().length(tx).const():  # it may say to be another one: `__wrapped__`
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {made.describe()}, which has attributes")
+    parts = [made.getattr(tx, name) for name in ("__defaults__", "__kwdefaults__", "__annotations__")]
+    given, named, annotations = parts
+    defaults = [] if given.py_type() is type(None) else tx.unpack(given)
+    by_name = named.items(tx) if isinstance(named, DictVal) else []
+    assert isinstance(annotations, DictVal)
+    if not all(isinstance(each, ConstVal) for each in (*defaults, *(value for _, value in by_name))):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {made.describe()}, with such defaults")
+    twin = types.FunctionType(
+        made.code,
+        {},
+        made.name,
+        tuple(each.const() for each in defaults),
+        tuple(types.CellType() for _ in made.code.co_freevars),
+    )
+    twin.__kwdefaults__ = {name.const(): value.const() for name, value in by_name}
+    twin.__annotations__ = {name.const(): value.real() for name, value in annotations.items(tx)}
+    return twin
+
+
+@builtin(inspect.signature)
+def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
+    target = fn.function if isinstance(fn, MethodVal) else fn
+    try:
+        is_made = isinstance(target, FunctionVal) and target.real_function is None
+        real = _twin(tx, target) if is_made else target.real()  # type: ignore[arg-type]
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"inspect.signature of {fn.describe()}") from None
+    if isinstance(fn, MethodVal):
+        real = types.MethodType(real, object())
+    if "eval_str" in kwargs or not all(value.is_const() for value in kwargs.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "inspect.signature() that evaluates annotations")
+    if isinstance(target, FunctionVal) and target.source is not None and not isinstance(target.source, ConstSource):
+        held = functools.partial(_has_signature, _signature_parts(target.real()))
+        tx.guard(target.source, "PREDICATE", held, "has the same signature")
+    try:
+        return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
+    except (TypeError, ValueError) as error:
+        raise tx.raised(type(error), *error.args) from None
+
+
+# ----------------------------------------------------------------------------------------------- environment variables
+
+_ENVIRON: Any = os.environ
+
+
+def environment_value(tx: Tracer, name: str) -> str | None:
+    """An environment variable, guarded."""
+    source = ConstSource(_ENVIRON._data, "os.environ")
+    key = _ENVIRON.encodekey(name)
+    if key not in _ENVIRON._data:
+        tx.guard(source, "DICT_MISSING", key)
+        return None
+    tx.guard(ItemSource(source, key), "EQUALS", _ENVIRON._data[key])
+    return os.environ[name]
+
+
+_GET_VARIABLE: Any = type(os.environ).__getitem__
+
+
+@builtin(_GET_VARIABLE)
+def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
+    if getattr(self, "real_object", None) is not _ENVIRON or name.py_type() is not str:
+        return tx.inline_body(_GET_VARIABLE, [self, name], {})
+    found = environment_value(tx, name.const())
+    if found is None:
+        raise tx.raised(KeyError, name.const())
+    return ConstVal(found)
+
+
+@builtin(os.getenv)
+def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
+    if name.py_type() is not str:
+        return tx.inline_body(os.getenv, [name, default or ConstVal(None)], {})
+    found = environment_value(tx, name.const())
+    return ConstVal(found) if found is not None else default or ConstVal(None)
+
+
+@builtin(sys.exc_info)
+def exc_info(tx: Tracer) -> Value:
+    """contextlib asks for the exception at hand only to find the end of a chain; others may mean the caller's."""
+    found = _handled(tx, "sys.exc_info")
+    if found.py_type() is type(None):
+        return TupleVal([ConstVal(None)] * 3)
+    return TupleVal([tx.from_real(found.py_type()), found, ConstVal(None)])
+
+
+def _handled(tx: Tracer, asked: str) -> Value:
+    handled = tx.topmost_handled()
+    if tx.caller_module() != "contextlib" or (handled is None and sys.exception() is not None):
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, asked)
+    return handled if handled is not None else ConstVal(None)
+
+
+@builtin(sys.exception)
+def exception(tx: Tracer) -> Value:
+    """Likewise; contextlib asks with this one since 3.13."""
+    return _handled(tx, "sys.exception")
+
+
+__all__ = ["DictVal", "Raised", "call_cached"]

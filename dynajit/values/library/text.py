@@ -1,0 +1,224 @@
+"""Models of formatting, regular expressions and other functions of the library that only compute.
+
+In: arguments as values. Out: the result, computed while tracing. `str.format` and `%` call back into the program for
+objects with a `__str__`, `__repr__` or `__format__` of their own; everything else needs arguments known while tracing.
+Modules whose functions are computed are listed in `interp/policy.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import posixpath
+import re
+import types
+from typing import Any
+
+from dynajit import _C
+from dynajit.report import breaks
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.containers.standin import StandIn, call_real
+from dynajit.values.core.registry import builtin, constructor, pure, tail_call
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.scalars.constant import PATH_TYPES, TEXT_METHODS, ConstVal
+from dynajit.values.scalars.unread import is_unread, join_texts, unread_text
+
+pure(str.maketrans, bytes.maketrans)
+for _name in ("_path_normpath", "normpath"):
+    if isinstance(_normal := getattr(posixpath, _name, None), types.BuiltinFunctionType):
+        pure(_normal)
+
+
+@builtin(os.fspath)
+def file_system_path(tx: Tracer, path: Value) -> Value:
+    if path.is_const() and type(path.const()) in (str, bytes):
+        return path
+    if path.py_type() in PATH_TYPES:
+        return tx.fold(os.fspath, [path])
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"os.fspath of {path.describe()}")
+
+
+def _make_path(kind: type, tx: Tracer, *parts: Value) -> Value:
+    """Paths are made of texts and paths; what else has a `__fspath__` is the program's code."""
+    for part in parts:
+        if part.py_type() is not str and part.py_type() not in PATH_TYPES:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a path made of {part.describe()}")
+    return tx.fold(kind, parts)
+
+
+for _class in (pathlib.PurePath, pathlib.Path, *PATH_TYPES):
+    constructor(_class)(functools.partial(_make_path, _class))
+
+
+@builtin(str.translate)
+def translate(tx: Tracer, text: Value, table: Value) -> Value:
+    """What the table says of each character is read while tracing."""
+    if not isinstance(table, DictVal) or table.py_type() is not dict:
+        return tx.fold(str.translate, [text, table])
+    known = {key.real(): value.real() for key, value in table.items(tx)}
+    return tx.fold(lambda given: given.translate(known), [text])
+
+
+@builtin(str.format)
+def str_format(tx: Tracer, template: Value, /, *args: Value, **kwargs: Value) -> Value:
+    try:
+        given = (*args, *kwargs.values())
+        if not any(map(is_unread, given)) and not any(map(_has_own_text, given)):
+            return tx.fold(str.format, [template, *args], kwargs)
+    except GraphBreak:
+        pass  # some argument is only partly known
+    texts: list[Value] = []
+    fields = [_Field(tx, value, texts) for value in args]
+    named = {name: _Field(tx, value, texts) for name, value in kwargs.items()}
+    return _with_texts(tx, call_real(tx, template.const().format, *fields, **named), texts)
+
+
+def _has_own_text(value: Value) -> bool:
+    try:
+        value.real()
+    except NotReal:
+        return True
+    return False
+
+
+# where one of the texts stands that were asked for
+_TEXT = re.compile("\0dynajit text (\\d+)\0")
+
+
+class _Field:
+    """Stands for a value where `str.format` looks its parts up and asks for its text, which is added to `texts`."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, tx: Tracer, value: Value, texts: list[Value]) -> None:
+        self.state = tx, value, texts
+
+    def __getattribute__(self, name: str) -> Any:
+        tx, value, texts = _state_of(self)
+        return _Field(tx, value.getattr(tx, name), texts)
+
+    def __getitem__(self, key: Any) -> Any:
+        tx, value, texts = _state_of(self)
+        return _Field(tx, value.getitem(tx, ConstVal(key)), texts)
+
+    def __format__(self, spec: str) -> str:
+        tx, value, texts = _state_of(self)
+        texts.append(tx.call(tx.from_real(format), [value, _with_texts(tx, spec, texts)], {}))
+        return f"\0dynajit text {len(texts) - 1}\0"
+
+    def __str__(self) -> str:
+        tx, value, _ = _state_of(self)
+        return str(tx.call(tx.from_real(str), [value], {}).const())
+
+    def __repr__(self) -> str:
+        tx, value, _ = _state_of(self)
+        return repr(StandIn(tx, value))
+
+
+_state_of: Any = vars(_Field)["state"].__get__
+
+
+def _with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
+    parts = _TEXT.split(made)  # every other one is the number of a text
+    return join_texts(tx, [texts[int(part)] if at % 2 else ConstVal(part) for at, part in enumerate(parts)])
+
+
+# ------------------------------------------------------------------------------------------------ texts not looked at
+
+
+def _gives_text(function: Any, computed: Any) -> None:
+    """A function that gives a text for whatever texts: the generated code calls it if nothing needs the text before."""
+
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        made = None if kwargs else unread_text(tx, computed, args, formats=False)
+        return made if made is not None else tx.fold(computed, args, kwargs)
+
+
+def _path_function(function: Any) -> None:
+    """One of `os.path` that only looks at the text."""
+
+    def computed(*parts: str) -> Any:
+        return _C.call_eager(function, parts)
+
+    _C.mark_ours(computed.__code__)
+
+    @builtin(function)
+    @tail_call
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        direct = tx.take_direct()
+        made = None if kwargs else unread_text(tx, computed, args, formats=False)
+        return made if made is not None else tx.inline_body(function, args, kwargs, direct)
+
+
+for _function in (posixpath.join, posixpath.basename, posixpath.dirname):
+    _path_function(_function)
+
+
+def _join_parts(separator: str, *parts: str) -> str:
+    return separator.join(parts)
+
+
+@builtin(str.join)
+def str_join(tx: Tracer, separator: Value, parts: Value) -> Value:
+    made = None
+    if isinstance(parts, (ListVal, TupleVal)):
+        made = unread_text(tx, _join_parts, [separator, *tx.unpack(parts)], formats=False)
+    return made if made is not None else tx.fold(str.join, [separator, parts])
+
+
+for _name in TEXT_METHODS - {"join"}:
+    _gives_text(getattr(str, _name), getattr(str, _name))
+
+
+# ------------------------------------------------------------------------------------------------ regular expressions
+
+
+def _substitution(tx: Tracer, pattern: Any, repl: Value, text: Value, count: int) -> Value:
+    """`pattern.sub` with a function of the program's."""
+    subject = text.const()
+    pieces: list[Value] = []
+    position = 0
+    for number, match in enumerate(pattern.finditer(subject)):
+        if count and number >= count:
+            break
+        pieces.append(ConstVal(subject[position : match.start()]))
+        pieces.append(tx.call(repl, [tx.from_real(match)], {}))
+        position = match.end()
+    pieces.append(ConstVal(subject[position:]))
+    empty = subject[:0]
+    return tx.fold(lambda *parts: empty.join(part for part in parts if part is not None), pieces)
+
+
+@builtin(re.sub)
+def re_sub(
+    tx: Tracer, pattern: Value, repl: Value, string: Value, count: Value | None = None, flags: Value | None = None
+) -> Value:
+    if isinstance(repl, ConstVal):
+        rest = [part for part in (count, flags) if part is not None]
+        return tx.fold(re.sub, [pattern, repl, string, *rest])
+    compiled = re.compile(pattern.real(), flags.const() if flags is not None else 0)
+    return _substitution(tx, compiled, repl, string, count.const() if count is not None else 0)
+
+
+@builtin(re.Pattern.sub)
+def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Value | None = None) -> Value:
+    if isinstance(repl, ConstVal):
+        return tx.fold(re.Pattern.sub, [self, repl, string, *([count] if count is not None else [])])
+    return _substitution(tx, self.real(), repl, string, count.const() if count is not None else 0)
+
+
+def _found(function: Any) -> None:
+    @builtin(function)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            result = function(*(arg.real() for arg in args), **{name: arg.real() for name, arg in kwargs.items()})
+        except re.error as error:
+            raise tx.raised(re.error, *error.args) from None
+        return tx.iterator([tx.from_real(match) for match in result], type(iter([])))
+
+
+_found(re.finditer)
+_found(re.Pattern.finditer)

@@ -1,0 +1,259 @@
+"""Exception objects made while tracing.
+
+In: an exception class and its arguments. Out: `ExceptionVal`, which a handler in the traced program may catch and
+look at; one that leaves the outermost frame ends the graph, and the line runs for real.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit import _C
+from dynajit.guards.source import AttrSource
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
+from dynajit.values.objects.objects import ObjVal, lookup_type, maker
+from dynajit.values.scalars.constant import ConstVal, is_literal
+
+
+class ExceptionVal(ObjVal):
+    """An instance of a subclass of BaseException."""
+
+    def __init__(self, cls: type[BaseException], args: Sequence[Value]) -> None:
+        super().__init__(cls)
+        self.args = TupleVal(args)
+        self.cause: Value = ConstVal(None)
+        self.context: Value = ConstVal(None)
+        self.suppress = False
+        self.traceback: Value | None = None  # that the program has set
+        self.origin: ExceptionVal | None = None  # of a part of an exception group: the group
+
+    def describe(self) -> str:
+        text = ", ".join(str(arg.const()) if isinstance(arg, ConstVal) else arg.describe() for arg in self.args.items)
+        return f"{self.cls.__name__}: {text}"
+
+    def real(self) -> Any:
+        """An exception of the same class and arguments, for its text; nothing of a user's `__init__` runs."""
+        args = [arg.real() for arg in self.args.items]
+        if isinstance(lookup_type(self.cls, "__init__")[0], types.FunctionType):
+            made = self.cls.__new__(self.cls, *args)
+            made.args = tuple(args)
+            return made
+        return self.cls(*args)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name == "args":
+            return self.args
+        if name == "__cause__":
+            return self.cause
+        if name == "__context__":
+            if isinstance(self.context, HandledVal) and sys.exception() is None:
+                return ConstVal(None)
+            return self.context
+        if name == "__suppress_context__":
+            return ConstVal(self.suppress)
+        if issubclass(self.cls, BaseExceptionGroup) and name in ("message", "exceptions") and len(self.args.items) == 2:
+            part = self.args.item(tx, 0 if name == "message" else 1)
+            return part if name == "message" else TupleVal(tx.unpack(part))
+        if name == "value" and issubclass(self.cls, StopIteration) and name not in self.slots:
+            return self.args.items[0] if self.args.items else ConstVal(None)
+        if name == "__traceback__":
+            if self.raised_at is None or self.traceback is not None:
+                raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+            return TracebackVal(self)
+        return super().getattr(tx, name)
+
+    def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
+        """The attributes that builtin exceptions keep beside `args` are None until they are set."""
+        if name not in self.slots and found.__objclass__.__module__ == "builtins":
+            return ConstVal(None)
+        return super()._slot(tx, name, found, fallback)
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "args":
+            tx.journal.set_attr(self, "args", TupleVal(tx.unpack(value)))
+            return
+        if name in ("__cause__", "__context__"):
+            tx.journal.set_attr(self, name.strip("_"), value)
+            if name == "__cause__":
+                tx.journal.set_attr(self, "suppress", True)
+            return
+        if name == "__suppress_context__":
+            tx.journal.set_attr(self, "suppress", value.truth(tx))
+            return
+        if name == "__traceback__":
+            if isinstance(value, TracebackVal) and value.error is self:
+                return
+            if not isinstance(value, TracebackVal) and not (isinstance(value, ConstVal) and value.value is None):
+                raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+            tx.journal.set_attr(self, "traceback", value)
+            return
+        super().setattr(tx, name, value)
+
+    def children(self) -> Sequence[Value]:
+        return tuple(self.args.items)
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            out.const(self.cls)
+            for arg in self.args.items:
+                out.push(arg)
+
+        new = make_stop_iteration if issubclass(self.cls, StopIteration) else maker(self.cls)
+        out.call_const(new, push, 1 + len(self.args.items))
+        out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        super()._fill(out)
+        for name, value in (("__cause__", self.cause), ("__context__", self.context)):
+            if not (isinstance(value, ConstVal) and value.value is None):
+                out.push(value)
+                out.push(self)
+                out.emit.store_attr(name)
+        if self.suppress:
+            out.const(True)
+            out.push(self)
+            out.emit.store_attr("__suppress_context__")
+
+    def fill_children(self) -> Sequence[Value]:
+        # a traceback is not made again: what needs it goes back to before it was
+        known = () if self.traceback is None else (self.traceback,)
+        return [*super().fill_children(), self.cause, self.context, *known]
+
+
+def make_stop_iteration(cls: type[StopIteration], *args: Any) -> StopIteration:
+    """Its `value` is set where it is initialised; in generated code."""
+    made = StopIteration.__new__(cls, *args)
+    StopIteration.__init__(made, *args)
+    return made
+
+
+class HandledVal(Value):
+    """The exception (or None) that was being handled when the traced code was entered: by anybody (`inherited`), or by
+    the generator alone that the code is part of, as what is restored where a handler ends."""
+
+    def __init__(self, inherited: bool = False) -> None:
+        self.inherited = inherited
+
+    def py_type(self) -> type:
+        return BaseException
+
+    def describe(self) -> str:
+        return "the exception that the caller handles"
+
+    def truth(self, tx: Tracer) -> bool:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, self.describe())
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(sys.exception if self.inherited else _C.own_exception, lambda: None, 0)
+
+
+class TracebackVal(Value):
+    """The traceback of an exception made while tracing: there is one, and nothing more is known of it."""
+
+    def __init__(self, error: ExceptionVal) -> None:
+        self.error = error
+
+    def py_type(self) -> type:
+        return types.TracebackType
+
+    def describe(self) -> str:
+        return "a traceback"
+
+
+def traceback_of(tx: Tracer, error: Value) -> Value:
+    """The traceback that `__exit__` is given."""
+    if isinstance(error, ExceptionVal):
+        return TracebackVal(error)
+    real = error.real_object if isinstance(error, ObjVal) else None
+    if real is None or error.source is None:
+        return ConstVal(None)
+    if raised_at(error) is not None:
+        raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
+    return tx.wrap(real.__traceback__, AttrSource(error.source, "__traceback__"))
+
+
+def raised(tx: Tracer, kind: type[BaseException], args: Sequence[object], slots: dict[str, Value]) -> Raised:
+    """A `Raised` with an exception of builtin class made by a model, whose arguments are models or plain objects;
+    `slots` are its own attributes."""
+    made = ExceptionVal(kind, [arg if isinstance(arg, Value) else tx.from_real(arg) for arg in args])
+    made.slots.update(slots)
+    return Raised(made)
+
+
+def raised_again(tx: Tracer, error: Exception) -> Raised:
+    """What real code raised while tracing, as the traced program's exception: attributes beside `args` included."""
+    made = ExceptionVal(type(error), [tx.from_real(arg) for arg in error.args])
+    for base in type(error).__mro__:
+        for name, found in vars(base).items():
+            if isinstance(found, types.MemberDescriptorType) and not name.startswith("__"):
+                value = getattr(error, name, None)
+                if value is not None and is_literal(value):
+                    made.slots.setdefault(name, ConstVal(value))
+    for name, value in vars(error).items():
+        made.instance_dict(tx).setitem(tx, ConstVal(name), tx.from_real(value))
+    return Raised(made)
+
+
+def with_context(tx: Tracer, error: Value, owner: Value, name: str) -> None:
+    """What CPython adds to an AttributeError that leaves the reading of `owner.name`."""
+    if give_context(tx, error, owner, ConstVal(name)):
+        tx.journal.set_attr(error, "raised_at", None)  # it gets them where the attribute is read, for real too
+
+
+def give_context(tx: Tracer, error: Value, owner: Value, name: Value) -> bool:
+    """Whether the error took the object and the name: it has none."""
+    if not (isinstance(error, ExceptionVal) and issubclass(error.cls, AttributeError)):
+        return False
+    if any(_is_set(error.slots.get(slot)) for slot in ("name", "obj")):
+        return False
+    for slot, value in (("name", name), ("obj", owner)):
+        tx.journal.set_item(error.slots, slot, value)
+    return True
+
+
+def _is_set(value: Value | None) -> bool:
+    return value is not None and not (isinstance(value, ConstVal) and value.value is None)
+
+
+def raised_at(value: Value | None) -> Any:
+    """The state before the exception was raised, if the value is one that was."""
+    error = value.error if isinstance(value, TracebackVal) else value
+    return error.raised_at if isinstance(error, ObjVal) else None
+
+
+def exception_arguments(value: Value) -> list[Any]:
+    """Real arguments, for messages."""
+    if not isinstance(value, ExceptionVal):
+        return []
+    return [arg.const() if arg.is_const() else arg.describe() for arg in value.args.items]
+
+
+_PLAIN_TEXTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
+
+
+def has_plain_text(value: Value, method: object) -> bool:
+    """Whether it is an exception from outside whose text is made of its arguments: `method` is what its class has."""
+    return value.source is not None and issubclass(value.py_type(), BaseException) and method in _PLAIN_TEXTS
+
+
+def plain_text(tx: Tracer, value: Value, method: object) -> Value:
+    """What `BaseException.__str__` or `__repr__`, or `KeyError.__str__`, gives."""
+    args = value.getattr(tx, "args")
+    given = tx.unpack(args)
+    named = method is BaseException.__repr__
+    if not given and not named:
+        return ConstVal("")
+    single = len(given) == 1
+    if single and method is BaseException.__str__ and given[0].py_type() is str:
+        return given[0]  # the message may be another one at each call
+    of_text = repr if named or (single and method is KeyError.__str__) else str
+    text = tx.call(tx.from_real(of_text), [given[0] if single else args], {})
+    if not named:
+        return text
+    template = "{}({})" if single else "{}{}"
+    return tx.fold(template.format, [ConstVal(value.py_type().__name__), text])

@@ -1,0 +1,191 @@
+"""Classes that a function defines for itself.
+
+In: what `__build_class__` is called with. Out: the model of a class that is made once, for real, while tracing, if its
+body does nothing but define functions and immutable constants. Nobody can tell it from a class made at each call, as
+long as neither the class nor an instance of it leaves the trace. Where one does, the trace goes back to where the class
+is defined (`made_at`), and breaks there.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.bytecode import decode
+from dynajit.guards.source import ConstSource
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.objects.functions import FunctionVal
+from dynajit.values.objects.lookup import is_trusted, lookup_type, namespace_of
+from dynajit.values.objects.objects import ClassVal
+
+# what a body may consist of; a CALL is a decorator's
+_OPS = frozenset(
+    {
+        "BINARY_OP",
+        "BUILD_TUPLE",
+        "CALL",
+        "COPY",
+        "COPY_FREE_VARS",
+        "LOAD_ATTR",
+        "LOAD_CLOSURE",
+        "LOAD_CONST",
+        "LOAD_NAME",
+        "MAKE_CELL",
+        "MAKE_FUNCTION",
+        "NOP",
+        "POP_TOP",
+        "RESUME",
+        "RETURN_CONST",
+        "RETURN_VALUE",
+        "SETUP_ANNOTATIONS",
+        "SET_FUNCTION_ATTRIBUTE",
+        "STORE_DEREF",
+        "STORE_NAME",
+        "STORE_SUBSCR",
+        "UNARY_NEGATIVE",
+    }
+)
+_ATTRIBUTES = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    types.FunctionType,
+    property,
+    staticmethod,
+    classmethod,
+    functools.cached_property,
+)
+_BASES = (type, abc.ABCMeta)
+
+
+def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value]) -> Value | None:
+    """The class; None if its body, or a base, may do more than define it."""
+    if not (isinstance(function, FunctionVal) and function.real_function is None and all(map(_is_plain_base, bases))):
+        return None
+    names = _names_needed(function.code, function.globals)
+    if names is None or any(_looks_at_bases(frame.code_object) for frame in tx.frames):  # type: ignore[attr-defined]
+        return None
+    cells = []
+    for cell in function.closure:
+        real = cell.real_cell
+        if real is None:
+            real = types.CellType()
+            tx.remember_object(real, cell)
+        cells.append(real)
+    body = types.FunctionType(function.code, function.globals, function.name, None, tuple(cells))
+    try:
+        made = builtins.__build_class__(body, name.const(), *(base.real() for base in bases))
+    except Exception:  # the program's own, which it meets where the class is made for real
+        return None
+    if not all(_is_kept(key, value) for key, value in namespace_of(made).items()):
+        return None
+    for needed in names:
+        tx.load_global(tx.frames[-1], needed)  # type: ignore[attr-defined]
+    _register(tx, made, tx.snapshot())  # type: ignore[attr-defined]
+    return tx.wrap(made, ConstSource(made, made.__qualname__))
+
+
+def _looks_at_bases(code: types.CodeType) -> bool:
+    """Whether it may see that a base has one derived class more, made while tracing, until the collector finds it, or
+    one less, which nobody reads and which is not made at run time."""
+    return "__subclasses__" in code.co_names or "__bases__" in code.co_names
+
+
+def decorate(tx: Any, decorator: Callable[..., Any], cls: Value, kwargs: dict[str, Value]) -> Value | None:
+    """The class, changed for real by a decorator of the library's; None if it was not made while tracing."""
+    if not (isinstance(cls, ClassVal) and id(cls.obj) in tx.made_classes) or not all(
+        value.is_const() for value in kwargs.values()
+    ):
+        return None
+    try:
+        made = decorator(cls.obj, **{name: value.const() for name, value in kwargs.items()})
+    except Exception:  # the program's own, which it meets where the class is made for real
+        return None
+    _register(tx, made, tx.made_classes[id(cls.obj)][1])
+    return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
+
+
+def made_at(tx: Any, value: Value) -> Any:
+    """The state before the class was made that the value is, is an instance of, or is a method of."""
+    if not tx.made_classes or isinstance(value, (int, type(None))):
+        return None
+    try:
+        kind = value.py_type()
+    except NotImplementedError:
+        kind = None
+    for thing in (getattr(value, "obj", None), kind, getattr(value, "real_function", None)):
+        found = tx.made_classes.get(id(thing))
+        if found is not None:
+            return found[1]
+    return None
+
+
+def _register(tx: Tracer, made: type, state: Any) -> None:
+    parts: list[object] = [made]
+    for value in namespace_of(made).values():
+        parts.append(value)
+        if isinstance(value, property):
+            parts.extend((value.fget, value.fset, value.fdel))
+        elif isinstance(value, (staticmethod, classmethod)):
+            parts.append(value.__func__)
+        elif isinstance(value, functools.cached_property):
+            parts.append(value.func)
+    for part in parts:
+        if isinstance(part, (type, types.FunctionType, property, staticmethod, classmethod, functools.cached_property)):
+            tx.journal.set_item(tx.made_classes, id(part), (part, state))
+
+
+def _is_plain_base(base: Value) -> bool:
+    """Whether a class that is derived from it is told nothing."""
+    return (
+        isinstance(base, ClassVal)
+        and type(base.obj) in _BASES
+        and not issubclass(base.obj, BaseException)
+        and lookup_type(base.obj, "__init_subclass__")[1] is object
+        and not hasattr(base.obj, "__del__")
+    )
+
+
+def _is_kept(name: str, value: object) -> bool:
+    """Whether an attribute of the class is the same in all of its makings, and can't be changed."""
+    if isinstance(value, tuple):
+        return all(_is_kept(name, part) for part in value)
+    if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        return True
+    if name in ("__annotations__", "__static_attributes__", "_abc_impl", "__abstractmethods__", "__annotate_func__"):
+        return True
+    return isinstance(value, _ATTRIBUTES) and name not in ("__del__", "__class_getitem__", "__getattribute__")
+
+
+def _names_needed(code: types.CodeType, globals_: dict[str, Any]) -> list[str] | None:
+    """The globals that a class's body reads; None if it may run code of the program's."""
+    stored = {"__name__", "__annotations__"}
+    needed: list[str] = []
+    previous = ""
+    for instr in decode(code).instrs:
+        op, arg = instr.op, instr.arg
+        if op not in _OPS or (op == "CALL" and arg[0] != 0) or (op == "LOAD_ATTR" and previous != "LOAD_NAME"):
+            return None
+        if op == "STORE_NAME":
+            stored.add(arg)
+        elif op == "LOAD_NAME" and arg not in stored:
+            if arg in globals_:
+                found = globals_[arg]
+                trusted = isinstance(found, types.ModuleType) and is_trusted(found.__name__)
+                if not trusted and not isinstance(found, type):
+                    return None
+                if isinstance(found, type) and not is_trusted(found.__module__):
+                    return None
+                needed.append(arg)
+            elif not isinstance(vars(builtins).get(arg), type):
+                return None
+        previous = op
+    return needed

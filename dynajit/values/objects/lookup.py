@@ -1,0 +1,215 @@
+"""Attribute look-up in classes, and what a found attribute gives when it is bound: the descriptor protocol.
+
+In: a class and a name. Out: the attribute's model, guarded. The order is that of the language reference, section
+"Invoking Descriptors". Instances' own attributes are in `objects.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dynajit import _C
+from dynajit.bytecode.landing import READ
+from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import NAMED_ITEM
+from dynajit.values.core.bound_methods import BoundBuiltin
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.functions import FunctionVal, MethodVal
+from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.scalars.symbolic import COUNTERS
+
+MISSING: Any = object()
+_TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
+_C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+
+
+def is_trusted(name: str | None) -> bool:
+    """Whether the module's attributes are taken not to change: Python's own library and torch."""
+    return name is not None and name != "__main__" and name.partition(".")[0] in _TRUSTED_ROOTS
+
+
+#: a class's own namespace, whatever its metaclass calls `__dict__`
+namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
+
+
+def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
+    """(attribute as it stands in the class that has it, that class) by the method resolution order."""
+    order: tuple[type, ...] | None = kind.__mro__
+    if order is None:
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of a class that is being made")
+    for base in order:
+        names = namespace_of(base)
+        known = _plain_names.get(id(base))
+        if (known is None or known() is not base) and _check_names(base, names):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{base.__qualname__}, whose names are no strings")
+        if name in names:
+            return names[name], base
+    return MISSING, None
+
+
+def is_iterable(kind: type) -> bool:
+    """Whether instances may be gone through, as their class says: a metaclass's `__iter__` is not theirs."""
+    return any(lookup_type(kind, name)[1] is not None for name in ("__iter__", "__getitem__"))
+
+
+def has_odd_names(names: Mapping[Any, Any]) -> bool:
+    """Whether looking a name up may run code of the program's: the `__eq__` of a key that is no string."""
+    return not all(type(name) is str for name in names)
+
+
+def _check_names(kind: type, names: Mapping[Any, Any]) -> bool:
+    """As `has_odd_names`, of a class, which gets no other ones once it is made."""
+    odd = has_odd_names(names)
+    if not odd:
+        _plain_names[id(kind)] = weakref.ref(kind)
+    return odd
+
+
+# by id, since a metaclass may have an `__eq__`; an id that another class got later does not count
+_plain_names: dict[int, weakref.ref[type]] = {}
+
+
+def hides_dict(kind: type) -> bool:
+    """Whether `__dict__` of an instance is something else than the dictionary of its attributes."""
+    found, _ = lookup_type(kind, "__dict__")
+    return found is not MISSING and not isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType))
+
+
+def is_data_descriptor(found: Any) -> bool:
+    """Whether what was found in a class comes before an instance's own attributes."""
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def type_source(kind: type, name: str) -> Source:
+    return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
+
+
+def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> Value:
+    """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
+    source = type_source(kind, name)
+    if is_trusted(owner.__module__):
+        if isinstance(found, types.FunctionType):
+            return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
+        counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
+        if isinstance(found, (type, *_C_DESCRIPTORS, types.BuiltinFunctionType)) or (is_literal(found) and not counts):
+            return tx.from_real(found)
+    if source in COUNTERS:
+        tx.seen.expect(source)
+    return tx.wrap(found, source)
+
+
+def guard_missing(tx: Tracer, kind: type, name: str) -> None:
+    """Rely on a class having no such attribute, unless nobody is taken to change the class."""
+    if not is_trusted(kind.__module__):
+        tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
+
+
+def bind(
+    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
+) -> Value:
+    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
+
+    `owner` is None when the attribute is read from the class itself.
+    """
+    return _bind_from(tx, owner, kind, name, found, where, self_for_class, type_source(kind, name))
+
+
+def _bind_from(
+    tx: Tracer,
+    owner: Value | None,
+    kind: type,
+    name: str,
+    found: Any,
+    where: type,
+    self_for_class: Value,
+    source: Source,
+) -> Value:
+    if isinstance(found, types.FunctionType):
+        function = class_value(tx, kind, where, name, found)
+        return function if owner is None else MethodVal(owner, function)
+    if isinstance(found, classmethod):
+        return _bind_classmethod(tx, self_for_class, kind, name, found, source)
+    if isinstance(found, staticmethod):
+        return tx.wrap(found.__func__, AttrSource(source, "__func__"))
+    if isinstance(found, types.MethodType):
+        return tx.wrap(found, source)  # bound already
+    if isinstance(found, (types.ClassMethodDescriptorType, *_C_DESCRIPTORS)) and not is_trusted(kind.__module__):
+        tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BoundBuiltin(self_for_class, name, tx.from_real(found))
+    if isinstance(found, _C_DESCRIPTORS):
+        if owner is not None and not issubclass(kind, found.__objclass__):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of another class, {found.__objclass__.__name__}")
+        return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
+        cached = tx.wrap(found, source)
+        return cached if owner is None else MethodVal(owner, cached)
+    if owner is not None and isinstance(found, functools.cached_property):
+        return _bind_cached_property(tx, owner, found, source)
+    if isinstance(found, property):
+        if owner is None:
+            tx.guard(source, "ID", found)
+            return tx.from_real(found)
+        return _bind_property(tx, owner, name, found, source)
+    if owner is not None and isinstance(found, NAMED_ITEM):
+        return _item_of(tx, owner, found, source)
+    if owner is not None and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
+    getter, getter_class = lookup_type(type(found), "__get__")
+    if isinstance(getter, types.FunctionType):
+        descriptor = tx.wrap(found, source)
+        assert getter_class is not None
+        function = class_value(tx, type(found), getter_class, "__get__", getter)
+        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, READ)
+    if getter is not MISSING and not isinstance(
+        found,
+        (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, a {type(found).__name__} of {kind.__name__}")
+    return class_value(tx, kind, where, name, found)
+
+
+@functools.cache
+def _class_methods_chain() -> bool:
+    """Whether this Python has a class method bind what it wraps by that object's own `__get__` (3.9 to 3.12)."""
+    probe: Any = type("Probe", (), {"name": classmethod(property(lambda cls: cls))})  # type: ignore[arg-type]
+    return probe.name is probe
+
+
+def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any, source: Source) -> Value:
+    inner, inner_source = found.__func__, AttrSource(source, "__func__")
+    if isinstance(inner, types.FunctionType) or not (_class_methods_chain() and hasattr(type(inner), "__get__")):
+        return MethodVal(cls, tx.wrap(inner, inner_source))
+    return _bind_from(tx, cls, kind, name, inner, kind, cls, inner_source)
+
+
+def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:
+    if found.fget is None:
+        raise tx.raised(AttributeError, f"property {name!r} of {owner.py_type().__name__!r} object has no getter")
+    return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, READ)
+
+
+def _item_of(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    """The item of a tuple that a named tuple's class has a name for."""
+    tx.guard(source, "ID", found)
+    items: Any = getattr(owner, "payload", None)
+    index = found.__reduce__()[1][0]
+    if not hasattr(items, "item") or not 0 <= index < len(items.items):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"an item of {owner.describe()} by name")
+    return items.item(tx, index)  # type: ignore[no-any-return]
+
+
+def _bind_cached_property(tx: Tracer, owner: Value, found: Any, source: Source) -> Value:
+    if not hasattr(owner, "instance_dict"):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"a cached property of {owner.describe()}")
+    value = tx.call(tx.wrap(found.func, AttrSource(source, "func")), [owner], {})
+    instance_dict: Any = owner.instance_dict  # type: ignore[attr-defined]
+    instance_dict(tx).setitem(tx, ConstVal(found.attrname), value)
+    return value

@@ -1,0 +1,232 @@
+"""Python's modules, and immutable objects of its library, while tracing.
+
+In: the real objects. Out: `ModuleVal`, whose attributes are guarded unless the module is trusted, and `LibraryVal`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.bytecode.landing import Landing
+from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.core.registry import BUILTINS
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.functions import FunctionVal
+from dynajit.values.objects.lookup import bind, is_data_descriptor, lookup_type
+from dynajit.values.objects.objects import RealVal, is_trusted
+from dynajit.values.scalars.constant import ConstVal
+
+# attributes that hold objects of the program's; if these are containers, they may change
+_HELD = frozenset({"default", "annotation", "return_annotation", "default_factory", "type"})
+
+
+class LibraryVal(RealVal):
+    """An immutable object of the standard library's, such as a signature: attributes are read, methods run."""
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.obj, name)
+            if name in _HELD and type(found) in (list, dict, set, tuple):
+                return tx.wrap(found, ConstSource(found, f"{name} of {self.describe()}"))
+            return tx.from_real(found)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        except Exception as error:  # code of the program's that stands behind the attribute
+            raise GraphBreak(breaks.RAISES, f"reading {name} raises {type(error).__name__}") from None
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        return tx.fold(lambda obj, index: obj[index], [self, key])
+
+    def hash_key(self, tx: Tracer) -> object:
+        try:
+            hash(self.obj)
+        except Exception:  # of something that the object holds
+            raise GraphBreak(breaks.RAISES, f"TypeError: {self.describe()} has no hash") from None
+        kind: Any = type(self.obj)
+        if kind.__hash__ is object.__hash__:
+            tx.guard(self.source, "ID", self.obj)
+        return self.obj
+
+
+class LibraryMethod(RealVal):
+    """A method of such an object."""
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        owner = self.obj.__self__
+        descriptor = getattr(type(owner), self.obj.__name__, None)
+        if descriptor in BUILTINS:
+            return tx.call_builtin(descriptor, [LibraryVal(owner), *args], kwargs)
+        return tx.fold(self.obj, args, kwargs)
+
+
+class NamespaceVal(DictVal):
+    """A module's namespace as a dictionary: what is written to it, functions of the module see as their globals."""
+
+    def _names(self) -> dict[str, Any]:
+        assert self.real_dict is not None
+        return self.real_dict
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        return super().lookup_hashed(tx, hashed, key) if found is None else found[0]
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        return super().contains(tx, item) if found is None else found[0] is not None
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        if not (key.is_const() and type(key.const()) is str):
+            self.unsupported("a key that is no name")
+        tx.store_global(self._names(), key.const(), value)
+
+    def take(self, tx: Tracer, key: Value) -> Value:
+        found = self.getitem(tx, key)
+        tx.store_global(self._names(), key.const(), None)  # type: ignore[arg-type]
+        return found
+
+    def mutate(self, tx: Tracer) -> None:
+        self.unsupported("changing all of it")
+
+    def materialise(self, tx: Tracer) -> None:
+        if tx.written_global(self._names(), None) is not None:
+            self.unsupported("reading all of it after a change")
+        super().materialise(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        if tx.written_global(self._names(), None) is not None:
+            self.unsupported("reading all of it after a change")
+        return super().length(tx)
+
+
+def is_namespace(table: dict[Any, Any]) -> bool:
+    """Whether a dictionary is some module's, or what functions take for one."""
+    return "__builtins__" in table or ("__spec__" in table and "__name__" in table)
+
+
+class ProxyVal(Value):
+    """`types.MappingProxyType`: a dictionary that can only be read."""
+
+    def __init__(self, mapping: Value, source: Source | None = None) -> None:
+        self.mapping = mapping
+        self.source = source
+
+    def py_type(self) -> type:
+        return types.MappingProxyType
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name not in types.MappingProxyType.__dict__:
+            raise tx.raised(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
+        return self.mapping.getattr(tx, name)
+
+    def length(self, tx: Tracer) -> Value:
+        return self.mapping.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.mapping.truth(tx)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self.mapping.iterate(tx)
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        return self.mapping.getitem(tx, key)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return self.mapping.contains(tx, item)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        raise tx.raised(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def children(self) -> Sequence[Value]:
+        return (self.mapping,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(types.MappingProxyType, lambda: out.push(self.mapping), 1)
+
+
+names_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
+
+
+class ModuleVal(RealVal):
+    """A Python module."""
+
+    def describe(self) -> str:
+        if self._finds_itself():
+            return "a module that finds its attributes itself"
+        return f"the module {vars(self.obj).get('__name__')}"
+
+    def _finds_itself(self) -> bool:
+        """Whether reading any attribute runs code of the program's."""
+        kind = type(self.obj)
+        return kind is not types.ModuleType and isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if self._finds_itself():
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        written = tx.global_value(self.obj.__dict__, name)
+        if written is not None:
+            return written
+        if not is_trusted(vars(self.obj).get("__name__")):
+            own = self._through_class(tx, name)
+            if own is not None:
+                return own
+        if name in self.obj.__dict__ or hasattr(self.obj, name):
+            found = getattr(self.obj, name)
+        else:
+            if "__name__" not in self.obj.__dict__:
+                self.unsupported(name)
+            tx.guard(ConstSource(self.obj.__dict__, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
+            raise tx.raised(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
+        if is_trusted(vars(self.obj).get("__name__")):
+            trusted = trusted_value(tx, found)
+            if trusted is not None:
+                self._guard_function(tx, name, found)
+                return trusted
+        return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))
+
+    def _guard_function(self, tx: Tracer, name: str, found: Any) -> None:
+        """Programs replace functions of torch's by their own, as those of attention."""
+        names = self.obj.__dict__
+        if isinstance(found, (types.FunctionType, types.BuiltinFunctionType)) and names.get(name) is found:
+            tx.guard(ItemSource(ConstSource(names, f"{self.obj.__name__}.__dict__"), name), "ID", found)
+
+    def _through_class(self, tx: Tracer, name: str) -> Value | None:
+        """What code of the program's gives: descriptors of a subclass of modules, `__getattr__`; None if there is
+        none for the name."""
+        kind, names = type(self.obj), self.obj.__dict__
+        found, where = lookup_type(kind, name)
+        if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
+            return bind(tx, self, kind, name, found, where, tx.from_real(kind))  # type: ignore[arg-type]
+        if name in names or where is not None:
+            return None
+        fallback, where = lookup_type(kind, "__getattr__")
+        if where is not None:
+            return tx.call(bind(tx, self, kind, name, fallback, where, tx.from_real(kind)), [ConstVal(name)], {})
+        if "__getattr__" in names:
+            tx.guard(ConstSource(names, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
+            return tx.call(self.getattr(tx, "__getattr__"), [ConstVal(name)], {})
+        return None
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        kind = type(self.obj)
+        custom = lookup_type(kind, "__setattr__")[1] not in (types.ModuleType, object)
+        if custom or is_data_descriptor(lookup_type(kind, name)[0]):
+            super().setattr(tx, name, value)
+        tx.store_global(names_of_module(self.obj), name, value)
+
+
+def trusted_value(tx: Tracer, found: Any) -> Value | None:
+    """The model, without a guard, of an attribute of a trusted module if it is of a kind that does not change."""
+    if isinstance(found, types.FunctionType):
+        return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
+    if isinstance(found, (types.ModuleType, type, types.BuiltinFunctionType)):
+        return tx.from_real(found)
+    if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+        return ConstVal(found)
+    return None

@@ -1,0 +1,768 @@
+"""Instances of user classes, classes, modules (Python's), C functions: attribute look-up as CPython does it.
+
+In: a real object with its source, or a class to be instantiated while tracing. Out: `ObjVal`, `ClassVal`,
+`BuiltinVal`. The order of look-up is that of the language reference, section "Customizing attribute access"; user
+code that CPython would run (`__getattr__`, properties, `__set__`) is traced.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynajit import _C
+from dynajit.bytecode.landing import (
+    CONTAINED,
+    DROPPED,
+    INDEXED,
+    ITERATED,
+    MEASURED,
+    READ,
+    TESTED,
+    TESTED_LENGTH,
+    TRUTH,
+    Landing,
+)
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
+from dynajit.report import breaks
+from dynajit.values.containers.attributes import AttributeDict
+from dynajit.values.containers.identity import identical, object_key
+from dynajit.values.containers.keys import user_key
+from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.rebuild_containers import push_filled, push_members
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.objects.class_writes import ClassNamespace, write_class, written
+from dynajit.values.objects.functions import SuperVal
+from dynajit.values.objects.lookup import (
+    MISSING,
+    bind,
+    class_value,
+    guard_missing,
+    has_odd_names,
+    is_data_descriptor,
+    is_trusted,
+    lookup_type,
+    namespace_of,
+    type_source,
+)
+from dynajit.values.objects.scripted import call_scripted, is_scripted
+from dynajit.values.objects.subclasses import behaves_as_plain, is_immutable
+from dynajit.values.polyfills import by_position
+from dynajit.values.polyfills.attributes import from_fallback, from_property
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.exception_text import names_what_is_written, no_place_for_attribute
+
+
+class InstanceDict(AttributeDict):
+    """The `__dict__` of an instance of a user's class."""
+
+    owner: ObjVal
+
+    def __init__(self, owner: ObjVal) -> None:
+        real = None
+        if owner.real_object is not None and owner.cls.__dictoffset__ != 0:
+            real = _C.generic_getattr(owner.real_object, "__dict__", None)
+            if not issubclass(type(real), dict):  # some classes written in C keep it to themselves
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the dictionary of {owner.describe()}")
+            if has_odd_names(real):
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{owner.describe()}, whose names are no strings")
+        super().__init__(owner, owner.source, real)
+        self.own_reading = isinstance(lookup_type(owner.cls, "__getattribute__")[0], types.FunctionType)
+        if self.own_reading and owner.source is not None:
+            self.source = InstanceAttrSource(owner.source, "__dict__")
+
+    def guard_absent(self, tx: Tracer, name: str) -> None:
+        tx.guard(self.owner_source, "HAS_NO_INSTANCE_ATTR", name)
+
+    def entry_source(self, name: str) -> Source:
+        """Generated code must not run a user's `__getattribute__`, or a descriptor that the entry hides behind."""
+        assert self.owner_source is not None
+        if self.own_reading or is_data_descriptor(lookup_type(self.owner.cls, name)[0]):
+            return ItemSource(InstanceAttrSource(self.owner_source, "__dict__"), name)
+        return InstanceAttrSource(self.owner_source, name)
+
+
+def _is_writable(found: types.MemberDescriptorType) -> bool:
+    """Members of other classes written in C may be read-only, which only writing tells."""
+    return issubclass(found.__objclass__, (BaseException, collections.defaultdict)) or "__slots__" in namespace_of(
+        found.__objclass__
+    )
+
+
+class ObjVal(Value):
+    """An instance of a class that has no model of its own.
+
+    `payload` models the builtin part of instances of `dict`, `list`, ... subclasses. Objects made while tracing have
+    no `real_object`. `raised_at`, of an exception: the interpreter's state before the instruction that raised it, since
+    only running makes a traceback.
+    """
+
+    raised_at: Any = None
+
+    def __init__(self, cls: type, real: Any = None, source: Source | None = None, payload: Value | None = None) -> None:
+        self.cls = cls
+        self.real_object = real
+        self.source = source
+        self.payload = payload
+        self.slots: dict[str, Value | None] = {}
+        self._dict: InstanceDict | None = None
+
+    def py_type(self) -> type:
+        return self.cls
+
+    def instance_dict(self, tx: Tracer) -> InstanceDict:
+        if self._dict is None:
+            self._dict = InstanceDict(self)
+        return self._dict
+
+    def real(self) -> Any:
+        if isinstance(self.payload, (ConstVal, TupleVal)) and behaves_as_plain(self.cls):
+            return self.payload.real()
+        if self.real_object is None or (self._dict is not None and self._dict.changed_names) or self.slots:
+            raise NotReal(self.describe())
+        if self.source is not None and not isinstance(self.source, ConstSource):
+            raise NotReal(self.describe())
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> object:
+        method, _ = lookup_type(self.cls, "__hash__")
+        if method is None:
+            raise tx.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        if isinstance(method, types.FunctionType):
+            bound = self.special(tx, "__hash__")
+            assert bound is not None
+            return user_key(tx, self, bound)
+        if method is object.__hash__ and lookup_type(self.cls, "__eq__")[0] is object.__eq__:
+            return object_key(tx, self)
+        if self.payload is not None and lookup_type(self.cls, "__eq__")[0] is self.payload.py_type().__eq__:
+            return self.payload.hash_key(tx)
+        return super().hash_key(tx)
+
+    # -- attributes
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        custom, where = lookup_type(self.cls, "__getattribute__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            function = class_value(tx, self.cls, where, "__getattribute__", custom)
+            try:
+                return tx.call(function, [self, ConstVal(name)], {})
+            except Raised as raised:
+                return self._fallback(tx, name, raised)
+        if not is_trusted(self.cls.__module__):
+            tx.guard(type_source(self.cls, "__getattribute__"), "ID", custom)
+        return self.generic_getattr(tx, name)
+
+    def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
+        """`object.__getattribute__`, then `__getattr__` if allowed."""
+        changed = written(tx, self.cls, name)
+        if changed is not None:
+            own = self.instance_dict(tx).lookup(tx, ConstVal(name)) if self._has_dict() else None
+            value = own if own is not None else changed[0]
+            if value is not None:
+                return value
+            if not fallback:
+                raise self._missing(tx, name)
+            return self._fallback(tx, name, self._missing(tx, name))
+        found, where = lookup_type(self.cls, name)
+        if found is not MISSING and is_data_descriptor(found):
+            assert where is not None
+            return self._data_descriptor(tx, name, found, where, fallback)
+        if self._has_dict():
+            value = self.instance_dict(tx).lookup(tx, ConstVal(name))
+            if value is not None:
+                return value
+        if found is not MISSING:
+            assert where is not None
+            return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+        guard_missing(tx, self.cls, name)
+        if fallback:
+            return self._fallback(tx, name, self._missing(tx, name))
+        raise self._missing(tx, name)
+
+    def _has_dict(self) -> bool:
+        return self.cls.__dictoffset__ != 0
+
+    def _missing(self, tx: Tracer, name: str) -> Raised:
+        return tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def _fallback(self, tx: Tracer, name: str, error: Raised) -> Value:
+        """`error` is in no variable of the caller's, nor of this frame when it is raised: its traceback keeps both, and
+        they the program's frames that are being captured, until the collector comes."""
+        found, where = lookup_type(self.cls, "__getattr__")
+        if found is MISSING or not issubclass(error.value.py_type(), AttributeError):
+            if issubclass(error.value.py_type(), AttributeError):
+                guard_missing(tx, self.cls, "__getattr__")
+            try:
+                raise error
+            finally:
+                del error
+        assert where is not None
+        if found is torch.nn.Module.__getattr__:
+            return self._module_getattr(tx, name)
+        method = class_value(tx, self.cls, where, "__getattr__", found)
+        if isinstance(found, types.FunctionType):
+            return tx.run_python(from_fallback, [method, self, ConstVal(name)], direct=READ)
+        return tx.call(method, [self, ConstVal(name)], {})
+
+    def ask_fallback(self, tx: Tracer, name: str) -> Value:
+        """What the class's `__getattr__` gives, after a property raised AttributeError."""
+        return self._fallback(tx, name, tx.raised(AttributeError, name))
+
+    def _module_getattr(self, tx: Tracer, name: str) -> Value:
+        """nn.Module.__getattr__: parameters, then buffers, then submodules."""
+        key = ConstVal(name)
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
+            if isinstance(entries, DictVal):
+                real = entries.real_dict
+                if not entries.complete and name not in entries.entries and real is not None and name not in real:
+                    continue
+                value = entries.lookup(tx, key)
+                if value is not None:
+                    return value
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = self.instance_dict(tx).lookup(tx, ConstVal(table))
+            if isinstance(entries, DictVal):
+                entries.contains(tx, key)
+        raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def _data_descriptor(self, tx: Tracer, name: str, found: Any, where: type, fallback: bool) -> Value:
+        if isinstance(found, property):
+            if not fallback or lookup_type(self.cls, "__getattr__")[0] is MISSING:
+                return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            if isinstance(found.fget, types.FunctionType) and type(found) is property:
+                get = tx.getattr(class_value(tx, self.cls, where, name, found), "fget")
+                return tx.run_python(from_property, [get, self, ConstVal(name)], direct=READ)
+            try:
+                with tx.indirect():
+                    return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            except Raised as raised:
+                return self._fallback(tx, name, raised)
+        if name == "__class__":
+            return tx.from_real(self.cls)
+        if name == "__dict__":
+            return self.instance_dict(tx)
+        if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return self._slot(tx, name, found, fallback)
+        getless = lookup_type(type(found), "__get__")[0] is MISSING and self._has_dict()
+        if getless and (own := self.instance_dict(tx).lookup(tx, ConstVal(name))) is not None:
+            return own
+        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+
+    def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
+        if name == "__traceback__" and self.raised_at is not None:
+            raise GraphBreak(breaks.FRAME_INTROSPECTION, name)
+        if name in self.slots:
+            if (value := self.slots[name]) is not None:
+                return value
+        elif self.real_object is not None:
+            try:
+                return tx.wrap(found.__get__(self.real_object), AttrSource(self.source, name))  # type: ignore[arg-type]
+            except AttributeError:
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"the empty slot {name!r}") from None
+            except Exception as refusal:
+                raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r}, which raises {refusal!r}") from None
+        elif isinstance(found, types.GetSetDescriptorType):
+            return super().getattr(tx, name)
+        if fallback:
+            return self._fallback(tx, name, self._missing(tx, name))
+        raise self._missing(tx, name)
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        custom, where = lookup_type(self.cls, "__setattr__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
+                tx.call(
+                    class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {}, DROPPED
+                )
+                return
+        elif getattr(custom, "__name__", "") != "__setattr__":
+            self._write_by_method_of_c(tx, "__setattr__", custom, where, [ConstVal(name), value])
+            return
+        elif not is_trusted(self.cls.__module__):
+            tx.guard(type_source(self.cls, "__setattr__"), "ID", custom)
+        self.generic_setattr(tx, name, value)
+
+    def _write_by_method_of_c(
+        self, tx: Tracer, method: str, custom: Any, where: type | None, args: list[Value]
+    ) -> None:
+        """`__setattr__ = dict.__setitem__` makes a dictionary's keys its attributes."""
+        if not isinstance(custom, (types.WrapperDescriptorType, types.MethodDescriptorType)) or where is None:
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{args[0].describe()} through another method written in C")
+        tx.call(class_value(tx, self.cls, where, method, custom), [self, *args], {}, DROPPED)
+
+    def _plain_module_write(self, tx: Tracer, name: str, value: Value) -> bool:
+        """Whether nn.Module.__setattr__ would only write the instance's dictionary."""
+        if issubclass(value.py_type(), (torch.Tensor, torch.nn.Module)) or self.real_object is None:
+            return False
+        tables = [self.real_object.__dict__.get(table) or {} for table in ("_parameters", "_buffers", "_modules")]
+        return not any(name in table for table in tables) and name in self.real_object.__dict__
+
+    def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """`object.__setattr__`, or `object.__delattr__` if the value is None."""
+        found, where = lookup_type(self.cls, name)
+        if found is not MISSING and is_data_descriptor(found):
+            self._set_through_descriptor(tx, name, found, where, value)
+        elif not self._has_dict():
+            context: dict[str, Value] = {"name": ConstVal(name), "obj": self} if names_what_is_written() else {}
+            raise tx.raised(AttributeError, no_place_for_attribute(self.cls, name), **context)
+        elif value is not None:
+            self.instance_dict(tx).setitem(tx, ConstVal(name), value)
+        elif self.instance_dict(tx).lookup(tx, ConstVal(name)) is None:
+            raise tx.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        else:
+            self.instance_dict(tx).take(tx, ConstVal(name))
+
+    def _set_through_descriptor(
+        self, tx: Tracer, name: str, found: Any, where: type | None, value: Value | None
+    ) -> None:
+        source = type_source(self.cls, name)
+        if isinstance(found, property):
+            setter, part = (found.fset, "fset") if value is not None else (found.fdel, "fdel")
+            if setter is None:
+                what = "setter" if value is not None else "deleter"
+                raise tx.raised(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no {what}")
+            tx.call(tx.wrap(setter, AttrSource(source, part)), [self] if value is None else [self, value], {}, DROPPED)
+            return
+        if isinstance(found, types.MemberDescriptorType) and _is_writable(found):
+            if value is None and not self._slot_is_full(name, found):
+                raise tx.raised(AttributeError, name)
+            tx.journal.changes += 1
+            tx.journal.set_item(self.slots, name, value)
+            if self.source is not None:
+                tx.journal.touch(self)
+            return
+        operation = "__set__" if value is not None else "__delete__"
+        setter, _ = lookup_type(type(found), operation)
+        if isinstance(setter, types.FunctionType):
+            given = [value] if value is not None else []
+            tx.call(tx.from_real(setter), [tx.wrap(found, source), self, *given], {}, DROPPED)
+            return
+        if setter is MISSING:
+            raise tx.raised(AttributeError, operation)
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+
+    def _slot_is_full(self, name: str, found: Any) -> bool:
+        if name in self.slots:
+            return self.slots[name] is not None
+        try:
+            return self.real_object is not None and found.__get__(self.real_object) is not MISSING
+        except AttributeError:
+            return False
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        custom, where = lookup_type(self.cls, "__delattr__")
+        if isinstance(custom, types.FunctionType):
+            assert where is not None
+            tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {}, DROPPED)
+            return
+        if getattr(custom, "__name__", "") != "__delattr__":
+            self._write_by_method_of_c(tx, "__delattr__", custom, where, [ConstVal(name)])
+            return
+        self.generic_setattr(tx, name, None)
+
+    # -- special methods
+
+    def special(self, tx: Tracer, name: str) -> Value | None:
+        """The bound special method, looked up in the class alone; None if there is none."""
+        found, where = lookup_type(self.cls, name)
+        if found is MISSING:
+            guard_missing(tx, self.cls, name)
+        if found is MISSING or found is None:
+            return None
+        assert where is not None
+        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+
+    def call_special(self, tx: Tracer, name: str, *args: Value, direct: Landing | None = None) -> Value:
+        if (method := self.special(tx, name)) is None:
+            self.unsupported(f"{name}")
+        return tx.call(method, args, {}, direct)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        if is_scripted(self.real_object):
+            return call_scripted(tx, self, args, kwargs)
+        if (method := self.special(tx, "__call__")) is None:
+            raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return tx.call(method, args, kwargs, direct)
+
+    def truth(self, tx: Tracer) -> bool:
+        for name, landing in (("__bool__", TESTED), ("__len__", TESTED_LENGTH)):
+            method = self.special(tx, name)
+            if method is not None:
+                return by_rule(tx, tx.call(method, (), {}, landing), landing).truth(tx)
+        return True
+
+    def length(self, tx: Tracer) -> Value:
+        if self.special(tx, "__len__") is None:
+            raise tx.raised(TypeError, f"object of type '{self.cls.__name__}' has no len()")
+        return by_rule(tx, self.call_special(tx, "__len__"), MEASURED)
+
+    def iterate(self, tx: Tracer) -> Value:
+        if isinstance(self.payload, ConstVal) and behaves_as_plain(self.cls):
+            return self.payload.iterate(tx)
+        if self.special(tx, "__iter__") is not None:
+            return by_rule(tx, self.call_special(tx, "__iter__", direct=ITERATED), ITERATED)
+        if self.special(tx, "__getitem__") is not None:
+            made: Any = tx.run_python(by_position, [self])
+            made.origin = iter, [self], {}
+            return made  # type: ignore[no-any-return]
+        raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
+
+    def next(self, tx: Tracer) -> Value:
+        """For user-defined iterators."""
+        try:
+            return self.call_special(tx, "__next__")
+        except Raised as raised:
+            if issubclass(raised.value.py_type(), StopIteration):
+                raise Exhausted(raised.value.getattr(tx, "value"), raised) from None
+            raise
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.special(tx, "__contains__") is not None:
+            found = self.call_special(tx, "__contains__", item, direct=CONTAINED)
+            with tx.indirect():
+                return found.truth(tx)
+        return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        if self.special(tx, "__getitem__") is None:
+            raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not subscriptable")
+        return self.call_special(tx, "__getitem__", key, direct=INDEXED)
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.call_special(tx, "__setitem__", key, value, direct=DROPPED)
+
+    def delitem(self, tx: Tracer, key: Value) -> None:
+        self.call_special(tx, "__delitem__", key, direct=DROPPED)
+
+    # -- generated code
+
+    def _made_with(self) -> Value | None:
+        """The builtin part that `__new__` takes."""
+        return self.payload if self.real_object is None and is_immutable(self.cls) else None
+
+    def children(self) -> Sequence[Value]:
+        made_with = self._made_with()
+        return (made_with,) if made_with is not None else ()
+
+    def rebuild(self, out: Any) -> None:
+        if self.real_object is not None:
+            out.const(self.real_object)
+            return
+        made_with = self._made_with()
+
+        def push() -> None:
+            out.const(self.cls)
+            if made_with is not None:
+                out.push(made_with)
+
+        out.call_const(maker(self.cls), push, 1 if made_with is None else 2)
+        out.later(self, self._fill)
+
+    def _fill(self, out: Any) -> None:
+        """Contents come after the bare object, since they may refer to it."""
+        if self.payload is not None and isinstance(self.payload, DictVal):
+            if self.payload.entries:
+                push_filled(out, self.cls, lambda: out.push(self), self.payload.entries)
+                out.emit.pop_top()
+        elif isinstance(self.payload, SetVal) and self.payload.kind is set:
+
+            def push_payload() -> None:
+                out.push(self)
+                push_members(out, self.payload.entries)  # type: ignore[union-attr]
+
+            out.call_const(set.update, push_payload, 2)
+            out.emit.pop_top()
+        elif isinstance(self.payload, ListVal):
+
+            def push_items() -> None:
+                out.push(self)
+                self.payload.push_items(out)  # type: ignore[union-attr]
+                out.emit.build_list(len(self.payload.items))  # type: ignore[union-attr]
+
+            out.call_const(list.extend, push_items, 2)
+            out.emit.pop_top()
+        if self._dict is not None:
+            self._dict.fill_owner(out)
+        self._emit_slots(out)
+
+    def fill_children(self) -> Sequence[Value]:
+        """What `_fill` pushes."""
+        found: list[Value] = [value for value in self.slots.values() if value is not None]
+        for part in (self.payload, self._dict if self.source is None else None):
+            if part is self._made_with():
+                continue
+            if isinstance(part, AttributeDict):
+                found.extend(part.entry_values())
+            elif isinstance(part, DictVal):
+                found.extend(DictVal.children(part))
+            elif part is not None:
+                found.extend(part.children())
+        return found
+
+    def _emit_slots(self, out: Any) -> None:
+        for name, value in self.slots.items():
+            if value is None and self.real_object is None:
+                continue  # made while tracing, the slot is empty anyway
+
+            def push(name: str = name, value: Value | None = value) -> None:
+                out.push(self)
+                out.const(name)
+                if value is not None:
+                    out.push(value)
+
+            out.call_const(
+                object.__setattr__ if value is not None else object.__delattr__, push, 3 if value is not None else 2
+            )
+            out.emit.pop_top()
+
+    def emit_effect(self, out: Any) -> None:
+        self._emit_slots(out)
+
+    def effect_children(self) -> Sequence[Value]:
+        return [self, *(value for value in self.slots.values() if value is not None)]
+
+
+def maker(cls: type) -> Callable[..., Any]:
+    """The C `__new__` that makes a bare instance."""
+    for base in cls.__mro__:
+        new = namespace_of(base).get("__new__")
+        if isinstance(new, types.BuiltinMethodType) and base is not object:  # functions stand there too, if assigned
+            return new
+    return _C.bare_object
+
+
+def _is_itself(value: Value) -> bool:
+    """Whether `value.real()` is the very object, not only one that computes alike: it will be kept."""
+    if isinstance(value, TupleVal):
+        return all(isinstance(item, Value) and _is_itself(item) for item in value.items)
+    return not isinstance(value, ObjVal) or value.payload is None
+
+
+class RealVal(Value):
+    """A thing known by identity: class, module, C function."""
+
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
+        self.obj = obj
+        self.source = source
+
+    def py_type(self) -> type:
+        return type(self.obj)
+
+    def real(self) -> Any:
+        return self.obj
+
+    def hash_key(self, tx: Tracer) -> object:
+        return self.obj
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        """For typing's constructs, such as `Optional[int]`."""
+        if type(self.obj).__module__ != "typing" or not _is_itself(key):
+            return super().getitem(tx, key)
+        return tx.fold(lambda obj, part: obj[part], [self, key])
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        """`Stack[int]()` makes an instance of the class, and tells it so."""
+        if isinstance(self.obj, typing.NewType) and len(args) == 1 and not kwargs:
+            return args[0]
+        origin = getattr(self.obj, "__origin__", None)
+        if not isinstance(origin, type) or not getattr(self.obj, "_inst", True):
+            return super().call(tx, args, kwargs, direct)
+        with tx.indirect():
+            made = tx.call(tx.from_real(origin), args, kwargs)
+            if isinstance(made, ObjVal):
+                with contextlib.suppress(Raised):  # as typing does: the instance may have no place for it
+                    made.setattr(tx, "__orig_class__", self)
+        return made
+
+    def describe(self) -> str:
+        return (
+            f"{getattr(self.obj, '__module__', None) or ''}.{getattr(self.obj, '__qualname__', repr(self.obj))}".lstrip(
+                "."
+            )
+        )
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.obj)
+
+
+_OF_EVERY_CLASS = ("__name__", "__qualname__", "__module__", "__doc__", "__bases__", "__mro__", "__base__", "__flags__")
+
+
+class ClassVal(RealVal):
+    """A class."""
+
+    def py_type(self) -> type:
+        return type(self.obj)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        cls = self.obj
+        changed = written(tx, cls, name)
+        if changed is not None:
+            if changed[0] is None:
+                raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+            return changed[0]
+        meta = type(cls)
+        meta_found, meta_where = lookup_type(meta, name)
+        if name in _OF_EVERY_CLASS and (meta_where is type or not is_data_descriptor(meta_found)):
+            return tx.from_real(getattr(cls, name))
+        if name == "__dict__" and meta_where is type:
+            return tx.read_only(ClassNamespace.of(tx, cls))
+        if name == "__class__" and meta_where is object:
+            return tx.from_real(meta)
+        if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
+            return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
+        if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:
+            return self._of_type(tx, name)
+        if meta_found is not MISSING and is_data_descriptor(meta_found):
+            assert meta_where is not None
+            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+        found, where = lookup_type(cls, name)
+        if found is not MISSING:
+            assert where is not None
+            if isinstance(found, enum.Enum):
+                return ConstVal(found)
+            return bind(tx, None, cls, name, found, where, self)
+        if meta_found is not MISSING:
+            assert meta_where is not None
+            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+        fallback, where = lookup_type(meta, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            if issubclass(cls, enum.Enum) and name in cls.__members__:
+                return ConstVal(getattr(cls, name))
+            return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
+        guard_missing(tx, cls, name)
+        raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+
+    def _of_type(self, tx: Tracer, name: str) -> Value:
+        """What `type` keeps of every class beside its dictionary: annotations, abstract methods."""
+        try:
+            real = getattr(self.obj, name)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        return tx.wrap(real, AttrSource(ConstSource(self.obj, self.obj.__qualname__), name))
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        write_class(tx, self.obj, name, value)
+
+    def delattr(self, tx: Tracer, name: str) -> None:
+        write_class(tx, self.obj, name, None)
+
+    def truth(self, tx: Tracer) -> bool:
+        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+            own = self._of_metaclass(tx, name)
+            if own is not None:
+                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+        return True
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        cls = self.obj
+        if issubclass(cls, enum.Enum):
+            return tx.fold(lambda kind, name: kind[name], [self, key])
+        found, _ = lookup_type(type(cls), "__getitem__")
+        if isinstance(found, types.FunctionType):
+            return tx.call(tx.from_real(found), [self, key], {})
+        if not _is_itself(key):
+            self.unsupported("indexing with an object that is kept")
+        return tx.fold(lambda kind, part: kind[part], [self, key])
+
+    def iterate(self, tx: Tracer) -> Value:
+        if issubclass(self.obj, enum.Enum):
+            return tx.iterator([ConstVal(member) for member in self.obj], type(iter(())))
+        found, where = lookup_type(type(self.obj), "__iter__")
+        if where is None:
+            raise tx.raised(TypeError, f"'{type(self.obj).__name__}' object is not iterable")
+        return tx.call(bind(tx, self, type(self.obj), "__iter__", found, where, tx.from_real(type(self.obj))), [], {})
+
+    def _of_metaclass(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that the metaclass defines in Python, bound."""
+        found, where = lookup_type(type(self.obj), name)
+        if where is None or not isinstance(found, types.FunctionType) or issubclass(self.obj, enum.Enum):
+            return None
+        return bind(tx, self, type(self.obj), name, found, where, tx.from_real(type(self.obj)))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        own = self._of_metaclass(tx, "__contains__")
+        if own is not None:
+            return tx.call(own, [item], {}).truth(tx)
+        return bool(tx.fold(lambda kind, member: member in kind, [self, item]).const())
+
+    def length(self, tx: Tracer) -> Value:
+        own = self._of_metaclass(tx, "__len__")
+        return tx.fold(len, [self]) if own is None else by_rule(tx, tx.call(own, [], {}), MEASURED)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        return tx.construct(self, args, kwargs, direct)
+
+
+class BuiltinVal(RealVal):
+    """A function or method written in C."""
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        if type(found) in (list, dict, set) or name in getattr(self.obj, "__dict__", ()):
+            source = self.source if self.source is not None else ConstSource(self.obj, self.describe())
+            return tx.wrap(found, AttrSource(source, name))
+        return tx.from_real(found)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        return tx.call_builtin(self.obj, args, kwargs, direct)
+
+
+def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
+    """`super(cls, obj).name`: the look-up starts behind `cls` in the order of the object's class."""
+    order = value.start.__mro__
+    owner: Value | None = value.obj
+    cls_value: Value = tx.from_real(value.start)
+    if isinstance(value.obj, ClassVal) and value.start is value.obj.obj:
+        owner, cls_value = None, value.obj
+    for base in order[order.index(value.cls) + 1 :]:
+        if name in namespace_of(base):
+            found = namespace_of(base)[name]
+            if name == "__class__":
+                break
+            if isinstance(found, types.GetSetDescriptorType) and name == "__dict__":
+                return value.obj.getattr(tx, "__dict__")
+            return bind(tx, owner, base, name, found, base, cls_value)
+    raise tx.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+def payload_of(value: Value) -> Value:
+    """The builtin part of an instance of a builtin's subclass, or the value itself."""
+    payload = value.payload if isinstance(value, ObjVal) else None
+    return payload if payload is not None else value
+
+
+def source_item(source: Source, key: object) -> Source:
+    return ItemSource(source, key)
+
+
+__all__ = [
+    "MISSING",
+    "BuiltinVal",
+    "ClassVal",
+    "InstanceDict",
+    "ObjVal",
+    "RealVal",
+    "TupleVal",
+    "bind",
+    "class_value",
+    "guard_missing",
+    "is_trusted",
+    "lookup_type",
+    "type_source",
+]

@@ -1,0 +1,48 @@
+"""Objects that have no model: they can be passed along, and every use of them ends the graph.
+
+In: a real object and its source. Out: `OpaqueVal`. Breaking at the use and not at the read matters: a read at the
+start of a continuation would break there again and again. Of a tensor that no graph takes, `OpaqueTensorVal`, what it
+is like can be asked: libraries ask that all over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynajit.bytecode.landing import Landing
+from dynajit.guards.source import Source
+from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+
+
+class OpaqueVal(Value):
+    """An object only known by its type."""
+
+    def __init__(self, kind: type, source: Source, reason: BreakKind, detail: str) -> None:
+        self.kind = kind
+        self.source = source
+        self.reason = reason
+        self.detail = detail
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return self.detail
+
+    def truth(self, tx: Tracer) -> bool:
+        raise GraphBreak(self.reason, f"the truth value of {self.detail}")
+
+
+class VaryingObject(OpaqueVal):
+    """An object that was another one in each variant so far."""
+
+    def __init__(self, kind: type, source: Source) -> None:
+        super().__init__(kind, source, breaks.VARYING_VALUE, source.name())
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        raise GraphBreak(self.reason, f"{name!r} of {self.detail}")
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        raise GraphBreak(self.reason, f"a call of {self.detail}")

@@ -1,0 +1,376 @@
+"""Immutable Python objects: numbers, strings, None, dtypes, devices, enum members, slices and ranges of these.
+
+In: a real object. Out: `ConstVal`, on which pure operations are simply executed. To admit another immutable type
+add it to `LITERAL_TYPES`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import operator
+import pathlib
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
+from dynajit.report import breaks
+from dynajit.report.shown import short
+from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.slots import by_rule
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+
+LITERAL_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        torch.finfo,
+        torch.iinfo,
+        torch.DispatchKey,
+        torch._C._SDPBackend,
+        # what a GPU is: not in every build of torch
+        *(getattr(torch._C, name) for name in ("_CudaDeviceProperties",) if hasattr(torch._C, name)),
+    }
+)
+#: paths, whose attributes and operators look at their text alone
+PATH_TYPES: frozenset[type] = frozenset({pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())})
+#: classes of the library whose instances never change
+VALUE_TYPES: frozenset[type] = PATH_TYPES | {
+    datetime.date,
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    datetime.timezone,
+}
+# methods of paths that only look at their text
+_PATH_METHODS = frozenset(
+    {"as_posix", "is_absolute", "is_relative_to", "joinpath", "match", "relative_to", "with_name", "with_stem"}
+    | {"with_suffix", "__fspath__", "__str__", "__repr__", "__hash__", "__truediv__", "__rtruediv__"}
+)
+# methods that ask the clock, the machine's time zone or its locale
+_IMPURE_METHODS = frozenset(
+    {"now", "utcnow", "today", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone"}
+    | {"strftime", "strptime", "__format__"}
+)
+_C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
+
+
+def is_literal(obj: object) -> bool:
+    """Whether the object is immutable all the way down and equal objects are interchangeable."""
+    kind = type(obj)
+    if kind in LITERAL_TYPES or issubclass(kind, enum.Enum):
+        return True
+    if kind in VALUE_TYPES:
+        return type(getattr(obj, "tzinfo", None)) in (type(None), datetime.timezone)
+    if type(obj) is slice:
+        return is_literal(obj.start) and is_literal(obj.stop) and is_literal(obj.step)
+    if kind is range:
+        return True
+    if type(obj) is frozenset:
+        return all(is_literal(item) for item in obj)
+    return False
+
+
+#: methods of texts that give a text, whatever the text is
+TEXT_METHODS = frozenset(
+    {"capitalize", "casefold", "center", "expandtabs", "join", "ljust", "lower", "lstrip", "removeprefix"}
+    | {"removesuffix", "replace", "rjust", "rstrip", "strip", "swapcase", "title", "upper", "zfill"}
+)
+
+
+# no object's address is below
+_LEAST_ADDRESS = 1 << 16
+
+
+def _keep_from_ids(tx: Tracer) -> None:
+    """A number is a key that may be the `id()` of an object, which only the running program knows."""
+    if tx.ids_are_keys:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a number as a key, where an id() is one")
+    if not tx.addresses_are_keys:
+        tx.journal.set_attr(tx, "addresses_are_keys", True)
+
+
+class ConstVal(Value):
+    """An immutable object known while tracing."""
+
+    def __init__(self, value: object, source: Source | None = None) -> None:
+        self.value: Any = value
+        self.source = source
+
+    @property
+    def hint(self) -> Any:
+        """The object, where nothing is to rely on it."""
+        return self.value
+
+    def py_type(self) -> type:
+        return type(self.value)
+
+    def is_const(self) -> bool:
+        return True
+
+    def const(self) -> Any:
+        return self.value
+
+    def real(self) -> Any:
+        return self.value
+
+    def describe(self) -> str:
+        if isinstance(self.value, enum.Enum):  # whose own `__repr__` is the program's code
+            return f"the constant {type(self.value).__name__}.{self.value._name_}"
+        return f"the constant {short(self.value) if type(self.value) in (int, str, bytes) else repr(self.value)}"
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in TEXT_METHODS and self.py_type() is str:
+            return ConstMethod(self, name)  # nothing depends on the text yet
+        if isinstance(self.value, enum.Enum) and name not in ("value", "name", "_value_", "_name_"):
+            return self._member_attribute(tx, name)
+        if name in ("__enter__", "__exit__"):
+            return tx.class_attribute(self, type(self.value), name)  # a device is a context manager too
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+        if is_literal(found):
+            return ConstVal(found)
+        if isinstance(found, _C_METHODS):
+            if name in _IMPURE_METHODS and self.py_type() in VALUE_TYPES:
+                raise GraphBreak(breaks.UNKNOWN_CALL, f"{self.py_type().__name__}.{name}")
+            return ConstMethod(self, name)
+        if name in _PATH_METHODS and self.py_type() in PATH_TYPES:
+            return ConstMethod(self, name)
+        return tx.from_real(found)
+
+    def _member_attribute(self, tx: Tracer, name: str) -> Value:
+        """An attribute of an enumeration's member: its own, or its class's."""
+        if name == "__dict__":
+            return tx.wrap(self.value.__dict__, AttrSource(ConstSource(self.value, str(self.value)), name))
+        descriptor = getattr(type(self.value), name, None)
+        if name in self.value.__dict__ and not isinstance(descriptor, property):
+            source = InstanceAttrSource(ConstSource(self.value, str(self.value)), name)
+            return tx.wrap(self.value.__dict__[name], source)
+        return tx.class_attribute(self, type(self.value), name)
+
+    def truth(self, tx: Tracer) -> bool:
+        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+            own = self._own(tx, name)
+            if own is not None:
+                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+        if self.value is NotImplemented:
+            self.unsupported("a truth value")  # which warns, or raises
+        return bool(self.value)
+
+    def _own(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that the program wrote for its enumeration, bound to the member."""
+        kind = type(self.value)
+        if not isinstance(self.value, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
+            return None
+        return tx.class_attribute(self, kind, name)
+
+    def length(self, tx: Tracer) -> Value:
+        return tx.fold(len, [self])
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        own = self._own(tx, "__getitem__")
+        if own is not None:
+            return tx.call(own, [key], {})
+        if isinstance(self.value, (str, bytes, tuple, range)):
+            return tx.fold(lambda obj, index: obj[index], [self, key])
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not subscriptable")
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        own = self._own(tx, "__setitem__")
+        if own is None:
+            raise tx.raised(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
+        tx.call(own, [key, value], {})
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        own = self._own(tx, "__contains__")
+        if own is not None:
+            return tx.call(own, [item], {}).truth(tx)
+        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
+
+    def iterate(self, tx: Tracer) -> Value:
+        own = self._own(tx, "__iter__")
+        if own is not None:
+            return tx.call(own, [], {})
+        if isinstance(self.value, (str, bytes, range)):
+            return tx.const_iterator(self.value)
+        if isinstance(self.value, tuple):
+            return tx.iterator([tx.from_real(item) for item in self.value], type(iter(())))
+        if isinstance(self.value, frozenset):
+            return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        own = self._own(tx, "__call__")
+        if own is not None:
+            return tx.call(own, args, kwargs, direct)
+        raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def hash_key(self, tx: Tracer) -> object:
+        if isinstance(self.value, slice):
+            return super().hash_key(tx)
+        if type(self.value) is int and self.value >= _LEAST_ADDRESS:
+            _keep_from_ids(tx)
+        return tx.object_key(self) if is_nan(self.value) else self.value
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.value)
+
+
+def _same_value(expected: object, found: object) -> bool:
+    """Whether they are the same in all that can be asked: dates of two time zones may be equal."""
+    return type(found) is type(expected) and repr(found) == repr(expected)
+
+
+class UnreadConst(ConstVal):
+    """A number or string from outside that nothing depends on yet; reading its value records the guard.
+
+    What is only passed along, to `print` say, may be different at each call.
+    """
+
+    def __init__(self, tx: Tracer, value: object, source: Source) -> None:
+        self._tx = tx
+        self._raw = value
+        self._guarded = False
+        self.source: Source = source
+
+    @property
+    def value(self) -> Any:  # type: ignore[override]
+        if not self._guarded:
+            self.rely()
+            self._tx.journal.set_attr(self, "_guarded", True)
+        return self._raw
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is guarded."""
+        return self._guarded
+
+    def rely(self) -> None:
+        """Record the guard."""
+        if self.source in self._tx.seen.restless:
+            raise GraphBreak(breaks.VARYING_VALUE, self.source.name())
+        if type(self._raw) in VALUE_TYPES:
+            held = functools.partial(_same_value, self._raw)
+            self._tx.guard(self.source, "PREDICATE", held, f"== {self._raw!r}")
+        else:
+            self._tx.guard(self.source, "EQUALS", self._raw)
+
+    @property
+    def hint(self) -> Any:
+        return self._raw
+
+    def py_type(self) -> type:
+        return type(self._raw)
+
+    def describe(self) -> str:
+        return f"a number or string of type {type(self._raw).__name__}"
+
+
+class ConstMethod(BoundMethod):
+    """A C method of an immutable object, such as `"a".join`."""
+
+    def py_type(self) -> type:
+        return type(getattr(self.owner.hint, self.name))
+
+    def children(self) -> Sequence[Value]:
+        return ()
+
+    def real(self) -> Any:
+        return getattr(self.owner.value, self.name)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        try:
+            return tx.from_real(getattr(self.real(), name))
+        except AttributeError as error:
+            raise tx.raised(AttributeError, *error.args) from None
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        if self.name in ("format", "translate") and self.owner.py_type() is str:
+            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
+        if self.name in TEXT_METHODS and self.owner.py_type() is str:
+            if self.name == "join" and len(args) == 1 and not args[0].is_const():
+                args = [tx.new_list(tx.unpack_hinted(args[0]))]
+            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
+        if self.name == "join" and len(args) == 1 and not args[0].is_const():
+            args = [tx.new_list(tx.unpack_hinted(args[0]))]
+        return tx.fold(self.real(), args, kwargs)
+
+    def rebuild(self, out: Any) -> None:
+        out.const(self.real())
+
+
+def is_nan(value: object) -> bool:
+    """Whether it is a number that is not equal to itself, and so found in containers by identity alone."""
+    return isinstance(value, (float, complex)) and value != value
+
+
+def is_none(value: Value | None) -> bool:
+    """Whether an argument is None, or was left out."""
+    return value is None or (isinstance(value, ConstVal) and value.value is None)
+
+
+def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsize) -> int:
+    """An argument that C code asks for its `__index__`, as an int that has to be known while tracing. What it refuses,
+    for its kind or for lying beyond `most`, the real call does."""
+    kind = value.py_type()
+    if not hasattr(kind, "__index__"):
+        raise GraphBreak(breaks.RAISES, f"TypeError: {what} is of type {kind.__name__}")
+    if isinstance(getattr(value, "payload", value), ConstVal) or value.symbolic:
+        found = constant_of(value, what)
+    else:
+        asked = tx.call(tx.class_attribute(value, kind, "__index__"), [], {})
+        found = constant_of(by_rule(tx, asked, NUMBER), what)
+    number = int(operator.index(found))
+    if most is not None and abs(number) > most:
+        raise GraphBreak(breaks.RAISES, f"OverflowError: {what} is {short(number)}")
+    return number
+
+
+def slice_of(tx: Tracer, value: Value, what: str = "a slice") -> slice:
+    """A slice whose parts have to be known while tracing, and are None or integers."""
+    found = constant_of(value, what)
+    for part in (found.start, found.stop, found.step):
+        if part is not None and not hasattr(type(part), "__index__"):
+            raise GraphBreak(breaks.RAISES, f"TypeError: {what} with a {type(part).__name__}")
+    if found.step is not None and operator.index(found.step) == 0:
+        raise GraphBreak(breaks.RAISES, f"ValueError: {what} with a step of zero")
+    return found  # type: ignore[no-any-return]
+
+
+def constant_of(value: Value, what: str) -> Any:
+    """The Python object of a value that has to be known while tracing."""
+    payload = getattr(value, "payload", None)
+    if isinstance(payload, ConstVal):
+        return payload.value
+    if not value.is_const() and not value.symbolic:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} must be known while tracing, not {value.describe()}")
+    return value.const()
+
+
+def attribute_name(value: Value) -> str:
+    """An attribute's name, which has to be known while tracing."""
+    name = constant_of(value, "an attribute's name")
+    if not isinstance(name, str):
+        raise GraphBreak(breaks.RAISES, f"TypeError: an attribute's name is of type {type(name).__name__}")
+    return name

@@ -1,0 +1,50 @@
+"""Slices, and what stands in an index besides integers.
+
+In: start, stop and step as values. Out: a constant if all are constants, else `SliceVal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+
+
+class SliceVal(Value):
+    """A slice with a part that is not constant, such as a tensor."""
+
+    def __init__(self, parts: Sequence[Value]) -> None:
+        self.slice_parts = list(parts)
+
+    def py_type(self) -> type:
+        return slice
+
+    @property
+    def symbolic(self) -> bool:  # type: ignore[override]
+        return all(part.is_const() or part.symbolic for part in self.slice_parts)
+
+    def const(self) -> Any:
+        return slice(*(part.const() for part in self.slice_parts)) if self.symbolic else super().const()
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        names = ("start", "stop", "step")
+        if name in names:
+            return self.slice_parts[names.index(name)]
+        return super().getattr(tx, name)
+
+    def children(self) -> Sequence[Value]:
+        return self.slice_parts
+
+    def rebuild(self, out: Any) -> None:
+        for part in self.slice_parts:
+            out.push(part)
+        out.emit.build_slice(3)
+
+
+def make_slice(parts: Sequence[Value]) -> Value:
+    """`slice(start, stop, step)`."""
+    if all(isinstance(part, ConstVal) for part in parts):
+        return ConstVal(slice(*(part.const() for part in parts)))
+    return SliceVal(parts)

@@ -1,0 +1,339 @@
+"""Symbolic numbers while tracing: sizes that vary, Python ints and floats that were found to change.
+
+In: torch's SymInt, SymFloat and SymBool from fake tensors and from `graph/shapes.py`. Out: `SymVal`, whose arithmetic
+stays symbolic; a decision that depends on one is taken by the number at hand, and guarded. What needs the number itself
+(a list index, a dictionary key, text) specialises: `const()`. A function of numbers that keeps them symbolic is an
+entry in `SYMBOLIC`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from dynajit import _C, symbols
+from dynajit.bytecode.landing import Landing
+from dynajit.guards.source import ConstSource, Source, TypeAttrSource
+from dynajit.report import breaks
+from dynajit.values.core.bound_methods import BoundBuiltin
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
+
+if TYPE_CHECKING:
+    from dynajit.graph.builder import GraphBuilder
+
+_COMPUTING = ("bit_count", "bit_length", "is_integer")  # methods that need no more than the number
+_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+@dataclasses.dataclass(frozen=True)
+class SerialNumber:
+    """Stands in the tables of models for a number that a class gave to something made just now."""
+
+    counter: str
+    offset: int
+
+
+#: attributes of classes that number what is made of them; no number is given twice
+COUNTERS: frozenset[Source] = frozenset(
+    {TypeAttrSource(ConstSource(RemovableHandle, RemovableHandle.__qualname__), "next_id")}
+)
+
+
+class SymVal(Value):
+    """A symbolic int, float or bool."""
+
+    symbolic = True
+
+    def __init__(self, graph: GraphBuilder, number: Any, source: Source | None = None) -> None:
+        self.graph = graph
+        self.number = number
+        self.source = source
+
+    def py_type(self) -> type:
+        return _KINDS[type(self.number)]
+
+    def describe(self) -> str:
+        return f"the symbolic {self.py_type().__name__} {self.number}"
+
+    def const(self) -> Any:
+        """The number itself; from now on the trace holds for it alone."""
+        if self.restless():
+            raise GraphBreak(breaks.VARYING_VALUE, self.describe())
+        return decide(self.graph, self.py_type(), self.number)
+
+    def real(self) -> Any:
+        return self.const()
+
+    def truth(self, tx: Tracer) -> bool:
+        if isinstance(self.number, torch.SymBool):
+            return bool(self.const())
+        return bool(decide(self.graph, bool, self.number != 0))
+
+    def length(self, tx: Tracer) -> Value:
+        raise tx.raised(TypeError, f"object of type '{self.py_type().__name__}' has no len()")
+
+    def iterate(self, tx: Tracer) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not iterable")
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not subscriptable")
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in ("real", "numerator") and self.py_type() is int:
+            return self
+        if name in _COMPUTING and (method := getattr(self.py_type(), name, None)) is not None:
+            return BoundBuiltin(self, name, tx.from_real(method))
+        return ConstVal(self.const()).getattr(tx, name)
+
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
+
+    def hash_key(self, tx: Tracer) -> object:
+        key = self._serial_number()
+        return key if key is not None else ConstVal(self.const()).hash_key(tx)
+
+    def _serial_number(self) -> SerialNumber | None:
+        """The number as a key that no dictionary can have yet: it was just taken from a counter, or is taken next."""
+        tree = self._tree()
+        offset = tree[1:] if isinstance(tree, tuple) and tree[0] == "add" else (tree, 0)
+        count, name = sorted(offset, key=lambda part: isinstance(part, str)) if len(offset) == 2 else (None, None)
+        if type(count) is not int or not isinstance(name, str) or name not in self.graph.shapes.symbols:
+            return None
+        return SerialNumber(name, count) if self.graph.shapes.source_of(name) in COUNTERS and count >= 0 else None
+
+    @property
+    def node(self) -> Any:
+        """The graph's node of the number."""
+        return self.graph.number_node(self.number)
+
+    @property
+    def from_graph(self) -> bool:
+        """Whether only the graph can tell the number: it depends on data."""
+        return not all(name in self.graph.shapes.symbols for name in symbols.names_in(self._tree()))
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a call that is made at run time tells the number."""
+        return not self.graph.shapes.unknowns.isdisjoint(symbols.names_in(self._tree()))
+
+    def restless(self) -> bool:
+        """Whether it tells a number that was another one in each variant so far."""
+        shapes = self.graph.shapes
+        if not shapes.restless:
+            return False
+        tree = self._tree()
+        names = [name for name in symbols.names_in(tree) if name in shapes.symbols]
+        return bool(names) and symbols.is_sum(tree) and any(shapes.source_of(name) in shapes.restless for name in names)
+
+    def _tree(self) -> symbols.Tree:
+        return symbols.tree_of(self.number.node.expr)
+
+    def sources(self) -> list[Source]:
+        """What the number is computed from."""
+        return [self.graph.shapes.source_of(name) for name in symbols.names_in(self._tree())]
+
+    def rebuild(self, out: Any) -> None:
+        tree = self._tree()
+        names = symbols.names_in(tree)
+        if not names:
+            out.const(tree)
+            return
+        sources = self.sources()
+        if isinstance(tree, str):
+            out.load(sources[0])
+            return
+
+        def push() -> None:
+            for source in sources:
+                out.load(source)
+
+        function = symbols.function_of(tree, tuple(names))
+        _C.mark_ours(function.__code__)
+        out.call_const(function, push, len(sources))
+
+
+def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:
+    """The number at hand, guarded; a graph break if it depends on data."""
+    try:
+        return kind(number)
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            return None  # torch has no symbol for the result, such as of 2 ** -1
+        raise undecided(graph, f"{kind.__name__}() of the symbolic number {number}", error) from None
+    finally:
+        graph.shapes.note()
+
+
+def undecided(graph: GraphBuilder, detail: str, error: BaseException) -> GraphBreak:
+    """The break where torch would have to decide what only data tells, or a call made at run time."""
+    asked = {str(symbol) for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())}
+    drawn = bool(asked) and asked <= graph.shapes.unknowns
+    return GraphBreak(breaks.RUN_TIME_NUMBER if drawn else breaks.DATA_DEPENDENT, detail, error)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether torch says that it can't decide without the data, or its kernel read that of a fake tensor. (The first
+    one's class's module is imported only with symbols.)"""
+    if isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error):
+        return True
+    return any(kind.__name__ == "GuardOnDataDependentSymNode" for kind in type(error).__mro__)
+
+
+def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Value:
+    """The model of a symbolic number; of a constant if it is one after all."""
+    found = symbols.plain(number)
+    if not symbols.is_symbolic(found):
+        return ConstVal(found)
+    made = SymVal(tx.graph, number, source)
+    if isinstance(number, torch.SymBool) and not (made.from_graph or made.unknown):
+        # torch's arithmetic on symbolic bools is not Python's (True == 1, True + 1), and a bool is there to be decided
+        return ConstVal(made.const())
+    return made
+
+
+def is_number(value: Value) -> bool:
+    """Whether it is an int, float or bool, symbolic or not."""
+    return isinstance(value, SymVal) or value.py_type() in (int, float, bool)
+
+
+def _int(number: Any) -> Any:
+    return _trunc(number) if isinstance(number, torch.SymFloat) else number + 0
+
+
+def _index(number: Any) -> Any:
+    """The int itself: `SymInt.__index__` would be the number at hand."""
+    return number if isinstance(number, torch.SymInt) else operator.index(number)
+
+
+def _trunc(number: Any) -> Any:
+    """Towards zero, by the sign: of `trunc(n / 2) >= 0` torch concludes that n is not negative, and it may be -1."""
+    if not isinstance(number, torch.SymFloat):
+        return math.trunc(number)
+    try:
+        return math.floor(number) if number >= 0 else math.ceil(number)
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            raise
+        return torch.sym_int(number)  # type: ignore[no-untyped-call]
+
+
+def _round(number: Any, digits: Any = None) -> Any:
+    """To an integer. With digits, torch gives integers as they are, for negative ones too, and loses signs of zero."""
+    if digits is not None and (not isinstance(number, torch.SymInt) or type(digits) is not int or digits < 0):
+        raise NotImplementedError
+    return number if isinstance(number, torch.SymInt) else round(number)
+
+
+def _root(number: Any) -> Any:
+    return torch._sym_sqrt(number)  # type: ignore[attr-defined]
+
+
+def _extreme(fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def extreme(*numbers: Any) -> Any:
+        best = numbers[0]
+        for number in numbers[1:]:
+            best = fn(best, number)
+        return best
+
+    return extreme
+
+
+# function of the program -> function that takes and gives symbolic numbers
+SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(operator, name): getattr(operator, name)
+        for name in (
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "and_", "or_", "xor"),
+            *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge"),
+        )
+    },
+    **{fn: fn for fn in (abs, pow, math.floor, math.ceil)},
+    math.trunc: _trunc,
+    operator.index: _index,
+    torch.sym_int: _int,
+    **{fn: fn for fn in (torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)},
+    round: _round,
+    int: _int,
+    float: torch.sym_float,
+    builtins.max: _extreme(torch.sym_max),
+    builtins.min: _extreme(torch.sym_min),
+    math.sqrt: _root,
+    **{
+        getattr(math, name): getattr(torch, f"_sym_{name}")
+        for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan")
+        if hasattr(torch, f"_sym_{name}")
+    },
+}
+
+
+# what truth values have symbols for, among themselves
+_OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, torch.sym_not})
+
+
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+
+
+def _may_be_zero(divisor: Value) -> bool:
+    """Whether the divisor is a number that a guard can tell from zero."""
+    return isinstance(divisor, SymVal) and not divisor.from_graph and not divisor.unknown
+
+
+def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
+    """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
+    function = SYMBOLIC.get(fn)
+    if function is None or not all(map(is_number, args)):
+        return None
+    bools = [arg.py_type() is bool for arg in args]
+    if fn not in _OF_BOOLS or not all(bools):
+        # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
+        if fn is not torch.sym_ite and not any(isinstance(arg, SymVal) and arg.py_type() is not bool for arg in args):
+            return None
+        args = [
+            ConstVal(arg.const()) if truth and fn is not torch.sym_ite else arg
+            for arg, truth in zip(args, bools, strict=True)
+        ]
+    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    if any(map(symbols.is_large, numbers)):
+        return None
+    if any(isinstance(number, bool) for number in numbers) and not any(
+        isinstance(number, torch.SymBool) for number in numbers
+    ):
+        if fn in (builtins.max, builtins.min):
+            return None  # the result may be the bool itself
+        numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
+    if any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers):
+        return None  # sympy has one zero, and none of the laws of NaN
+    if fn in _DIVISIONS and _may_be_zero(args[1]) and not decide(tx.graph, bool, numbers[1] != 0):
+        return None  # raises where the program divides
+    of_floats = is_float_operation(fn, numbers)
+    simple = beside_zero(fn, *numbers) if of_floats else None
+    if simple is not None and (simple[1] or decide(tx.graph, bool, simple[0] != 0)):
+        return tx.from_real(simple[0])
+    try:
+        result = (FLOAT_OPERATIONS[fn] if of_floats else function)(*numbers)
+        symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
+    except RuntimeError as error:
+        if not is_data_dependent(error):
+            return None  # torch has no symbol for the result, such as of 2 ** -1
+        raise undecided(tx.graph, f"{fn.__name__} of symbolic numbers", error) from None
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError, AttributeError, symbols.Untranslatable):
+        return None  # the numbers themselves say what is wrong, if anything is
+    finally:
+        tx.graph.shapes.note()
+    if tx.graph.shapes.takes_for_granted():
+        raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
+    if result is NotImplemented:
+        return None
+    return tx.from_real(result)
+
+
+__all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate", "undecided"]

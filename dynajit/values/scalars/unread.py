@@ -1,0 +1,107 @@
+"""What is computed of numbers and texts from outside, and nothing depends on yet: `f"step {step}"`.
+
+In: a function in C that gives a text for whatever arguments of these types, and the arguments. Out: `UnreadCall`:
+generated code makes the call where the result is needed; where the trace needs it, its arguments are guarded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.symbolic import SymVal
+
+
+class UnreadCall(ConstVal):
+    """The result of a call that was not looked at."""
+
+    source = None
+
+    def __init__(self, tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], kind: type) -> None:
+        self._tx = tx
+        self._function = function
+        self._parts = list(parts)
+        self._kind = kind
+        self._made: Any = None
+
+    @property
+    def value(self) -> Any:  # type: ignore[override]
+        if self._made is None:
+            self._tx.journal.set_attr(self, "_made", self._function(*(part.const() for part in self._parts)))
+        return self._made
+
+    @property
+    def hint(self) -> Any:
+        return self._function(*map(_hint, self._parts)) if self._made is None else self._made
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its arguments are guarded."""
+        return self._made is not None
+
+    def py_type(self) -> type:
+        return self._kind
+
+    def describe(self) -> str:
+        return f"a {self._kind.__name__} made of values from outside"
+
+    def children(self) -> Sequence[Value]:
+        return self._parts
+
+    def rebuild(self, out: Any) -> None:
+        def push() -> None:
+            for part in self._parts:
+                out.push(part)
+
+        out.call_const(self._function, push, len(self._parts))
+
+
+def is_unread(value: Value) -> bool:
+    """Whether nothing depends yet on a number or text that is known at run time only, or was computed of such."""
+    if isinstance(value, UnreadConst):
+        return not value.is_read
+    if isinstance(value, UnreadCall):
+        return not value.is_read
+    return isinstance(value, SymVal) and not value.from_graph and not value.unknown
+
+
+def _hint(value: Value) -> Any:
+    return value.number.node.hint if isinstance(value, SymVal) else value.hint  # type: ignore[attr-defined]
+
+
+_TYPES = (int, float, str)
+# the letter of a format that makes a character of a number
+_CHARACTER = re.compile(r"^[^{}%]*c$|%[^%a-zA-Z]*c")
+
+
+def unread_text(tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], formats: bool = True) -> Value | None:
+    """The text that `function` gives, if some of its arguments are not looked at and the others are known. `formats`:
+    it goes by letters of a template or specification."""
+    if not any(map(is_unread, parts)):
+        return None
+    template = getattr(function, "__self__", "")
+    known = [part.value for part in parts if isinstance(part, ConstVal) and not is_unread(part)]
+    if formats and any(isinstance(text, str) and _CHARACTER.search(text) for text in (template, *known)):
+        return None  # whether it raises depends on the number
+    for part in parts:
+        if not isinstance(part, (ConstVal, SymVal)) or (is_unread(part) and part.py_type() not in _TYPES):
+            return None
+    try:
+        if type(function(*map(_hint, parts))) is not str:
+            return None
+    except (TypeError, ValueError, LookupError, OverflowError):
+        return None  # which it will raise again
+    return UnreadCall(tx, function, parts, str)
+
+
+def join_texts(tx: Tracer, pieces: Sequence[Value]) -> Value:
+    """The texts behind each other; the only one that is not empty as it is, if its class is a subclass."""
+    if any(piece.py_type() is not str for piece in pieces):
+        pieces = [piece for piece in pieces if piece.truth(tx)]
+        if len(pieces) == 1:
+            return pieces[0]
+    made = unread_text(tx, ("{}" * len(pieces)).format, pieces)
+    return made if made is not None else tx.fold(lambda *parts: "".join(parts), pieces)

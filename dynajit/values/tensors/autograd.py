@@ -1,0 +1,102 @@
+"""Models of what users build on the autograd engine: autograd.Function.
+
+In: calls of `Function.apply` as values. Out: a `Function` stays one node of the graph, which calls the real `apply`, so
+that its backward is the user's; its forward and backward are traced on the side to learn what they rely on.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values.core.registry import builtin
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.objects.functions import FunctionVal, MethodVal
+from dynajit.values.objects.mutation_snapshot import MutationSnapshot
+from dynajit.values.objects.objects import BuiltinVal, ClassVal, lookup_type
+from dynajit.values.objects.partials import PartialVal
+from dynajit.values.polyfills.autograd import autograd_function
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors import overrides
+from dynajit.values.tensors.tensor import TensorVal
+
+
+@builtin(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    """`Function.apply`."""
+    if not isinstance(cls, ClassVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
+    functions = {place: _real_function(cls, arg) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)}
+    if any(isinstance(value, _FUNCTIONS) for value in kwargs.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
+    if overrides.user_modes(tx) or overrides.asked(tx, [*args, *kwargs.values()]):
+        # nobody is asked about the call itself, but about each operation of forward, which autograd does not see
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply where a __torch_function__ is asked")
+    _learn(tx, cls, args, kwargs)
+    others = [arg for place, arg in enumerate(args) if place not in functions]
+    return tx.torch_op("call_function", _applied(cls.obj, functions), others, kwargs)
+
+
+_FUNCTIONS = (BuiltinVal, FunctionVal, MethodVal, PartialVal)
+
+
+def _real_function(cls: ClassVal, value: Value) -> Any:
+    """A function among the arguments, which is no argument of the node but part of what the node calls."""
+    try:
+        return value.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of {value.describe()}") from None
+
+
+def _applied(cls: Any, functions: Mapping[int, Any]) -> Callable[..., Any]:
+    """`cls.apply` as a function of a name of its own: torch.fx takes the method for one of torch's functions.
+    `functions` are those of its arguments that a graph can't hold, by position."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if functions:
+            rest = iter(args)
+            args = tuple(functions[at] if at in functions else next(rest) for at in range(len(args) + len(functions)))
+        return cls.apply(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
+    return call
+
+
+def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
+    """Trace forward and backward for their guards alone; an effect on something outside is a graph break."""
+    journal, graph, dirty = tx.journal.mark(), tx.graph.mark(), set(tx.journal.dirty)
+    differentiated = torch.is_grad_enabled() and any(
+        isinstance(value, TensorVal) and value.fake.requires_grad for value in (*args, *kwargs.values())
+    )
+    parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
+    if not differentiated:
+        parts[2] = ConstVal(None)
+    needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
+    static, tx.static_numbers = tx.static_numbers, True
+    watched = MutationSnapshot([*parts, *args, *kwargs.values()])
+    try:
+        with tx.indirect():
+            tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
+        effects = [value for key, value in tx.journal.dirty.items() if key not in dirty]
+        effects += [value for value in (watched.changed(),) if value is not None]
+        if effects:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__} changes {effects[0].describe()}")
+    finally:
+        tx.static_numbers = static
+        tx.journal.rollback(journal)
+        tx.graph.rollback(graph)
+
+
+def _method(tx: Tracer, cls: ClassVal, name: str) -> Value:
+    """The user's static method, or None where torch's own stands."""
+    found, where = lookup_type(cls.obj, name)
+    if where is None or (where.__module__ or "").startswith("torch.autograd"):
+        return ConstVal(None)
+    function: Any = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    if isinstance(function, types.FunctionType) and function.__globals__["__name__"] == "torch.autograd.function":
+        return tx.from_real(function.__wrapped__)  # type: ignore[attr-defined]  # behind once_differentiable
+    return cls.getattr(tx, name)

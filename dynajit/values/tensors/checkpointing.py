@@ -1,0 +1,156 @@
+"""Activation checkpointing: a region of the graph of which backward keeps the inputs, and computes the rest again.
+
+In: calls of `torch.utils.checkpoint.checkpoint` as values. Out: where something is differentiated, one node, whose body
+is what the function computes: it calls torch's own `checkpoint`, which keeps what it keeps in eager mode, draws the
+same random numbers again, and asks the program's policy. Elsewhere the function is traced like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import fx
+
+from dynajit.graph.checkpointed import region
+from dynajit.graph.meta import note
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.registry import builtin
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.effects.table import running_elsewhere
+from dynajit.values.tensors.higher_order import Body, outputs, trace_body
+from dynajit.values.tensors.tensor import TensorVal
+
+_WHAT = "a checkpointed function, which backward runs again"
+_NOOP_CONTEXT = torch.utils.checkpoint.noop_context_fn
+_CONTEXTS: Any = torch.utils.checkpoint.create_selective_checkpoint_contexts
+
+
+class SavingContext(Value):
+    """One of the contexts of `create_selective_checkpoint_contexts`: they choose what backward keeps, and compute
+    nothing. Only `checkpoint` is given them. `make` makes both anew."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def py_type(self) -> type:
+        return object
+
+    def describe(self) -> str:
+        return "a context of selective checkpointing"
+
+
+_asking = threading.local()
+
+
+@builtin(_CONTEXTS)
+def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Value | None = None) -> Value:
+    if not getattr(_asking, "by_checkpoint", False):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
+    try:
+        real = policy.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a policy of selective checkpointing that is made here") from None
+    if policy.source is not None and not isinstance(real, list):
+        tx.guard(policy.source, "ID", real)
+    allowed = allow_cache_entry_mutation is not None and allow_cache_entry_mutation.truth(tx)
+    made = SavingContext(functools.partial(_CONTEXTS, real, allowed))
+    return tx.new_tuple([made, made])
+
+
+def _contexts_of(tx: Tracer, context_fn: Value | None) -> Any:
+    """What makes the contexts around a checkpointed function; a break unless they only choose what is kept."""
+    if context_fn is None or getattr(context_fn, "real_function", None) is _NOOP_CONTEXT:
+        return None
+    _asking.by_checkpoint = True
+    try:
+        with tx.indirect():
+            made = tx.call(context_fn, [], {})
+    finally:
+        _asking.by_checkpoint = False
+    parts = made.values(tx) if isinstance(made, TupleVal) else []
+    if len(parts) != 2 or not all(isinstance(each, SavingContext) for each in parts):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with contexts of the program's own")
+    return parts[0].make  # type: ignore[attr-defined]
+
+
+@builtin(torch.utils.checkpoint.checkpoint)
+def checkpoint(
+    tx: Tracer,
+    function: Value,
+    *args: Value,
+    use_reentrant: Value | None = None,
+    context_fn: Value | None = None,
+    determinism_check: Value | None = None,
+    debug: Value | None = None,
+    early_stop: Value | None = None,
+    preserve_rng_state: Value | None = None,
+    **kwargs: Value,
+) -> Value:
+    if use_reentrant is None:
+        raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
+    if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
+        raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
+    make_contexts = _contexts_of(tx, context_fn)
+    reentrant = use_reentrant.truth(tx)
+    if tx.runs_elsewhere or tx.open_levels or not torch.is_grad_enabled():
+        # inside of another region that one's inputs are kept, and nothing else
+        with running_elsewhere(tx, _WHAT):
+            return tx.call(function, args, kwargs)
+    if reentrant and not any(isinstance(value, TensorVal) and value.fake.requires_grad for value in args):
+        # the older kind gives its result no gradient unless an argument has one
+        raise GraphBreak(
+            breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) without an argument that requires grad"
+        )
+    said = {
+        "determinism_check": determinism_check,
+        "debug": debug,
+        "early_stop": early_stop,
+        "preserve_rng_state": preserve_rng_state,
+    }
+    options = {name: value.const() for name, value in said.items() if value is not None and value.is_const()}
+    if len(options) != sum(value is not None for value in said.values()):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint with options that vary")
+    if make_contexts is not None:
+        options["context_fn"] = make_contexts
+    return _region(tx, function, args, kwargs, {"use_reentrant": reentrant, **options})
+
+
+def _region(
+    tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str, Value], options: dict[str, Any]
+) -> Value:
+    """A node that calls torch's `checkpoint` of what the function computes."""
+    body = trace_body(tx, function, args, _WHAT, kwargs, writes=True)
+    made = list(dict.fromkeys(leaf for leaf in body.leaves if leaf.node not in body.cut.free))
+    if options["use_reentrant"] and not all(_has_gradient(leaf.fake) for leaf in made):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) of what has no gradient")
+    if options["use_reentrant"] and len(made) < len(body.leaves):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) that returns an argument")
+    if not made:
+        return body.result
+    given = list(dict.fromkeys(arg.node for arg in args if isinstance(arg, TensorVal)))
+    node = _node(tx, body, given, made, options)
+    parts = dict(zip(made, outputs(tx, node, [leaf.fake for leaf in made]), strict=True))
+    return body.rebuilt(tx, [parts.get(leaf, leaf) for leaf in body.leaves])
+
+
+def _has_gradient(fake: torch.Tensor) -> bool:
+    return fake.requires_grad or not (fake.is_floating_point() or fake.is_complex())
+
+
+def _node(
+    tx: Tracer, body: Body, given: Sequence[fx.Node], made: Sequence[TensorVal], options: dict[str, Any]
+) -> fx.Node:
+    inputs = list(dict.fromkeys([*given, *body.cut.free]))
+    body.cut.results = [leaf.node for leaf in made]
+    module = tx.graph.attach(body.cut.build(inputs, "region"), "region")
+    meta = tx.node_meta([leaf.fake for leaf in made])
+    node = tx.graph.create("call_function", region(len(given), options), [module, *inputs], {}, meta)
+    note(node, **body.cut.effects, asks_policy="context_fn" in options)
+    return node

@@ -1,0 +1,67 @@
+"""Checks that look at tensors' values: torch.distributions' of parameters and samples, and `torch._assert_async`.
+
+In: `torch._is_all_true(valid)` as torch.distributions asks it before it raises. Out: yes, and a node that raises if
+not, upon which the original frame is run (`resume/rerun.py`) and raises in its own words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributions.utils
+
+from dynajit.report import breaks
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors.ops import torch_op
+from dynajit.values.tensors.tensor import TensorVal
+
+_UTILS: Any = torch.distributions.utils
+
+
+@builtin(torch._is_all_true)
+def is_all_true(tx: Tracer, valid: Value) -> Value:
+    checked = tx.caller_module() == "torch.distributions.distribution" and _can_check(tx, valid)
+    found = torch_op(tx, "call_function", torch._is_all_true, [valid], {})
+    if not checked:
+        return found
+    _check(tx, [found, ConstVal("a value is not valid")])
+    return ConstVal(True)
+
+
+@builtin(torch._assert_async)
+def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> Value:
+    """The graph checks the tensor; where it is false the frame runs again as written, which raises."""
+    if tx.graph.has_written() and tx.graph.undo() is None:  # then the frame can't run again
+        raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
+    if not _can_check(tx, input):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "torch._assert_async of a tensor that is not on the CPU")
+    _check(tx, [input] if assert_msg is None else [input, assert_msg])
+    return ConstVal(None)
+
+
+def _can_check(tx: Tracer, valid: Value) -> bool:
+    return (
+        isinstance(valid, TensorVal)
+        and valid.fake.device.type == "cpu"
+        and not tx.open_levels
+        and (not tx.graph.has_written() or tx.graph.undo() is not None)
+        and all(entry.symbol is not None or entry.real.device.type == "cpu" for entry in tx.graph.inputs)
+    )
+
+
+def _check(tx: Tracer, args: list[Value]) -> None:
+    impure = tx.graph.impure
+    torch_op(tx, "call_function", torch._assert_async, args, {})
+    tx.graph.impure = impure
+    tx.graph.checks = True
+
+
+if hasattr(_UTILS, "_lazy_property_and_property"):
+
+    @constructor(_UTILS._lazy_property_and_property)
+    def lazy_property(tx: Tracer, wrapped: Value) -> Value:
+        """What a lazy property is when it is read from the class; only its type is looked at."""
+        return tx.new_instance(_UTILS._lazy_property_and_property)

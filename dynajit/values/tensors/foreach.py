@@ -1,0 +1,106 @@
+"""torch's `_foreach_*` operations whose lists a functional graph can't take as they are.
+
+In: the operation's name and arguments as values. Out: the result made of other operations, or None: it goes into the
+graph as it stands. One more rule: a function called by `rewrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit import torch_compat
+from dynajit.op_facts import facts
+from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors.tensor import TensorVal
+
+_WITH_NUMBER = {f"_foreach_{name}": name for name in ("lerp", "lerp_", "pow")}
+_FACTORED = {f"_foreach_{name}": name for name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")}
+
+
+def rewrite(tx: Tracer, name: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What a foreach operation is in terms of others."""
+    if not name.startswith("_foreach_"):
+        return None
+    if name in _FACTORED:
+        made = _tensors_as_factors(tx, _FACTORED[name], args, kwargs)
+        if made is not None:
+            return made
+    if name in _WITH_NUMBER and not kwargs:
+        made = _tensor_as_number(tx, _WITH_NUMBER[name], args)
+        if made is not None:
+            return made
+    return _one_by_one(tx, target, args, kwargs) if facts(target).writes else None
+
+
+def _tensors_as_factors(tx: Tracer, method: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """`_foreach_addcdiv_` and its like with tensors for factors, one by one; torch's optimizers call them so where they
+    see a compiler."""
+    factors = args[3] if len(args) == 4 and not kwargs else kwargs.get("value", kwargs.get("scalars"))
+    if len(args) + len(kwargs) != 4 or len(args) < 3:
+        return None
+    if isinstance(factors, SequenceVal) and any(isinstance(item, TensorVal) for item in factors.values(tx)):
+        each = factors.values(tx)
+    elif isinstance(factors, TensorVal):
+        each = tx.unpack(factors) if factors.fake.dim() else []
+    else:
+        return None
+    columns = [tx.unpack(arg) for arg in args[:3]]
+    each = each or [factors] * len(columns[0])
+    made = [
+        tx.torch_op("call_method", method, list(row), {"value": factor})
+        for *row, factor in zip(*columns, each, strict=True)
+    ]
+    return _result(method, args, made)
+
+
+def _result(method: str, args: Sequence[Value], made: Sequence[Value]) -> Value:
+    """What such an operation gives the program: releases of torch differ where it writes in place."""
+    if facts(method).writes:
+        return args[0] if torch_compat.foreach_returns_what_it_writes() else ConstVal(None)
+    return TupleVal(made)
+
+
+def _tensor_as_number(tx: Tracer, method: str, args: Sequence[Value]) -> Value | None:
+    """`_foreach_lerp(xs, ys, number)` and `_foreach_pow(number, xs)` with a tensor for the number, one by one."""
+    lists = [arg for arg in args if isinstance(arg, SequenceVal)]
+    numbers = [arg for arg in args if isinstance(arg, TensorVal) and arg.fake.dim() == 0]
+    if len(numbers) != 1 or len(lists) + 1 != len(args):
+        return None
+    rows = zip(*([numbers[0]] * 4096 if arg is numbers[0] else tx.unpack(arg) for arg in args), strict=False)
+    made: list[Value] = [tx.torch_op("call_method", method, list(row), {}) for row in rows]
+    return _result(method, args, made)
+
+
+def _one_by_one(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """An operation in place on lists that hold one memory at two positions: later positions see what earlier ones
+    wrote, which a functional graph of the whole list would not."""
+    written = args[0].values(tx) if args and isinstance(args[0], SequenceVal) else []
+    length = len(written)
+    lists = [arg.values(tx) for arg in (*args, *kwargs.values()) if isinstance(arg, SequenceVal)]
+    if length < 2 or any(len(items) != length for items in lists) or not _overlap(written, lists):
+        return None
+    for position in range(length):
+        take = _taker(tx, position)
+        tx.torch_op("call_function", target, [take(arg) for arg in args], {k: take(v) for k, v in kwargs.items()})
+    return _result(target.__name__, args, [])
+
+
+def _taker(tx: Tracer, position: int) -> Callable[[Value], Value]:
+    return lambda arg: ListVal([arg.values(tx)[position]]) if isinstance(arg, SequenceVal) else arg
+
+
+def _overlap(written: Sequence[Value], lists: Sequence[Sequence[Value]]) -> bool:
+    """Whether a written tensor's memory is that of a tensor at another position."""
+    places: dict[object, set[int]] = {}
+    for items in lists:
+        for position, item in enumerate(items):
+            if isinstance(item, TensorVal):
+                places.setdefault(_memory(item), set()).add(position)
+    return any(len(places[_memory(item)]) > 1 for item in written if isinstance(item, TensorVal))
+
+
+def _memory(value: TensorVal) -> object:
+    return value.fake.untyped_storage()._cdata

@@ -1,0 +1,330 @@
+"""torch.func: the C functions under its transforms, whose Python is traced.
+
+In: calls that enter and leave a level (vmap's, grad's, jvp's), wrap tensors for it and unwrap them. Out: a level is
+entered for real while tracing, so that operations see it, is a node of the graph, and is undoable. Generated code can't
+stand inside of a level: a break in there is lifted to the transform's call (`Interpreter.can_stop_here`). Inference
+mode is of the same kind.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._functorch.apis
+import torch._functorch.eager_transforms
+import torch._functorch.predispatch
+import torch.autograd.forward_ad
+import torch.autograd.grad_mode
+from torch import fx
+
+from dynajit.report import breaks
+from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.registry import builtin, constructor, tail_call
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.effects.deferred import DeferredCall
+from dynajit.values.polyfills import func_transforms as polyfills
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.tensors.ops import torch_op
+from dynajit.values.tensors.tensor import TensorVal
+
+_C: Any = torch._C._functorch
+_GRAD_MODE: Any = torch.autograd.grad_mode
+_FORWARD_AD: Any = torch.autograd.forward_ad
+_WRAPPERS: Any = torch._functorch.predispatch
+
+
+def _both(name: str) -> list[Any]:
+    """The C function and the Python function that stands before it, where torch has one."""
+    wrapper = getattr(_WRAPPERS, name, None)
+    return [getattr(_C, name)] + ([wrapper] if wrapper is not None else [])
+
+
+def _record(tx: Tracer, target: Callable[..., Any], args: Sequence[Any], change: int, undo: Callable[[], Any]) -> None:
+    """A node for a level entered (change 1) or left (-1), which was done already."""
+
+    def back() -> None:
+        undo()
+
+    tx.journal.record(back)
+    tx.journal.set_attr(tx, "open_levels", tx.open_levels + change)
+    tx.graph.create("call_function", target, list(args), {}, {"example_value": None})
+
+
+def _level(kind: str, enter: Any, leave: Any, spellings: Sequence[Sequence[Any]]) -> None:
+    """Models of entering and leaving levels of one kind."""
+    entered: list[tuple[Any, ...]] = []
+
+    @builtin(*spellings[0])
+    def entering(tx: Tracer, *args: Value) -> Value:
+        # the size of a vmap's dimension may vary
+        reals = tuple(arg.number if isinstance(arg, SymVal) else arg.real() for arg in args)
+        nodes = [arg.node if isinstance(arg, SymVal) else arg.real() for arg in args]
+        tx.opening()
+        level = enter(*reals)
+        entered.append(reals)
+
+        def undo() -> None:
+            entered.pop()
+            leave()
+
+        _record(tx, enter, nodes, 1, undo)
+        return ConstVal(level)
+
+    @builtin(*spellings[1])
+    def leaving(tx: Tracer, **kwargs: Value) -> Value:
+        if not entered:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"leaving a {kind} that was entered outside")
+        level = leave()
+        reals = entered.pop()
+
+        def undo() -> None:
+            entered.append(reals)
+            enter(*reals)
+
+        _record(tx, leave, (), -1, undo)
+        return ConstVal(level)
+
+
+for _kind in ("vmap", "grad", "jvp"):
+    _names = [f"_{_kind}_increment_nesting", f"_{_kind}_decrement_nesting"]
+    _level(f"level of {_kind}", getattr(_C, _names[0]), getattr(_C, _names[1]), [_both(name) for name in _names])
+
+
+def _exit_dual_level() -> None:
+    torch._C._exit_dual_level(level=0)
+
+
+_level(
+    "level of forward-mode differentiation",
+    torch._C._enter_dual_level,
+    _exit_dual_level,
+    [
+        [torch._C._enter_dual_level, *filter(None, [getattr(_WRAPPERS, "_enter_dual_level", None)])],
+        [torch._C._exit_dual_level, *filter(None, [getattr(_WRAPPERS, "_exit_dual_level", None)])],
+    ],
+)
+
+
+# -- inference mode
+
+
+class InferenceGuard(Value):
+    """The context object of torch.inference_mode. It has no place in generated code."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.real_guard: Any = None
+        #: that enters the mode, while it is entered
+        self.node: fx.Node | None = None
+
+    def py_type(self) -> type:
+        kind: type = torch._C._InferenceMode
+        return kind
+
+    def rebuildable(self) -> bool:
+        return False
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__enter__":
+            self._enter(tx)
+            return ConstVal(None)
+        if name == "__exit__":
+            self._exit(tx)
+            return ConstVal(None)
+        return super().call_method(tx, name, args, kwargs)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return BoundMethod(self, name) if name in ("__enter__", "__exit__") else super().getattr(tx, name)
+
+    def _enter(self, tx: Tracer) -> None:
+        enter, leave = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
+        tx.opening()
+        guard = enter(self.mode)
+        tx.journal.record(lambda: leave(guard))
+        tx.journal.set_attr(self, "real_guard", guard)
+        tx.journal.set_attr(tx, "open_levels", tx.open_levels + 1)
+        node = tx.graph.create("call_function", enter, [self.mode], {}, {"example_value": None})
+        tx.journal.set_attr(self, "node", node)
+
+    def _exit(self, tx: Tracer) -> None:
+        enter, leave = _GRAD_MODE._enter_inference_mode, _GRAD_MODE._exit_inference_mode
+        if self.real_guard is None:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")
+        leave(self.real_guard)
+        tx.journal.record(lambda: setattr(self, "real_guard", enter(self.mode)))
+        tx.journal.set_attr(tx, "open_levels", tx.open_levels - 1)
+        tx.graph.create("call_function", leave, [self.node], {}, {"example_value": None})
+        tx.journal.set_attr(self, "node", None)
+
+
+@builtin(torch.inference_mode.__enter__)
+@tail_call
+def enter_inference_mode(tx: Tracer, self: Value) -> Value:
+    direct = tx.take_direct()
+    held = tx.find_attribute(self, "_inference_mode_context")
+    if isinstance(held, InferenceGuard) and held.node is not None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "entering an inference mode again, which forgets what to go back to")
+    return tx.inline_body(torch.inference_mode.__enter__, [self], {}, direct)
+
+
+@builtin(torch.inference_mode.__exit__)
+@tail_call
+def leave_inference_mode(tx: Tracer, self: Value, *args: Value) -> Value:
+    """The mode that code before a break entered is left for real."""
+    direct = tx.take_direct()
+    if self.source is not None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")
+    return tx.inline_body(torch.inference_mode.__exit__, [self, *args], {}, direct)
+
+
+@constructor(torch._C._InferenceMode)
+def inference_mode(tx: Tracer, mode: Value) -> Value:
+    return InferenceGuard(mode.const())
+
+
+# -- tensors at a level
+
+
+def _operation(*spellings: Any) -> None:
+    """Functions of a tensor that become nodes, under the first of their names."""
+    target = spellings[0]
+
+    @builtin(*spellings)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if not args or not isinstance(args[0], TensorVal):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target.__name__} of {args[0].describe() if args else ''}")
+        return torch_op(tx, "call_function", target, args, kwargs)
+
+
+for _name in ("_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad", "get_unwrapped", "_unwrap_batched"):
+    _operation(*_both(_name))
+for _name in ("_make_dual", "_unpack_dual"):
+    _operation(getattr(torch._VF, _name), *filter(None, [getattr(_WRAPPERS, _name, None)]))
+
+
+@builtin(*_both("_add_batch_dim"))
+def add_batch_dim(tx: Tracer, tensor: Value, dim: Value, level: Value) -> Value:
+    if not isinstance(tensor, TensorVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a batch dimension for {tensor.describe()}")
+    at = dim.const()
+    at = at + tensor.fake.dim() if at < 0 else at
+    return torch_op(tx, "call_function", _C._add_batch_dim, [tensor, ConstVal(at), level], {})
+
+
+def _question(name: str) -> None:
+    """Functions whose answer is known while tracing."""
+    function = getattr(_C, name)
+
+    @builtin(function)
+    def model(tx: Tracer, *args: Value) -> Value:
+        if args and not isinstance(args[0], TensorVal):
+            return ConstVal(False) if name.startswith("is_") else ConstVal(-1)
+        return ConstVal(function(*(arg.fake for arg in args if isinstance(arg, TensorVal))))
+
+
+for _name in (
+    "is_batchedtensor",
+    "is_gradtrackingtensor",
+    "is_functorch_wrapped_tensor",
+    "maybe_get_level",
+    "maybe_get_bdim",
+    "get_inplace_requires_grad_allowed",
+):
+    _question(_name)
+
+
+@builtin(_C.set_inplace_requires_grad_allowed)
+def allow_requires_grad(tx: Tracer, allowed: Value) -> Value:
+    setter, old = _C.set_inplace_requires_grad_allowed, _C.get_inplace_requires_grad_allowed()
+    setter(allowed.const())
+
+    def back() -> None:
+        setter(old)
+
+    tx.journal.record(back)
+    tx.graph.create("call_function", setter, [allowed.const()], {}, {"example_value": None})
+    return ConstVal(None)
+
+
+@builtin(*filter(None, [getattr(_WRAPPERS, "lazy_load_decompositions", None)]))
+def load_decompositions(tx: Tracer) -> Value:
+    _WRAPPERS.lazy_load_decompositions()
+    return ConstVal(None)
+
+
+@builtin(_FORWARD_AD._maybe_load_decompositions)
+def load_jvp_decompositions(tx: Tracer) -> Value:
+    _FORWARD_AD._maybe_load_decompositions()
+    return ConstVal(None)
+
+
+def _polyfill(real: Any, traced: Any) -> None:
+    @builtin(real)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(traced, args, kwargs)
+
+
+_polyfill(torch._functorch.eager_transforms._autograd_grad, polyfills.autograd_grad)
+if hasattr(torch._functorch.apis, "_wraps_without_dynamo_attrs"):
+    _polyfill(torch._functorch.apis._wraps_without_dynamo_attrs, polyfills.wraps)
+
+
+# -- torch.autograd.grad
+
+
+def _is_leaf(expected: bool, tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
+
+
+def _has_no_hooks(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and not tensor._backward_hooks
+
+
+@builtin(torch.autograd.grad)
+def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Value:
+    """A node of the graph, if all that lies between the inputs and the outputs is in the graph too."""
+    wanted = {id(value) for value in _tensors(tx, inputs)}
+    results = _tensors(tx, outputs)
+    if any(value.source is not None for value in results):
+        raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor made outside")
+    for value in results:
+        if not value.fake.requires_grad and not tx.open_levels:
+            raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
+    # tensors from outside that the gradient may flow to: were two of them one, it would have both parts
+    ends = [entry for entry in tx.graph.inputs if isinstance(entry.fake, torch.Tensor) and entry.fake.requires_grad]
+    models = [tx.tensors[id(entry.fake)] for entry in ends]
+    outside = [model for model in models if id(model) in wanted]
+    for effect in tx.journal.dirty.values():
+        if isinstance(effect, DeferredCall) and any(model is arg for model in outside for arg in effect.args):
+            raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor that was just given a hook")
+    if outside:
+        tx.guard_all_distinct(models)
+    for entry, model in zip(ends, models, strict=True):
+        if model in outside:
+            tx.guard(entry.source, "PREDICATE", _has_no_hooks, "has no hooks on its gradient")
+            if not _has_no_hooks(entry.real):
+                raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad of a tensor with hooks")
+        if outside == [model]:
+            continue
+        if not entry.real.is_leaf:
+            raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")
+        known = functools.partial(_is_leaf, True)
+        tx.guard(entry.source, "PREDICATE", known, "is a leaf of the autograd graph")
+    pair = [_listed(tx, outputs), _listed(tx, inputs)]
+    return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)
+
+
+def _listed(tx: Tracer, value: Value) -> Value:
+    return value if isinstance(value, TensorVal) else tx.new_tuple(tx.unpack(value))
+
+
+def _tensors(tx: Tracer, value: Value) -> list[TensorVal]:
+    found = [value] if isinstance(value, TensorVal) else tx.unpack(value)
+    for item in found:
+        if not isinstance(item, TensorVal):
+            raise GraphBreak(breaks.BACKWARD, f"torch.autograd.grad with {item.describe()}")
+    return found  # type: ignore[return-value]

@@ -1,0 +1,140 @@
+"""NumPy's scalars that vary: numbers of the graph, as Python's are.
+
+In: a scalar from outside that was another one in an earlier capture. Out: `VaryingScalar`. torch takes its number as a
+symbol; so do `int`, `float` and indices. What NumPy computes of 64-bit scalars is computed of the numbers, as long as
+no integer can overflow, and is a scalar again; everything else needs the scalar itself, and holds for it alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from dynajit.graph.seen import NO_SIZE
+from dynajit.guards.source import CallSource, Source
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal, decide, from_symbolic, operate
+from dynajit.values.tensors.arrays import ArrayVal, same_scalar
+
+_NO_OVERFLOW = 1 << 62
+_UNCHANGED_BY_NUMBER = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
+_CONVERSIONS = frozenset({int, float, operator.index, math.floor, math.ceil, math.trunc, math.sqrt})
+_ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.pos})
+_COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
+_WIDE: tuple[type, ...] = (numpy.int64, numpy.float64)
+
+
+class VaryingScalar(ArrayVal):
+    """A scalar of class `kind`. `bound`: no integer is larger, by magnitude."""
+
+    symbolic = True
+    owner = None
+
+    def __init__(self, kind: type, number: SymVal, bound: int, source: Source | None = None) -> None:
+        self.kind = kind
+        self.number = number
+        self.bound = bound
+        self.source = source
+
+    @property
+    def array(self) -> Any:  # type: ignore[override]
+        return self.kind(self.number.const())
+
+    @property
+    def is_scalar(self) -> bool:
+        return True
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"a NumPy scalar of class {self.kind.__name__} that varies"
+
+    def const(self) -> Any:
+        return self.array
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.number.truth(tx)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name in _UNCHANGED_BY_NUMBER:
+            return tx.from_real(getattr(self.kind(1), name))
+        return super().getattr(tx, name)
+
+    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "item" and not args and not kwargs:
+            return self.number
+        return super().run_method(tx, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (self.number,)
+
+    def rebuild(self, out: Any) -> None:
+        out.call_const(self.kind, lambda: out.push(self.number), 1)
+
+
+def wrap_scalar(tx: Tracer, obj: Any, source: Source) -> Value:
+    """The model of a scalar from outside: guarded by its value, or a number of the graph if that was seen to vary."""
+    whole = isinstance(obj, numpy.integer)
+    if not tx.static_numbers and (whole or isinstance(obj, numpy.floating)):
+        plain = obj.item()
+        inside = CallSource(source, int if whole else float, "int({})" if whole else "float({})")
+        # a symbol that turns out to be zero has lost its sign
+        fits = abs(plain) < NO_SIZE if whole else math.isfinite(plain) and plain != 0
+        if fits and tx.seen.number(inside, plain):
+            tx.guard(source, "TYPE", type(obj))
+            number = from_symbolic(tx, tx.graph.add_number(inside, plain), inside)
+            assert isinstance(number, SymVal)
+            if whole:
+                for fits in (number.number < NO_SIZE, number.number > -NO_SIZE):
+                    decide(tx.graph, bool, fits)
+            return VaryingScalar(type(obj), number, NO_SIZE, source)
+    tx.guard(source, "PREDICATE", functools.partial(same_scalar, obj), f"is {obj!r}")
+    return ArrayVal(obj, source=source)
+
+
+def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
+    """`fn` on numbers of which some are scalars that vary; None where only the scalars themselves will do."""
+    if fn in _CONVERSIONS and len(args) == 1:
+        assert isinstance(args[0], VaryingScalar)
+        return tx.fold(fn, [args[0].number])
+    if fn not in _ARITHMETIC and fn not in _COMPARISONS:
+        return None
+    parts = [_number_of(arg) for arg in args]
+    if any(part is None for part in parts):
+        return None
+    numbers = [part[0] for part in parts if part is not None]
+    bounds = [part[1] for part in parts if part is not None]
+    if fn in _COMPARISONS:
+        found = operate(tx, fn, numbers)
+        return None if found is None else tx.from_real(numpy.bool_(found.truth(tx)))
+    kind = float if any(number.py_type() is float for number in numbers) else int
+    bound = math.prod(bounds) if fn is operator.mul else sum(bounds)
+    if bound >= _NO_OVERFLOW and kind is int:
+        return None
+    found = operate(tx, fn, numbers)
+    wide = numpy.float64 if kind is float else numpy.int64
+    if isinstance(found, SymVal):
+        return VaryingScalar(wide, found, bound) if found.py_type() is kind else None
+    return tx.from_real(wide(found.const())) if isinstance(found, ConstVal) else None
+
+
+def _number_of(value: Value) -> tuple[Value, int] | None:
+    """The number of an operand, and the bound of its magnitude; None if NumPy might compute in fewer bits."""
+    if isinstance(value, VaryingScalar):
+        return (value.number, value.bound) if value.kind in _WIDE else None
+    if isinstance(value, ArrayVal):
+        return (ConstVal(value.array.item()), _bound(value.array.item())) if value.py_type() in _WIDE else None
+    if type(value) is ConstVal and value.py_type() in (int, float):
+        return value, _bound(value.const())
+    return None
+
+
+def _bound(number: float) -> int:
+    return abs(number) if isinstance(number, int) else NO_SIZE

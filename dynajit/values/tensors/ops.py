@@ -1,0 +1,491 @@
+"""Torch operations: from models of arguments to a graph node and the models of its results.
+
+In: a torch function or tensor method and its arguments as values. Out: the results as values; the node is in the
+graph and was run on fake tensors. What an operation may not do here is decided by `_fake_error` and
+`UNSUPPORTED_RESULTS`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils._device import _device_constructors
+
+from dynajit.config import config
+from dynajit.graph.builder import GraphBuilder, run_target
+from dynajit.graph.meta import note
+from dynajit.graph.opaque import OPAQUE
+from dynajit.op_facts import facts, written_arguments
+from dynajit.report import breaks
+from dynajit.symbols import is_symbolic, names_in, tree_of
+from dynajit.torch_compat import memory_of
+from dynajit.values.containers.mapping import DictVal, DictViewVal
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.effects.torch_warnings import Warned, WarnsInside
+from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.scalars.symbolic import SymVal, is_data_dependent, undecided
+from dynajit.values.tensors import graph_arrays, overrides
+from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
+from dynajit.values.tensors.dtypes import REFUSED
+from dynajit.values.tensors.foreach import rewrite
+from dynajit.values.tensors.numpy_numbers import VaryingScalar
+from dynajit.values.tensors.tensor import TensorVal, is_constant_result
+
+# Operations that take a boolean alpha among truth values alone.
+_SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
+# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+_TENSOR_TYPE: type = type(torch.FloatTensor)
+_OURS = str(Path(__file__).parents[1])
+
+
+class Lowered:
+    """An argument in two forms: for the fx node and for running on fake tensors."""
+
+    def __init__(self, tx: Tracer) -> None:
+        self.tx = tx
+
+    def both(self, value: Value) -> tuple[Any, Any]:
+        """(fx argument, fake argument)."""
+        if isinstance(value, TensorVal):
+            return value.node, value.fake
+        if isinstance(value, SymVal):
+            node = value.node
+            return node, value.number if isinstance(node, fx.Node) else node
+        if isinstance(value, (TupleVal, ListVal)):
+            pairs = [self.both(item) for item in value.values(self.tx)]
+            if isinstance(value, TupleVal) and value.kind is torch.Size and value.is_const():
+                return torch.Size(pair[0] for pair in pairs), torch.Size(pair[1] for pair in pairs)
+            if isinstance(value, TupleVal):
+                return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        if isinstance(value, DictVal):
+            found = {key.const(): self.both(item) for key, item in value.items(self.tx)}
+            return {key: pair[0] for key, pair in found.items()}, {key: pair[1] for key, pair in found.items()}
+        if isinstance(value, DictViewVal):
+            return self.both(ListVal(self.tx.unpack(value)))
+        if isinstance(value, ArrayVal):
+            return self._array(value)
+        payload = getattr(value, "payload", None)
+        if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
+            return self.both(payload)
+        parts = getattr(value, "slice_parts", None)
+        if parts is not None:
+            pairs = [self.both(part) for part in parts]
+            return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
+        try:
+            real = value.real()
+        except NotReal:
+            raise GraphBreak(
+                breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation"
+            ) from None
+        real = printable(real)
+        return real, real
+
+    def _array(self, value: ArrayVal) -> tuple[Any, Any]:
+        """NumPy's scalars count as Python's numbers, its truth values as floats."""
+        if isinstance(value, VaryingScalar):
+            return self.both(value.number)
+        if not value.is_scalar:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
+        number = value.array.item()
+        return (float(number) if type(number) is bool else number,) * 2
+
+
+def printable(real: Any) -> Any:
+    """A class as torch takes it, in a form that the code of an fx graph can hold."""
+    if not isinstance(real, type):
+        return real
+    if real in _DTYPES:
+        return _DTYPES[real]
+    if type(real) is _TENSOR_TYPE:
+        return f"{real.__module__}.{real.__name__}"
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the class {real.__qualname__} as an argument of a torch operation")
+
+
+def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Add one node to the graph and model what it returns.
+
+    Args:
+        tx: the interpreter.
+        op: "call_function" or "call_method", as in torch.fx.
+        target: the function, or the method's name.
+        args: positional arguments; for a method the tensor first.
+        kwargs: keyword arguments.
+
+    Raises:
+        GraphBreak: the operation can't be part of a graph, or raises for these arguments.
+    """
+    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
+        device = _default_device(tx)
+        kwargs = {**kwargs, "device": device} if device is not None else kwargs
+    if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
+        return make_tensor(tx, target, args, kwargs)
+    if args and isinstance(args[0], graph_arrays.GraphArrayVal) and target in TENSOR_MAKERS:
+        return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
+    answer = overrides.dispatch(tx, op, target, args, kwargs)
+    if answer is not None:
+        return answer
+    name = _name_of(target)
+    rewritten = _with_tensor_as_scalar(tx, name, args, kwargs) or rewrite(tx, name, target, args, kwargs)
+    if rewritten is not None:
+        return rewritten
+    if name in REFUSED:
+        _refuse(name, args)
+    # their fakes take it whatever the tensors are
+    if "alpha" in kwargs and name.rstrip("_") in _SUMS and kwargs["alpha"].py_type() is bool and not _all_bool(args):
+        raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
+    if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "detach_ changes what autograd knows of a tensor")
+    if name.startswith("quantize_per_"):  # the fake of its result is an ordinary tensor of another dtype
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
+    if _sizes_what_it_writes(target, args):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} may change the size of the empty tensors that it writes")
+    if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:
+        # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
+        target = name = "new_empty"
+    if name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
+        # it can't be told from `bernoulli_` later, which draws in the order of memory
+        args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
+    with _sizes_given_back(tx, kwargs.get("out")):
+        return _add_node(tx, op, target, args, kwargs)
+
+
+def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """The node, the run on fake tensors, and the model of what it gives."""
+    name = _name_of(target)
+    lower = Lowered(tx)
+    pairs = [lower.both(arg) for arg in args]
+    named = {name: lower.both(arg) for name, arg in kwargs.items()}
+    fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+    versions = _versions(fakes)
+    plain = [fake for fake in _tensors_in(fakes) if not fake.requires_grad] if "requires_grad" in kwargs else []
+    # what dynajit itself puts in an operation's place, as for collectives, stays one node
+    traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
+    out = kwargs.get("out")
+    given = out.fake.shape if isinstance(out, TensorVal) else None
+    tx.graph.mode.looked_at_values = False
+    with Warned() as warned:
+        result = run_fake(tx.graph, op, target, *fakes)
+    if warned.in_python and traceable and _versions(fakes) == versions:
+        raise WarnsInside
+    if warned.texts and tx.warning_filters is not None:
+        # only where the operation itself runs under these filters is its warning treated as the program wants
+        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
+    # the fake of one_hot is made of operations that look at nothing
+    may_raise = tx.graph.mode.looked_at_values or (name == "one_hot" and _on_cpu(fakes))
+    catches = may_raise and tx.catches()
+    undo = tx.graph.undo(catches or target is torch._assert_async) if may_raise else None
+    if catches and undo is None and tx.graph.has_written():
+        # no frame can be run again then, which is how the program gets to see what a graph raises
+        raise GraphBreak(breaks.MAY_RAISE, name)
+    if tx.graph.shapes.unknowns:
+        _check_sizes(tx.graph, name, result)
+    if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
+        if out.source is not None and out.fake.requires_grad:
+            raise GraphBreak(breaks.RESIZED_LEAF, name)
+        if out.source is not None:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
+        if tuple(given) != (0,):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which torch warns of")
+        if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
+            # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
+    for written in written_arguments(target, *fakes):
+        if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
+            torch.autograd.graph.increment_version(written)
+    if torch.is_inference_mode_enabled() and None not in versions and _versions(fakes) == versions:
+        # operations made of others are taken apart there before anyone counts what they write
+        for written in written_arguments(target, *fakes):
+            torch.autograd.graph.increment_version(written if isinstance(written, torch.Tensor) else ())
+    if tx.graph.shapes.active:
+        tx.graph.assert_promises()
+        if is_symbolic(result) and tx.graph.knows(result):
+            return tx.from_real(result)
+    if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
+        return tx.from_real(result)
+    if isinstance(result, torch.Tensor) and out is None and None not in versions and _versions(fakes) == versions:
+        known = tx.tensors.get(id(result))
+        if known is not None and not (facts(target).writes or target in OPAQUE):
+            if any(result is fake for fake in plain) and result.requires_grad:
+                result.requires_grad_(False)
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} makes the tensor that it is given a leaf")
+            return known  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
+    node = tx.graph.create(
+        op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
+    )
+    _note_data(tx, node, result)
+    if may_raise:
+        note(node, may_raise=True, undo=undo)
+    statistics = _statistics(name, fakes)
+    if None in versions or _versions(fakes) != versions or statistics:
+        now = zip(_tensors_in(fakes), versions, strict=True)
+        counted = [fake for fake, version in now if version is None or fake._version != version]
+        note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *statistics)))
+        if tx.graph.conflict():
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
+    if result is None:
+        tx.graph.impure = True
+        if target is not torch._assert_async:
+            tx.graph.effects = True
+            note(node, changes=True)
+        return ConstVal(None)
+    if is_symbolic(result):
+        return tx.from_real(result)
+    if facts(target).draws or target in OPAQUE:
+        # the generator moves on, or anything else does, whatever becomes of the result
+        tx.graph.impure = True
+        note(node, changes=True)
+    if isinstance(result, list) and name.startswith("_foreach_") and facts(target).writes:
+        return args[0]  # the list itself, whose tensors were written
+    return model_result(tx, result, node)
+
+
+@contextmanager
+def _sizes_given_back(tx: Tracer, out: Value | None) -> Iterator[None]:
+    """An operation gives `out=` the size of its result. Where it ends the graph, the graph has not run it: what the
+    fakes stand for is as large as before."""
+    given = [] if out is None else _tensors_in(Lowered(tx).both(out)[1])
+    before = [(fake.shape, fake.stride(), fake.storage_offset()) for fake in given]
+    try:
+        yield
+    except GraphBreak:
+        for fake, (shape, stride, offset) in zip(given, before, strict=True):
+            if fake.shape != shape:
+                with tx.graph.mode, torch.no_grad():
+                    fake.as_strided_(shape, stride, offset)
+        raise
+
+
+def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:
+    """Break where sizes depend on a number that only the running program knows, unless the user wants such sizes."""
+    if graph.shapes.takes_for_granted():
+        raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{name} of numbers in a range of its own")
+    if config.capture_dynamic_output_shape_ops:
+        return
+    for made in result if isinstance(result, (tuple, list)) else (result,):
+        if not isinstance(made, torch.Tensor):
+            continue
+        for number in (*made.shape, *made.stride(), made.storage_offset()):
+            if isinstance(number, torch.SymInt) and not all(
+                known in graph.shapes.symbols and known not in graph.shapes.unknowns
+                for known in names_in(tree_of(number.node.expr))
+            ):
+                graph.shapes.env.pending_fresh_unbacked_symbols.clear()
+                raise GraphBreak(breaks.RUN_TIME_NUMBER, f"the size or place of what {name} gives")
+
+
+def _tensors_in(fakes: Any) -> list[torch.Tensor]:
+    if isinstance(fakes, torch.Tensor):
+        return [fakes]
+    if isinstance(fakes, (list, tuple)):
+        return [tensor for fake in fakes for tensor in _tensors_in(fake)]
+    return _tensors_in(list(fakes.values())) if isinstance(fakes, dict) else []
+
+
+def _on_cpu(fakes: Any) -> bool:
+    return all(fake.device.type == "cpu" for fake in _tensors_in(fakes))
+
+
+def _versions(fakes: Any) -> list[int | None]:
+    """The versions of the tensors among an operation's arguments; None for one that keeps none."""
+    return [None if fake.is_inference() else fake._version for fake in _tensors_in(fakes)]
+
+
+def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
+    """What a batch norm or its like updates without torch counting it; weights may be among them."""
+    if not name.endswith(("batch_norm", "instance_norm")) or not any(
+        arg is True for arg in (*fakes[0], *fakes[1].values())
+    ):
+        return []
+    return [fake for fake in _tensors_in(fakes)[1:] if not fake.requires_grad]
+
+
+def _note_data(tx: Tracer, node: fx.Node, result: Any) -> None:
+    """Symbols that stand for what depends on data are known from this node on; torch wants to hear which they are."""
+    if not tx.graph.shapes.active or not tx.graph.shapes.env.pending_fresh_unbacked_symbols:
+        return
+    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
+    node.meta["unbacked_bindings"] = compute_unbacked_bindings(tx.graph.shapes.env, result)
+    tx.graph.bind_data(node, result)
+
+
+def _sizes_what_it_writes(target: Any, args: Sequence[Value]) -> bool:
+    """Whether an operation writes empty tensors behind an operand that holds something: the running extremes of torch's
+    observers begin so, and their kernels, though not the fakes of these, make them as large as is needed."""
+    fakes = [arg.fake if isinstance(arg, TensorVal) else None for arg in args]
+    if not fakes or fakes[0] is None or _is_empty(fakes[0]):
+        return False
+    return any(
+        fake is not None and fake is not fakes[0] and _is_empty(fake) for fake in written_arguments(target, fakes, {})
+    )
+
+
+def _is_empty(fake: torch.Tensor) -> bool:
+    """Whether it is sure to have no elements; sizes that depend on data are not asked."""
+    return any(type(size) is int and size == 0 for size in fake.shape)
+
+
+def _default_device(tx: Tracer) -> Value | None:
+    """The device that the innermost mode is, if it is one; a mode of the user's is asked before those around it."""
+    innermost = tx.function_modes[-1]
+    return innermost if isinstance(innermost, ConstVal) and tx.functions_off != overrides.ALL_OFF else None
+
+
+def _says(device: Value | None) -> bool:
+    return device is not None and not (device.is_const() and device.const() is None)
+
+
+def _all_bool(args: Sequence[Value]) -> bool:
+    return all(arg.fake.dtype is torch.bool for arg in args if isinstance(arg, TensorVal))
+
+
+def _refuse(name: str, args: Sequence[Value]) -> None:
+    """Break at an operation that raises for the dtype of its first tensor, though its fake does not."""
+    first = next((arg for arg in args if isinstance(arg, TensorVal)), None)
+    if first is not None and first.fake.dtype in REFUSED[name]:
+        raise GraphBreak(breaks.OP_RAISES, f"{name} of a tensor of dtype {first.fake.dtype}")
+
+
+def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Operations with a factor that has to be a number, given as a tensor, in terms of those that take tensors.
+
+    torch's optimizers count their steps in tensors, and compute `value` from them where they see a compiler. The
+    product is computed in a wider type, so that the result is rounded once, as the operations themselves do.
+    """
+    factor = kwargs.get("value", kwargs.get("alpha"))
+    if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
+        return None
+    add, combine = _FACTORED[name]
+    if len(args) != (2 if combine is None else 3):
+        return None
+    if not all(isinstance(arg, TensorVal) for arg in args):
+        return None
+
+    def cast(value: Value, dtype: torch.dtype) -> Value:
+        if isinstance(value, TensorVal) and value.fake.dtype is dtype:
+            return value
+        return torch_op(tx, "call_method", "to", [value, ConstVal(dtype)], {})
+
+    fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, TensorVal)]
+    common = torch.result_type(fakes[0], fakes[1])
+    if combine is not None:
+        common = torch.promote_types(common, fakes[2].dtype)
+    if not (common.is_floating_point or common.is_complex) and factor.fake.dtype.is_floating_point:
+        return None  # which raises
+    computed = torch.float32 if common in (torch.float16, torch.bfloat16) else common
+    summed = torch.float64 if computed is torch.float32 and common is computed else computed
+    first = cast(args[1], computed)
+    if combine is None:
+        scaled = torch_op(tx, "call_function", torch.mul, [cast(first, summed), cast(cast(factor, common), summed)], {})
+    else:
+        scaled = torch_op(tx, "call_function", torch.mul, [first, factor], {})
+        kept = computed if combine is torch.div else summed  # only a product is not rounded before it is added
+        scaled = torch_op(tx, "call_function", combine, [cast(scaled, kept), cast(args[2], kept)], {})
+    result = torch_op(tx, "call_method", add, [args[0], scaled], {})
+    return result if facts(add).writes else cast(result, common)
+
+
+# name → method that adds, how the arguments after the first are combined
+_FACTORED: dict[str, tuple[str, Any]] = {
+    "add": ("add", None),
+    "add_": ("add_", None),
+    "sub": ("sub", None),
+    "sub_": ("sub_", None),
+    "addcmul": ("add", torch.mul),
+    "addcmul_": ("add_", torch.mul),
+    "addcdiv": ("add", torch.div),
+    "addcdiv_": ("add_", torch.div),
+}
+
+
+def run_fake(graph: GraphBuilder, op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on fake tensors; failures become graph breaks."""
+    if config.capture_scalar_outputs or config.capture_dynamic_output_shape_ops:
+        _ = graph.shapes.env  # what depends on data becomes symbols of it
+    try:
+        with graph.running_fake():
+            return run_target(op, target, args, kwargs)
+    except DataDependentOutputException as error:
+        raise GraphBreak(breaks.DATA_DEPENDENT, _name_of(target), error) from None
+    except DynamicOutputShapeException as error:
+        raise GraphBreak(breaks.DYNAMIC_OUTPUT, _name_of(target), error) from None
+    except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(target)}: {error}", error) from None
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        NotImplementedError,
+        AssertionError,
+        AttributeError,
+        KeyError,
+        ArithmeticError,
+    ) as error:
+        if is_data_dependent(error):
+            raise undecided(graph, f"{_name_of(target)}: {_first_line(error)}", error) from None
+        raise GraphBreak(breaks.OP_RAISES, f"{_name_of(target)}: {type(error).__name__}: {error}", error) from None
+    finally:
+        graph.shapes.note()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _name_of(target: Any) -> str:
+    """The operation's name; that of a program's own function says nothing."""
+    if target in OPAQUE:
+        return ""
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def model_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
+    """The model of what a node returned."""
+    if isinstance(result, torch.Tensor):
+        return model_tensor(tx, result, node)
+    if isinstance(result, (tuple, list)):
+        parts = []
+        for index, part in enumerate(result):
+            if isinstance(part, (torch.Tensor, tuple, list)) and not is_constant_result(part):
+                child = tx.graph.create_part(node, index, tx.node_meta(part))
+                parts.append(model_result(tx, part, child))
+            else:
+                parts.append(tx.from_real(part))
+        if isinstance(result, list):
+            return ListVal(parts)
+        return TupleVal(parts, type(result))
+    if is_literal(result):
+        return tx.from_real(result)
+    raise GraphBreak(
+        breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns an object of type {type(result).__name__}"
+    )
+
+
+def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
+    """The model of one resulting tensor; an operation that returns its argument gives the argument's model."""
+    known = tx.tensors.get(id(result))
+    if known is not None:
+        return known
+    if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
+    tx.graph.bind_data(node, result)
+    made = TensorVal(node, result)
+    tx.remember_tensor(made)
+    return made

@@ -1,0 +1,51 @@
+"""Models of torch's optimizers: those that choose by numbers which they keep in tensors.
+
+In: a call of the function that updates parameters. Out: the same function traced in the form that torch has for CUDA
+graphs (`capturable`), which computes both ways and selects, where the numbers are on the parameters' device. And the
+numbers themselves (counts of steps), of which eager mode makes Python's floats.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch.optim import asgd, optimizer, radam
+
+from dynajit.values.core.registry import builtin, tail_call
+from dynajit.values.core.value import Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.tensors.tensor import TensorVal
+
+_OPTIMIZER: Any = optimizer
+
+
+@builtin(_OPTIMIZER._get_value)
+def _number_of(tx: Tracer, number: Value) -> Value:
+    """A number that an optimizer computes with. Eager mode takes it out of its tensor, and what is made of it is as
+    exact as Python's floats: `1 - 0.999**step` in float32 would be off by one part in ten thousand at first."""
+    if isinstance(number, TensorVal) and number.fake.dtype == torch.float32:
+        return number.call_method(tx, "to", [ConstVal(torch.float64)], {})
+    return number
+
+
+def _selects(function: Any) -> None:
+    signature = inspect.signature(function)
+
+    @builtin(function)
+    @tail_call
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        direct = tx.take_direct()
+        given = signature.bind(*args, **kwargs).arguments
+        first = [tx.unpack(given[name])[:1] for name in ("params", "state_steps")]
+        if all(part and isinstance(part[0], TensorVal) for part in first):
+            devices = {part[0].fake.device for part in first}  # type: ignore[attr-defined]
+            if len(devices) == 1:
+                kwargs = {**kwargs, "capturable": ConstVal(True)}
+        return tx.inline_body(function, args, kwargs, direct)
+
+
+for _module in (asgd, radam):
+    for _name in ("_single_tensor_", "_multi_tensor_"):
+        _selects(getattr(_module, _name + _module.__name__.rpartition(".")[2]))

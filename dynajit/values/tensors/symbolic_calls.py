@@ -1,0 +1,100 @@
+"""Models of functions on symbolic numbers: torch.sym_*, torch._check, products of sizes.
+
+In: numbers as values, symbolic or not. Out: the result's model. Operators and functions of `math` that take numbers one
+by one are in `dynajit/values/scalars/symbolic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal
+from dynajit.values.tensors.tensor import TensorVal
+
+
+def _on_numbers(function: Callable[..., Any]) -> None:
+    @builtin(function)
+    def model(tx: Tracer, *args: Value) -> Value:
+        for arg in args:
+            if isinstance(arg, TensorVal):
+                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__}() of a tensor")
+        return tx.fold(function, list(args))
+
+
+for _name in ("sym_int", "sym_float", "sym_not", "sym_max", "sym_min", "sym_ite"):
+    _on_numbers(getattr(torch, _name))
+
+
+@builtin(torch.sym_sum)
+def sym_sum(tx: Tracer, numbers: Value) -> Value:
+    total: Value = ConstVal(0)
+    for number in tx.unpack(numbers):
+        total = tx.call(tx.from_real(operator.add), [total, number], {})
+    return total
+
+
+def _product(tx: Tracer, numbers: Value, start: Value | None) -> Value:
+    total: Value = ConstVal(1) if start is None else start
+    for number in tx.unpack(numbers):
+        total = tx.call(tx.from_real(operator.mul), [total, number], {})
+    return total
+
+
+@builtin(math.prod)
+def prod(tx: Tracer, numbers: Value, *, start: Value | None = None) -> Value:
+    return _product(tx, numbers, start)
+
+
+@constructor(torch.Size)
+def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Sizes that vary stay as they are; all else, and what torch refuses, is torch's own."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], SequenceVal):
+        items = tx.unpack(args[0])
+        if all(item.py_type() is int for item in items) and any(isinstance(item, SymVal) for item in items):
+            return TupleVal(items, torch.Size)
+    return tx.fold(torch.Size, list(args), kwargs)
+
+
+@builtin(torch.Size.numel)
+def numel(tx: Tracer, size: Value) -> Value:
+    return _product(tx, size, None)
+
+
+@builtin(torch._check)
+def check(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
+    """A promise of the user's: of data, it is checked when the graph runs, and torch's ShapeEnv may rely on it."""
+    if isinstance(condition, SymVal) and condition.from_graph:
+        return _promise(tx, condition)
+    if isinstance(condition, TensorVal) or not condition.truth(tx):
+        raise GraphBreak(breaks.RAISES, "torch._check on a condition that does not hold, or on a tensor")
+    return ConstVal(None)
+
+
+def _promise(tx: Tracer, condition: SymVal) -> Value:
+    text = "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an "
+    text += "enhancement request to PyTorch.)"
+    tx.graph.assert_promises()
+    node = condition.node
+    torch._check(condition.number)  # type: ignore[no-untyped-call]
+    tx.graph.assume_promises()
+    tx.graph.create("call_function", torch.ops.aten._assert_scalar.default, [node, text], {}, tx.node_meta(None))
+    tx.graph.impure = True
+    return ConstVal(None)
+
+
+@builtin(torch._check_is_size)
+def check_is_size(tx: Tracer, size: Value, message: Value | None = None, *, max: Value | None = None) -> Value:
+    check(tx, tx.call(tx.from_real(operator.ge), [size, ConstVal(0)], {}))
+    if max is not None and not (isinstance(max, ConstVal) and max.value is None):
+        check(tx, tx.call(tx.from_real(operator.le), [size, max], {}))
+    return ConstVal(None)

@@ -1,0 +1,512 @@
+"""Tensors while tracing: an fx node, a fake tensor with the metadata, and a source if the tensor came from outside.
+
+In: graph inputs (from `wrap.py`) and results of operations (from `ops.py`). Out: `TensorVal`. An attribute or method
+that is known while tracing is an entry in `CONSTANT_ATTRIBUTES` or `CONSTANT_METHODS`; one that has to end the graph
+is an entry in `BREAKING_METHODS`; the rest becomes graph nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch import fx
+
+from dynajit import _C
+from dynajit.config import config
+from dynajit.guards.source import AttrSource, Source
+from dynajit.report import breaks
+from dynajit.report.breaks import BreakKind
+from dynajit.values.containers.identity import object_key
+from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal, constant_of, is_literal
+from dynajit.values.scalars.symbolic import SymVal, decide
+from dynajit.values.tensors import overrides
+from dynajit.values.tensors.known_truth import known_truth
+
+CONSTANT_ATTRIBUTES = frozenset(
+    {
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_sparse",
+        "is_quantized",
+        "is_mkldnn",
+        "is_nested",
+        "is_xpu",
+        "is_mps",
+        "itemsize",
+        "nbytes",
+        "is_ipu",
+        "is_vulkan",
+        "is_sparse_csr",
+        "is_xla",
+        "is_mtia",
+        "is_maia",
+        "names",
+    }
+)
+CONSTANT_METHODS = frozenset(
+    {
+        "dim",
+        "numel",
+        "nelement",
+        "element_size",
+        "is_contiguous",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "get_device",
+        "storage_offset",
+        "ndimension",
+        "is_inference",
+        "is_conj",
+        "is_neg",
+        "is_same_size",
+        "type",
+        "has_names",
+        "is_coalesced",
+        "dense_dim",
+        "sparse_dim",
+        "_is_view",
+        "is_distributed",
+        "is_shared",
+        "is_pinned",
+    }
+)
+NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+# What the TENSOR guard does not cover; results of operations inherit it from the inputs.
+_ARRAY: type = numpy.ndarray
+_BASE: type = torch._C.TensorBase
+_FLAG = "requires_grad"
+UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_inference", "is_shared", "is_pinned"})
+BREAKING_METHODS: dict[str, BreakKind] = {
+    "backward": breaks.BACKWARD,
+    "item": breaks.DATA_DEPENDENT,
+    "tolist": breaks.DATA_DEPENDENT,
+    "data_ptr": breaks.UNSUPPORTED_TENSOR,
+    "is_set_to": breaks.UNSUPPORTED_TENSOR,  # no two fake tensors share memory as the real ones may
+    "storage": breaks.UNSUPPORTED_TENSOR,
+    "untyped_storage": breaks.UNSUPPORTED_TENSOR,
+    "retain_grad": breaks.UNSUPPORTED_TENSOR,
+    "requires_grad_": breaks.UNSUPPORTED_TENSOR,
+    "set_": breaks.UNSUPPORTED_TENSOR,
+    "resize_": breaks.UNSUPPORTED_TENSOR,
+    "share_memory_": breaks.UNSUPPORTED_TENSOR,
+    "apply_": breaks.UNSUPPORTED_TENSOR,
+    "map_": breaks.UNSUPPORTED_TENSOR,
+    "__dlpack__": breaks.UNSUPPORTED_TENSOR,
+    "__reduce_ex__": breaks.UNSUPPORTED_TENSOR,
+    "__deepcopy__": breaks.UNSUPPORTED_TENSOR,
+    "pin_memory": breaks.UNSUPPORTED_TENSOR,
+    "nonzero": breaks.DYNAMIC_OUTPUT,
+    "resize_as_": breaks.UNSUPPORTED_TENSOR,
+}
+
+
+def _captured(name: str) -> bool:
+    """Whether a method whose result depends on data is part of the graph, by the user's setting."""
+    if name in ("item", "tolist"):
+        return config.capture_scalar_outputs
+    return name == "nonzero" and config.capture_dynamic_output_shape_ops
+
+
+def _is_tensor_input(entry: Any) -> bool:
+    return entry.symbol is None
+
+
+def _still(method: str, expected: object, tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.Tensor) and asked_plainly(tensor, method) == expected
+
+
+def _has_leafness(expected: bool, tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_leaf == expected
+
+
+def asked_plainly(tensor: torch.Tensor, method: str) -> Any:
+    """What a method says, whatever the tensor's class makes of it."""
+    with torch._C.DisableTorchFunction():
+        return getattr(tensor, method)()
+
+
+class TensorVal(Value):
+    """A tensor in the graph."""
+
+    def __init__(
+        self,
+        node: fx.Node,
+        fake: torch.Tensor,
+        kind: type = torch.Tensor,
+        source: Source | None = None,
+        real: torch.Tensor | None = None,
+    ) -> None:
+        self._node = node
+        self.fake = fake
+        self.kind = kind
+        self.source = source
+        self.real_tensor = real
+        self.attrs: dict[str, Value] = {}
+        self.replacement: TensorVal | None = None  # behind a write to its `.data` or `.requires_grad`
+
+    @property
+    def node(self) -> fx.Node:
+        if self.replacement is None:
+            return self._node
+        if self.fake.requires_grad and torch.is_grad_enabled():
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "gradients of a tensor behind a line that sets its data or requires_grad"
+            )
+        return self.replacement.node
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"a tensor of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
+
+    def truth(self, tx: Tracer) -> bool:
+        if self.fake.numel() != 1:
+            raise GraphBreak(breaks.OP_RAISES, "the truth value of a tensor with more than one value")
+        known = known_truth(self.node)
+        if known is not None:
+            return known
+        raise GraphBreak(breaks.TENSOR_BRANCH, self.describe())
+
+    def length(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.raised(TypeError, "len() of a 0-d tensor")
+        return tx.from_real(self.fake.shape[0])
+
+    def iterate(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.raised(TypeError, "iteration over a 0-d tensor")
+        parts = tx.torch_op("call_method", "unbind", [self, ConstVal(0)], {})
+        return tx.iterator(tx.unpack(parts), type(iter(())))
+
+    def getitem(self, tx: Tracer, key: Value) -> Value:
+        key = _without_arrays(tx, key)
+        parts = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
+        if any(map(_is_symbol, parts)) and all(map(_is_basic, parts)) and not tx.function_modes:
+            found = self._selected(tx, parts)
+            if found is not None:
+                return found
+        return tx.torch_op("call_function", operator.getitem, [self, key], {})
+
+    def _selected(self, tx: Tracer, parts: Sequence[Value]) -> Value | None:
+        """What indexing with symbolic integers gives, and slices, None and `...` beside them; None if it raises.
+
+        torch's own indexing would take the integers for what they are now."""
+        known = [part.const() if isinstance(part, ConstVal) else part for part in parts]
+        dims, wide = self.fake.dim(), sum(part is not None and part is not ... for part in known)
+        if wide > dims or sum(part is ... for part in known) > 1:
+            return None
+        chosen: list[tuple[int, SymVal]] = []
+        dim = 0
+        for part in known:
+            if isinstance(part, SymVal):
+                size = self.fake.shape[dim]
+                if not (decide(tx.graph, bool, part.number < size) and decide(tx.graph, bool, part.number >= -size)):
+                    return None
+                chosen.append((dim - len(chosen), part))
+            if part is ...:
+                dim += dims - wide
+            elif part is not None:
+                dim += 1
+        found: Value = self
+        for dim, number in chosen:
+            found = tx.torch_op("call_method", "select", [found, ConstVal(dim), number], {})
+        rest = [part for part in parts if not isinstance(part, SymVal)]
+        return tx.torch_op("call_function", operator.getitem, [found, TupleVal(rest)], {}) if rest else found
+
+    def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        tx.torch_op("call_function", operator.setitem, [self, _without_arrays(tx, key), value], {})
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        raise GraphBreak(breaks.TENSOR_BRANCH, "'in' on a tensor")
+
+    def hash_key(self, tx: Tracer) -> object:
+        return object_key(tx, self)
+
+    # -- attributes
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if tx.function_modes and name != "__class__" and isinstance(vars(_BASE).get(name), types.GetSetDescriptorType):
+            answer = overrides.attribute(tx, self, name)
+            if answer is not None:
+                return answer
+        if name in self.attrs and name != "data":
+            return self.attrs[name]
+        if name in CONSTANT_ATTRIBUTES and hasattr(_BASE, name):
+            return tx.from_real(getattr(self.fake, name))
+        if name == "shape":
+            return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
+        if name in NODE_ATTRIBUTES:
+            return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
+        if name == "data":
+            return self._data(tx)
+        if name == "grad":
+            return self._grad(tx)
+        if name == "is_leaf":
+            return self._is_leaf(tx)
+        if name == "grad_fn" and self._is_leaf(tx).const():
+            return ConstVal(None)
+        if name == "retains_grad":
+            if self.source is not None and self.fake.requires_grad:
+                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "retains_grad of an input that requires grad")
+            return ConstVal(False)
+        if name == "__class__":
+            return tx.from_real(self.kind)
+        return self._python_attribute(tx, name)
+
+    def _data(self, tx: Tracer) -> Value:
+        """Like detach(), but autograd does not hear of writes. The tracer has to, so its own fake is detach()'s."""
+        value = tx.torch_op("call_method", "detach", [self.replacement or self], {})
+        if isinstance(value, TensorVal) and value.node.target == "detach":
+            node = value.node
+            node.op, node.target, node.args = "call_function", getattr, (node.args[0], "data")
+        return value
+
+    def _grad(self, tx: Tracer) -> Value:
+        if self.source is not None and self.real_tensor is not None:
+            return tx.wrap(self.real_tensor.grad, AttrSource(self.source, "grad"))
+        if self.source is None and self.fake.is_leaf:
+            return ConstVal(None)  # backward() ends graphs
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the gradient of a result")
+
+    def _is_leaf(self, tx: Tracer) -> Value:
+        if not self.fake.requires_grad or issubclass(self.kind, torch.nn.Parameter):
+            return ConstVal(True)
+        if self.source is None or self.real_tensor is None or not self.real_tensor.requires_grad:
+            return ConstVal(self.fake.is_leaf)  # of an input that a write has given a history, too
+        known = functools.partial(_has_leafness, self.real_tensor.is_leaf)
+        tx.guard(self.source, "PREDICATE", known, f"is_leaf is {self.real_tensor.is_leaf}")
+        return ConstVal(self.real_tensor.is_leaf)
+
+    def _python_attribute(self, tx: Tracer, name: str) -> Value:
+        """An attribute set on the tensor object, or one of its class."""
+        found = getattr(self.kind, name, None)
+        if isinstance(
+            found,
+            (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType),
+        ):
+            return TensorMethod(self, name)
+        if self.source is not None and self.real_tensor is not None:
+            attributes = self.real_tensor.__dict__
+            if name in attributes:
+                return tx.wrap(attributes[name], AttrSource(self.source, name))
+            if not hasattr(self.kind, name):
+                tx.guard(self.source, "HAS_NO_INSTANCE_ATTR", name)
+        if not hasattr(self.kind, name):
+            raise tx.raised(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
+        if found is not None and not hasattr(found, "__get__"):
+            return tx.from_real(found)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"the attribute {name!r} of a tensor")
+
+    def _set_data(self, tx: Tracer, value: Value) -> None:
+        """From here on the tensor stands for what it was given; generated code sets it for real."""
+        if not isinstance(value, TensorVal) or self.source is None or tx.runs_elsewhere or tx.open_levels:
+            raise GraphBreak(
+                breaks.UNSUPPORTED_TENSOR, "setting 'data' of what the graph computes, or to no plain tensor"
+            )
+        fakes = (self.fake, value.fake)
+        if any(fake.is_inference() or fake.layout is not torch.strided for fake in fakes) or (
+            fakes[0].device != fakes[1].device
+            or not torch._has_compatible_shallow_copy_type(*fakes)
+            or (fakes[0].requires_grad and not (fakes[1].is_floating_point() or fakes[1].is_complex()))
+        ):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting 'data' to a tensor of another kind")
+        if value.source is not None or value.fake.requires_grad:
+            made = value._data(tx)
+            assert isinstance(made, TensorVal)
+            value = made
+        with tx.graph.running_fake(), torch.no_grad():
+            fake = value.fake.detach().requires_grad_(fakes[0].requires_grad)
+        tx.journal.set_attr(self, "replacement", value)
+        tx.journal.set_attr(self, "fake", fake)
+        tx.remember_tensor(self)
+        tx.journal.set_item(self.attrs, "data", value)
+        tx.journal.touch(self)
+
+    def _set_requires_grad(self, tx: Tracer, flag: bool) -> None:
+        """An input's own flag. Behind it the graph computes with a view that has no history; where a gradient would
+        have to find its way to the input itself, the graph ends."""
+        fake = self.fake
+        with tx.graph.running_fake(), torch.no_grad():
+            replacement = self._data(tx)
+            assert isinstance(replacement, TensorVal)
+            tx.journal.set_attr(self, "fake", fake.detach().requires_grad_(flag))
+        tx.journal.set_attr(self, "replacement", replacement)
+        tx.remember_tensor(self)
+        tx.journal.set_item(self.attrs, "requires_grad", ConstVal(flag))
+        tx.journal.touch(self)
+
+    def _flag_to_set(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> bool | None:
+        """What `requires_grad_` sets an input's flag to, if it may do so."""
+        said = [*args, *kwargs.values()] or [ConstVal(True)]
+        if len(said) != 1 or not said[0].is_const() or type(said[0].const()) is not bool or not set(kwargs) <= {_FLAG}:
+            return None
+        plain = self.fake.layout is torch.strided and not self.fake.is_inference()
+        if self.source is None or not plain or tx.runs_elsewhere or tx.open_levels or tx.function_modes:
+            return None
+        if not (self.fake.is_floating_point() or self.fake.is_complex()) or not self._is_leaf(tx).const():
+            return None
+        return bool(said[0].const())
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        if name == "data":
+            return self._set_data(tx, value)
+        if name == "requires_grad" and self._requires_as_said([value], {}) and self._is_leaf(tx).const():
+            return None
+        if name == "requires_grad" and (self._becomes_leaf(value) or self._flag_to_set(tx, [value], {}) is not None):
+            self.call_method(tx, "requires_grad_", [value], {})
+            return None
+        if name in ("requires_grad", "names") or (name != "grad" and hasattr(torch.Tensor, name)):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of a tensor")
+        if name == "grad" and self.source is None:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "setting the gradient of a result")
+        tx.journal.set_item(self.attrs, name, value)
+        tx.journal.touch(self)
+
+    # -- calls
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name in self.attrs or not hasattr(self.kind, name):
+            return tx.call(self.getattr(tx, name), args, kwargs)
+        if tx.function_modes or any(map(overrides.is_overriding, args)):
+            answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)
+            if answer is not None:
+                return answer
+        if name == "detach" and self.replacement is not None:
+            return self.replacement.call_method(tx, name, args, kwargs)
+        if name == "requires_grad_":
+            flag = self._flag_to_set(tx, args, kwargs)
+            if flag is not None and flag is not self.fake.requires_grad:
+                self._set_requires_grad(tx, flag)
+                return self
+            if self._requires_as_said(args, kwargs):
+                return self
+        if name == "as_subclass":
+            return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
+        if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
+            raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
+        if name in ("numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook"):
+            return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
+        if name == "size":
+            return self._size(tx, args, kwargs)
+        if name == "tolist":
+            return self._tolist(tx)
+        if name == "__len__":
+            return self.length(tx)
+        if name == "__iter__":
+            return self.iterate(tx)
+        if name in CONSTANT_METHODS and not (name == "type" and (args or kwargs)):
+            return self._constant_method(tx, name, args, kwargs)
+        function = getattr(self.kind, name)
+        owner = getattr(torch.Tensor, name, None)
+        if owner is None or (isinstance(function, types.FunctionType) and function is not owner):
+            return tx.inline(tx.from_real(function), [self, *args], kwargs)
+        return tx.torch_op("call_method", name, [self, *args], kwargs)
+
+    def _allowed(self, name: str) -> bool:
+        """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
+        return name == "requires_grad_" and self.source is None
+
+    def _becomes_leaf(self, value: Value) -> bool:
+        """Whether `x.requires_grad = True` does what the method does: the attribute refuses more than that."""
+        return self.source is None and not self.fake.requires_grad and value.is_const() and value.const() is True
+
+    def _requires_as_said(self, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether `requires_grad_` changes nothing."""
+        said = [*args, *kwargs.values()] or [ConstVal(True)]
+        return len(said) == 1 and said[0].is_const() and said[0].const() is self.fake.requires_grad
+
+    def _tolist(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            return self.call_method(tx, "item", [], {})
+        parts = tx.unpack(self.iterate(tx))
+        return tx.new_list([part.call_method(tx, "tolist", [], {}) for part in parts])
+
+    def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        shape = TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
+        dim = args[0] if args else kwargs.get("dim")
+        if dim is None or (dim.is_const() and dim.const() is None):
+            return shape
+        index = constant_of(dim, "a dimension")
+        if not -len(shape.items) <= index < len(shape.items):
+            raise GraphBreak(breaks.OP_RAISES, f"size({index}) of {self.describe()}")
+        return shape.items[index]
+
+    def _constant_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name in UNGUARDED_METHODS:
+            for entry in filter(_is_tensor_input, tx.graph.inputs):
+                known = functools.partial(_still, name, asked_plainly(entry.real, name))
+                tx.guard(entry.source, "PREDICATE", known, f"has the same {name}()")
+        try:
+            reals = [arg.fake if isinstance(arg, TensorVal) else arg.const() for arg in args]
+            named = {key: arg.const() for key, arg in kwargs.items()}
+            return tx.from_real(getattr(self.fake, name)(*reals, **named))
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise GraphBreak(breaks.OP_RAISES, f"Tensor.{name}(): {error}", error) from None
+
+    # -- generated code
+
+    def rebuild(self, out: Any) -> None:
+        out.graph_output(self)
+
+    def emit_effect(self, out: Any) -> None:
+        for name, value in self.attrs.items():
+            out.push(value)
+            out.push(self)
+            out.emit.store_attr(name)
+
+    def effect_children(self) -> Sequence[Value]:
+        return [*self.attrs.values(), self]
+
+
+class TensorMethod(BoundMethod):
+    """`x.relu`, not yet called."""
+
+    def rebuild(self, out: Any) -> None:
+        if self.name == "backward":
+            # what the autograd engine runs is compiled already, or not the program's
+            out.call_const(_C.GraphCall, lambda: super(TensorMethod, self).rebuild(out), 1)
+        else:
+            super().rebuild(out)
+
+
+def _without_arrays(tx: Tracer, key: Value) -> Value:
+    """An index with tensors for NumPy's arrays."""
+    if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
+        return TupleVal([_without_arrays(tx, item) for item in key.values(tx)])
+    return tx.call_builtin(torch.as_tensor, [key], {}) if issubclass(key.py_type(), _ARRAY) else key
+
+
+def _is_symbol(part: Value) -> bool:
+    return isinstance(part, SymVal) and part.py_type() is int and not (part.from_graph or part.unknown)
+
+
+def _is_basic(part: Value) -> bool:
+    """Whether it chooses along one dimension, or none: no tensor, list or truth value."""
+    if isinstance(part, ConstVal):
+        return part.py_type() in (int, slice, type(None), type(...))
+    return _is_symbol(part) or part.py_type() is slice
+
+
+def is_constant_result(result: object) -> bool:
+    """Whether an operation's result needs no node: a number, a dtype, a tuple of these."""
+    if isinstance(result, (tuple, list)):
+        return all(is_constant_result(part) for part in result)
+    return is_literal(result)

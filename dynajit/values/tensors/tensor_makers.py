@@ -1,0 +1,224 @@
+"""Making tensors of Python's data: `torch.tensor` of lists that hold tensors, torch's old constructors, Parameter.
+
+In: what the program gives a class or `torch.tensor`. Out: operations that a graph can hold. What makes tensors of plain
+numbers by an ordinary function of torch's needs no model. One more constructor: a function behind `@constructor`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.symbolic import SymVal, decide
+from dynajit.values.tensors.arrays import ArrayVal
+from dynajit.values.tensors.numpy_numbers import VaryingScalar
+from dynajit.values.tensors.tensor import TensorVal
+
+_NUMBERS = (bool, int, float)
+# Symbolic numbers in these dtypes are read as torch.tensor does; more of them than this are no cheap graph.
+_FLOATS = (torch.float32, torch.float64)
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_MOST_SYMBOLS = 16
+
+
+# ------------------------------------------------------------------------------------------------ torch.tensor
+
+
+@builtin(torch.tensor)
+def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+    """Of numbers; `_of_numbers` says of which."""
+    data, kwargs = _without_scalars(tx, torch.tensor, data, kwargs)
+    found = _of_numbers(tx, data, args, kwargs)
+    return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs) if found is None else found
+
+
+@builtin(torch.as_tensor)
+def as_tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+    """The same of numbers; a tensor may be itself."""
+    data, kwargs = _without_scalars(tx, torch.as_tensor, data, kwargs)
+    found = _of_numbers(tx, data, args, kwargs)
+    return tx.torch_op("call_function", torch.as_tensor, [data, *args], kwargs) if found is None else found
+
+
+@builtin(torch.asarray)
+def asarray(tx: Tracer, obj: Value, **kwargs: Value) -> Value:
+    """Of NumPy's scalars; all else is torch's."""
+    obj, kwargs = _without_scalars(tx, torch.asarray, obj, kwargs)
+    return tx.torch_op("call_function", torch.asarray, [obj], kwargs)
+
+
+def _without_scalars(
+    tx: Tracer, fn: Callable[..., torch.Tensor], data: Value, kwargs: dict[str, Value]
+) -> tuple[Value, dict[str, Value]]:
+    """The same with Python's numbers for NumPy's scalars, which say what dtype the tensor has, unless the program does.
+    torch takes fewer of them than of Python's: it is asked about ones."""
+    scalars = False
+
+    def plain(value: Value) -> tuple[Value, Any]:
+        nonlocal scalars
+        if isinstance(value, SequenceVal):
+            pairs = [plain(item) for item in value.values(tx)]
+            made = TupleVal([pair[0] for pair in pairs]) if scalars else value
+            return made, [pair[1] for pair in pairs]
+        if isinstance(value, ArrayVal) and value.is_scalar:
+            scalars = True
+            number = value.number if isinstance(value, VaryingScalar) else ConstVal(value.array.item())
+            return number, value.py_type()(1)
+        if isinstance(value, TensorVal):
+            return value, torch.ones((), dtype=value.fake.dtype)
+        return value, value.py_type()(1) if value.py_type() in _NUMBERS else None
+
+    made, ones = plain(data)
+    if not scalars:
+        return data, kwargs
+    given = kwargs.get("dtype", ConstVal(None)).const()
+    try:
+        dtype = fn(ones, dtype=given).dtype
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise GraphBreak(breaks.OP_RAISES, f"a tensor of NumPy's scalars: {error}") from None
+    return made, {**kwargs, "dtype": ConstVal(dtype)}
+
+
+def _of_numbers(tx: Tracer, data: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A tensor of nested lists with single numbers that the graph computes among others, or with a few symbolic ones:
+    these stacked. Of a symbolic number: a tensor filled with it, since torch would read it for what it is now."""
+    if tx.function_modes or args or kwargs.keys() - {"dtype"}:
+        return None
+    given = kwargs.get("dtype")
+    dtype = None if given is None else given.const()
+    if isinstance(data, SequenceVal):
+        shape, leaves = _nested(tx, data)
+        if any(isinstance(leaf, TensorVal) for leaf in leaves) or _few_symbols(leaves, dtype):
+            return _stacked(tx, shape, leaves, dtype)
+    elif _few_symbols([data], dtype):
+        return _filled(tx, data, next(_dtypes([data])) if dtype is None else dtype)
+    return None
+
+
+def _nested(tx: Tracer, data: SequenceVal) -> tuple[list[int], list[Value]]:
+    """Shape and numbers of nested sequences, or no numbers if there is no such shape."""
+    items = data.values(tx)
+    if not any(isinstance(item, SequenceVal) for item in items):
+        return [len(items)], list(items)
+    found = [_nested(tx, item) if isinstance(item, SequenceVal) else ([], []) for item in items]
+    if any(shape != found[0][0] or not leaves for shape, leaves in found):
+        return [], []
+    return [len(items), *found[0][0]], [leaf for _, leaves in found for leaf in leaves]
+
+
+def _stacked(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtype: torch.dtype | None) -> Value:
+    dtypes = list(_dtypes(leaves))
+    found = functools.reduce(torch.promote_types, dtypes) if dtype is None else dtype
+    exact = found.is_floating_point or all(each is found for each in dtypes)
+    if not exact:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a tensor of {found} of numbers of other dtypes")
+    named: dict[str, Value] = {"dtype": ConstVal(found)}
+    parts = []
+    for leaf in leaves:
+        if isinstance(leaf, TensorVal):
+            parts.append(tx.torch_op("call_method", "to", [leaf, ConstVal(found)], {}))
+        else:
+            symbolic = _few_symbols([leaf], found)
+            parts.append(
+                _filled(tx, leaf, found) if symbolic else tx.torch_op("call_function", torch.tensor, [leaf], named)
+            )
+    flat = tx.torch_op("call_function", torch.stack, [tx.new_list(parts)], {})
+    return tx.torch_op("call_method", "view", [flat, *map(ConstVal, shape)], {})
+
+
+def _few_symbols(leaves: Sequence[Value], dtype: torch.dtype | None) -> bool:
+    """Whether some numbers, not too many, are symbolic, and all can be in the graph as tensors of that dtype."""
+    symbols = [leaf for leaf in leaves if isinstance(leaf, SymVal) and leaf.py_type() in (int, float)]
+    if not 0 < len(symbols) <= _MOST_SYMBOLS or any(leaf.py_type() not in _NUMBERS for leaf in leaves):
+        return False
+    if dtype is None:
+        return torch.get_default_dtype() in _FLOATS
+    if dtype in _FLOATS:
+        return True
+    whole = all(leaf.py_type() is int for leaf in leaves)
+    return whole and dtype in _WHOLE and all(_fits(symbol, torch.iinfo(dtype)) for symbol in symbols)
+
+
+def _fits(symbol: SymVal, limits: torch.iinfo) -> bool:
+    """Whether a number is one of the dtype's, as is guarded; torch raises for others."""
+    if limits.bits == 64:
+        return True
+    if symbol.from_graph or symbol.unknown:
+        return False
+    lowest, highest = symbol.number >= limits.min, symbol.number <= limits.max
+    return bool(decide(symbol.graph, bool, lowest)) and bool(decide(symbol.graph, bool, highest))
+
+
+def _filled(tx: Tracer, number: Value, dtype: torch.dtype) -> Value:
+    """A tensor with nothing but a symbolic number, as torch.tensor reads it: by way of a double, if it is to be one."""
+    read = ConstVal(torch.float64 if dtype.is_floating_point else torch.int64)
+    found = tx.torch_op("call_function", torch.full, [TupleVal([]), number], {"dtype": read})
+    return found if read.const() is dtype else tx.torch_op("call_method", "to", [found, ConstVal(dtype)], {})
+
+
+def _dtypes(leaves: Sequence[Value]) -> Iterator[torch.dtype]:
+    """What torch takes each number for."""
+    for leaf in leaves:
+        if isinstance(leaf, TensorVal):
+            if leaf.fake.dim() or leaf.fake.device.type != "cpu" or leaf.fake.requires_grad:
+                # read one by one: rows, copies from another device, a warning that gradients are lost
+                raise GraphBreak(breaks.DATA_DEPENDENT, f"torch.tensor() of a list with {leaf.describe()}")
+            yield leaf.fake.dtype
+        elif leaf.py_type() in _NUMBERS:
+            yield torch.get_default_dtype() if leaf.py_type() is float else torch.tensor(leaf.py_type()(0)).dtype
+        else:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"torch.tensor() of a list with {leaf.describe()}")
+
+
+# ------------------------------------------------------------------------------------------------ torch.FloatTensor
+
+
+def _old_constructor(cls: Any) -> None:
+    @constructor(cls)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        """Sizes make a tensor that nobody has filled, a sequence one of its numbers."""
+        dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
+        if kwargs or tx.function_modes or tx.caller_module().startswith("torch."):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} with options")
+        named: dict[str, Value] = {"dtype": ConstVal(dtype), "device": ConstVal(torch.device("cpu"))}
+        first = args[0] if args else ConstVal(0)
+        if isinstance(first, TupleVal) and first.kind is torch.Size and len(args) == 1:
+            return tx.torch_op("call_function", torch.empty, [first], named)
+        if all(arg.py_type() is int for arg in (first, *args)):
+            return tx.torch_op("call_function", torch.empty, list(args) or [first], named)
+        if isinstance(first, SequenceVal) and len(args) == 1:
+            _, leaves = _nested(tx, first)
+            kinds = (bool, int, float) if dtype.is_floating_point else (bool,) if dtype is torch.bool else (int,)
+            if all(leaf.py_type() in kinds for leaf in leaves) and (leaves or not first.values(tx)):
+                return tx.torch_op("call_function", torch.tensor, [first], named)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} of {first.describe()}")
+
+
+_NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+for _class in (torch.Tensor, *(getattr(torch, f"{name}Tensor") for name in _NAMES)):
+    _old_constructor(_class)
+
+
+# ------------------------------------------------------------------------------------------------ parameters
+
+
+@constructor(torch.nn.Parameter)
+def parameter(tx: Tracer, data: Value | None = None, requires_grad: Value | None = None) -> Value:
+    """A leaf that shares the memory of a plain tensor."""
+    if not isinstance(data, TensorVal) or data.kind not in (torch.Tensor, torch.nn.Parameter) or tx.function_modes:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "making a Parameter")
+    flag = requires_grad.truth(tx) if requires_grad is not None else True
+    if flag and not (data.fake.is_floating_point() or data.fake.is_complex()):
+        raise GraphBreak(breaks.OP_RAISES, f"a Parameter of a tensor of dtype {data.fake.dtype}")
+    made = tx.torch_op("call_function", torch.nn.Parameter, [data, ConstVal(flag)], {})
+    assert isinstance(made, TensorVal)
+    made.kind = torch.nn.Parameter
+    return made

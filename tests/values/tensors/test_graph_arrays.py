@@ -1,0 +1,317 @@
+"""NumPy on tensors' arrays and on arrays from outside: in the graph, with NumPy's dtypes, layouts and memory."""
+
+from __future__ import annotations
+
+import operator
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dynajit
+from dynajit.testing import CompileCounter
+from dynajit.values.tensors import graph_arrays
+
+x = torch.linspace(-1.5, 2, 24).reshape(4, 6)
+
+
+def seen(value: Any) -> Any:
+    """What can be told of a result, its numbers apart."""
+    if isinstance(value, (tuple, list)):
+        return type(value), [seen(part) for part in value]
+    if isinstance(value, np.ndarray):
+        steps = [step for step, size in zip(value.strides, value.shape, strict=True) if size > 1]
+        return np.ndarray, value.dtype, value.shape, steps, value.flags.writeable
+    if isinstance(value, np.generic):
+        return type(value)
+    return (torch.Tensor, value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def numbers(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [number for part in value for number in numbers(part)]
+    return [torch.as_tensor(np.asarray(value))] if isinstance(value, (np.ndarray, np.generic, torch.Tensor)) else []
+
+
+def check(fn: Callable[..., Any], make: Callable[[], Any], graphs: int | None = 1, backend: Any = None) -> None:
+    """Compare two calls with eager's: results and what became of the arguments."""
+    counter = CompileCounter()
+    dynajit.reset()
+    compiled = dynajit.compile(fn, backend=backend or counter)
+    for _ in range(2):
+        expected_args, args = make(), make()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected, found = fn(*expected_args), compiled(*args)
+        assert seen(found) == seen(expected)
+        for mine, eager in zip(numbers([found, args]), numbers([expected, expected_args]), strict=True):
+            torch.testing.assert_close(mine, eager, equal_nan=True, rtol=1e-5, atol=1e-6)
+    if graphs is not None and backend is None:
+        assert counter.frame_count == graphs
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "pointwise": lambda a: np.tanh(a) * 2 + a.mean() - np.pi,
+    "reductions": lambda a: [a.sum(), a.max(axis=0), a.std(ddof=1), a.var(1), a.argmin(1), a.prod(), a.any()],
+    "keepdims": lambda a: (a - a.mean(axis=1, keepdims=True)) / a.std(axis=1, keepdims=True),
+    "shapes": lambda a: [a.T, a.reshape(-1, 2), a.ravel(), a.flatten(), a.swapaxes(0, 1), a[None]],
+    "joining": lambda a: [np.concatenate([a, a * 2], 1), np.stack([a, a]), np.vstack([a, a[0]]), *np.split(a, 2)],
+    "choosing": lambda a: [np.where(a > 0, a, -a), np.clip(a, -1, 1), np.maximum(a, 0), a.clip(0.5), np.sort(a, 0)],
+    "items": lambda a: [a[0], a[0, 1], a[:, 1:3], a[..., -1], a[1:, ::2], a[[0, 2]], a[np.array([1, 1])], list(a)[1]],
+    "products": lambda a: [a @ a.T, np.dot(a, a.T), np.einsum("ij,kj->ik", a, a), np.outer(a[0], a[1])],
+    "dtypes": lambda a: [a.astype("float64"), a.astype(np.int32) + 1, a * np.float64(2), a * np.float32(2), ~(a > 0)],
+    "scalars": lambda a: [a.sum() * 2, 1 / a.max(), a[0, 0] + a[1, 1], np.sqrt(abs(a[0, 0])), -a.sum()],
+    "scans": lambda a: [np.cumsum(a), a.cumsum(0), np.diff(a), np.roll(a, 1), np.tile(a, 2), np.repeat(a, 2, axis=1)],
+    "attributes": lambda a: [a.shape, a.ndim, a.size, a.dtype, len(a), isinstance(a, np.ndarray), a.strides, -a],
+    "norms": lambda a: [np.linalg.norm(a), np.linalg.norm(a, axis=1), np.linalg.norm(a, 1, 0), np.linalg.norm(a, 2)],
+    "matrices": lambda a: [f(a @ a.T + 9 * np.eye(4, dtype=a.dtype)) for f in (np.linalg.inv, np.linalg.det)],
+    "solved": lambda a: [np.linalg.solve(a[:, :4] + 9 * np.eye(4, dtype=a.dtype), a), np.linalg.multi_dot([a, a.T, a])],
+    "spectra": lambda a: [
+        np.fft.fft(a / 8),
+        np.fft.ifft(a, 4).real,
+        np.fft.irfft(np.fft.rfft(a), 6),
+        np.fft.fft2(a / 8),
+    ],
+    "shifted": lambda a: [np.fft.fftshift(a), np.fft.ifftshift(a, 1), np.fft.fft(a, axis=0, norm="ortho")],
+    "filled": lambda a: [np.zeros_like(a), np.ones_like(a), np.full_like(a, 3), np.asarray(a), np.array(a)],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_functions_are_in_the_graph(name: str, dtype: torch.dtype) -> None:
+    of_array = PROGRAMS[name]
+    check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), graphs=None if dtype is torch.int64 else 1)
+    if name in ("norms", "matrices", "solved", "spectra", "shifted"):
+        # computed by torch's operations
+        check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), backend="aot_eager")
+
+
+def test_a_matrix_without_an_inverse_raises_as_in_numpy() -> None:
+    def f(x: Any) -> Any:
+        try:
+            return np.linalg.inv(x.numpy())
+        except np.linalg.LinAlgError as error:
+            return str(error)
+
+    check(f, lambda: (torch.ones(2, 2),), graphs=None)
+    check(f, lambda: (torch.ones(2, 2),), backend="aot_eager")
+
+
+CALLS: list[Callable[[Any, Any], Any]] = [
+    lambda f, a: f(a),
+    lambda f, a: f(a, a),
+    lambda f, a: f(a, 2),
+    lambda f, a: f(a, 2.5),
+    lambda f, a: f(a, axis=0),
+    lambda f, a: f(a, axis=1, keepdims=True),
+    lambda f, a: f([a, a]),
+    lambda f, a: f(a, a[0]),
+    lambda f, a: f(a > 0, a, a),
+    lambda f, a: f(a, -1, axis=0),
+    lambda f, a: f(a, (1, 0)),
+    lambda f, a: f(a, a.T),
+    lambda f, a: f(a, 0, 1),
+    lambda f, a: f(a[1, 2]),
+    lambda f, a: f(a[1, 2], a),
+    lambda f, a: f(a, dtype="float64"),
+]
+SPECIAL = torch.tensor([[np.nan, 0.0, -0.0, 2.5], [0.5, np.inf, -2.5, -1.0], [3.0, 3.0, -np.inf, 1e-3]])
+ARRAYS = [SPECIAL, SPECIAL.double(), x[:3, :4], x[:3, :4].T.contiguous().T, x[:3, :4] > 0, (x[:3, :4] * 3).long()]
+
+
+def test_whatever_is_in_the_graph_is_what_numpy_gives() -> None:
+    names = sorted(graph_arrays._FUNCTIONS | graph_arrays._OF_FLOATS)
+    functions = [operator.attrgetter(name)(np) for name in names]
+    functions += [lambda a, *r, name=name, **k: getattr(a, name)(*r, **k) for name in sorted(graph_arrays._METHODS)]
+    rng = random.Random(0)
+    compared = 0
+    for _ in range(1000):
+        function, call, array = rng.choice(functions), rng.choice(CALLS), rng.choice(ARRAYS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                expected = call(function, array.clone().numpy())
+            except Exception:  # not how this one is called
+                continue
+            dynajit.reset()
+            run = dynajit.compile(lambda x: call(function, x.numpy()), backend="eager", fullgraph=True)  # noqa: B023
+            try:
+                found = run(array.clone())
+            except dynajit.exc.Unsupported:
+                continue
+        compared += 1
+        assert seen(found) == seen(expected), (function, expected)
+        for mine, eager in zip(numbers(found), numbers(expected), strict=True):
+            torch.testing.assert_close(mine, eager, equal_nan=True, rtol=1e-5, atol=1e-6)
+    assert compared > 100
+
+
+def test_an_array_goes_back_to_torch() -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy()
+        return torch.from_numpy(a * 2 + 1).relu(), torch.as_tensor(a), torch.tensor(a), torch.from_numpy(np.exp(a))
+
+    check(f, lambda: (x.clone(),))
+    check(f, lambda: (x.clone(),), backend="codegen")
+
+
+def test_written_arrays() -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy()
+        b = a.copy()
+        b[0] = 3
+        b[:, 1] += a[:, 0]
+        b *= 2
+        b[1, 2] = b[2, 2]
+        a[1:2] = 0  # in the tensor's memory
+        c = a
+        c -= 1
+        return x + 1, a, b
+
+    check(f, lambda: (x.clone(),))
+    check(f, lambda: (x.clone(),), backend="codegen")
+
+
+def test_results_share_memory_as_in_numpy() -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy()
+        return a, a[1:], a.T, a.reshape(-1), a.copy(), a.astype("float32")
+
+    results = dynajit.compile(f)(x.clone())
+    assert [np.shares_memory(results[0], other) for other in results[1:]] == [True, True, True, False, False]
+
+
+def test_arrays_as_arguments() -> None:
+    def f(a: Any, b: Any) -> Any:
+        return np.sin(a) * b.sum() + b, a.shape
+
+    counter = CompileCounter()
+    compiled = dynajit.compile(f, backend=counter)
+    for n in (3, 3, 4, 5):
+        args = np.arange(n, dtype="float32"), np.ones((2, n))
+        np.testing.assert_allclose(compiled(*args)[0], f(*args)[0], rtol=1e-6)
+    assert counter.frame_count == 2  # the second one fits every size
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    backwards = np.arange(6.0)[::-1]
+    for args in ((frozen, np.ones(3)), (backwards, np.ones(6)), (np.ones(3)[None].T, np.ones(3))):
+        np.testing.assert_allclose(compiled(*args)[0], f(*args)[0])
+
+
+def test_an_argument_is_written() -> None:
+    def f(a: Any) -> Any:
+        a += 1
+        return a * 2
+
+    check(f, lambda: (np.ones(3),))
+
+
+def test_memory_that_may_be_shared_is_not_written_in_a_graph() -> None:
+    def f(a: Any, x: Any) -> Any:
+        first = a.sum()
+        x.add_(1)
+        return first, a.sum(), x * a
+
+    def g(a: Any, x: Any) -> Any:
+        x.add_(1)
+        return a.sum(), a * 2
+
+    def shared() -> Any:
+        tensor = torch.ones(3)
+        return tensor.numpy(), tensor
+
+    for fn in (f, g):
+        check(fn, shared, graphs=None)
+        check(fn, lambda: (np.ones(3), torch.ones(3)), graphs=None)
+
+
+def test_numbers_are_needed() -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy() * 2
+        if a.max() > 1:
+            a = a + 1
+        count = int((a > 0).sum())
+        return a[a > 1], count, float(a[0, 0]), a * count
+
+    check(f, lambda: (x.clone(),), graphs=None)
+    check(f, lambda: (-x - 9,), graphs=None)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x + 1).numpy(),  # requires grad
+        lambda x: x.detach().numpy() @ np.ones(7),
+        lambda x: x.detach().numpy()[9],
+        lambda x: x.detach().numpy().reshape(5, 5),
+        lambda x: np.ones(3, dtype="int32").__iadd__(x.detach().numpy()[0, :3]),
+    ],
+)
+def test_what_raises_raises(fn: Callable[..., Any]) -> None:
+    leaf = x.clone().requires_grad_()
+    with pytest.raises(Exception) as eager:
+        fn(leaf)
+    with pytest.raises(type(eager.value)) as found:
+        dynajit.compile(fn, backend="eager")(leaf)
+    assert str(found.value) == str(eager.value)
+
+
+class Tagged(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def test_the_array_of_a_subclass_is_no_internal_error() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x.as_subclass(Tagged).numpy() + 1
+
+    dynajit.counters["internal_errors"].clear()
+    assert dynajit.compile(function, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert not dynajit.counters["internal_errors"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_autograd_hears_of_no_write_through_an_array(backend: str) -> None:
+    def gradient(fn: Callable[..., Any]) -> Any:
+        leaf = torch.arange(9.0).view(3, 3).requires_grad_()
+        fn(leaf).backward()
+        return leaf, leaf.grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        middle = x.median()  # whose backward reads x
+        array = x.detach().numpy()
+        array *= 2
+        return middle
+
+    torch.testing.assert_close(gradient(dynajit.compile(fn, backend=backend)), gradient(fn), rtol=0, atol=0)
+
+
+def test_an_array_that_the_graph_computed_owns_its_memory():
+    def program(x):
+        made = x * 2
+        seen = x + 1
+        part = seen[1:3]
+        return made, part, np.concatenate([x, x])
+
+    x = np.arange(6.0)
+    for found in (program(x), dynajit.compile(program)(x)):
+        made, part, joined = found
+        assert made.base is None and made.flags.owndata and joined.base is None
+        assert type(part.base) is np.ndarray
+        made.resize(3, refcheck=False)
+        assert made.tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_tensor_over_an_array_that_the_graph_computed():
+    def program(x):
+        made = x * 2
+        return made, torch.from_numpy(made)
+
+    for found in (program, dynajit.compile(program)):
+        made, tensor = found(np.arange(6.0))
+        made[0] = 7
+        assert tensor[0] == 7
