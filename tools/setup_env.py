@@ -98,6 +98,8 @@ def check_python() -> None:
 
 def make_venv(folder: Path, use_host: bool) -> str:
     """A fresh environment; `use_host` lets it see the packages of the Python running this script."""
+    if folder.is_symlink():  # venv --clear would empty the folder that it leads to
+        sys.exit(f"{folder} is a link to {folder.resolve()}, which is not made anew. Name another: make VENV=...")
     command = [sys.executable, "-m", "venv", "--clear"]
     if use_host:
         command.append("--system-site-packages")
