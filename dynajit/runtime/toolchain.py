@@ -11,12 +11,15 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 from dynajit.codegen.plan import GCC_CFLAGS, REQUIRED_CFLAGS
@@ -26,6 +29,7 @@ from dynajit.exc import DynajitError
 # A kernel file takes well under a second; a compiler that hangs must not hang the user's program.
 COMPILE_TIMEOUT_S = 120
 _PROBE_TIMEOUT_S = 20
+_ZIG = "ziglang (PyPI)"
 
 _SIMD_FLAGS = {
     "auto": ("-march=native",),
@@ -39,7 +43,8 @@ _SIMD_FLAGS = {
 class ToolchainError(DynajitError):
     """No C compiler works, or the one in use refused a file. Graphs run unfused then.
 
-    Install gcc or clang, or name one with `dynajit.config.compiler`, DYNAJIT_COMPILER or CC.
+    Install gcc or clang, or `pip install dynajit[compiler]`, or name one with `dynajit.config.compiler`,
+    DYNAJIT_COMPILER or CC.
     """
 
 
@@ -78,9 +83,9 @@ def find() -> Toolchain:
 def _find(configured: str, environment: str, simd: str) -> Toolchain | ToolchainError:
     # Failure is cached as well: a graph must not search the machine again for what isn't there.
     tried = []
-    candidates = [configured] if configured else [environment, "cc", "gcc", "clang"]
+    candidates = [configured] if configured else [environment, "cc", "gcc", "clang", _ZIG]
     for candidate in filter(None, candidates):
-        command = _resolve(candidate)
+        command = _zig() if candidate == _ZIG else _resolve(candidate)
         if command is None:
             tried.append(f"{candidate}: not found")
             continue
@@ -89,11 +94,18 @@ def _find(configured: str, environment: str, simd: str) -> Toolchain | Toolchain
         if code != 0 or family is None:
             tried.append(f"{candidate}: does not say that it is gcc or clang")
             continue
+        if environment and tried and not configured:
+            warnings.warn(f"dynajit: $CC is passed over for {shlex.join(command)}. {tried[0]}", stacklevel=2)
         return _toolchain(command, family, version, simd)
     return ToolchainError(
-        "no C compiler works, so nothing can be fused. Tried " + "; ".join(tried) + ". Install gcc or clang, or name "
-        "one with dynajit.config.compiler, DYNAJIT_COMPILER or CC"
+        "no C compiler works, so nothing can be fused. Tried " + "; ".join(tried) + ". Install gcc or clang, or "
+        "pip install ziglang (dynajit[compiler]), or name one with dynajit.config.compiler, DYNAJIT_COMPILER or CC"
     )
+
+
+def _zig() -> tuple[str, ...] | None:
+    """The clang in the package ziglang, if that is installed."""
+    return (sys.executable, "-m", "ziglang", "cc") if importlib.util.find_spec("ziglang") else None
 
 
 def _resolve(candidate: str) -> tuple[str, ...] | None:

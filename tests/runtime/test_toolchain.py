@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,27 @@ def test_cc_variable_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     mine = script(tmp_path / "my cc", 'shift; echo "gcc version 99"')
     monkeypatch.setenv("CC", f"'{mine}' --wrapped")
     assert toolchain.find().command == (mine, "--wrapped")
+
+
+def test_a_cc_variable_that_does_not_work_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/their-cc")
+    with pytest.warns(UserWarning, match=r"\$CC is passed over for .*/nowhere/their-cc: not found"):
+        toolchain.find()
+
+
+def test_the_compiler_of_the_package_ziglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "ziglang"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text("import sys; assert sys.argv[1] == 'cc'; print('clang version 99')")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "")
+    toolchain._find.cache_clear()
+    found = toolchain.find()
+    toolchain._find.cache_clear()
+    assert (found.command, found.family) == ((sys.executable, "-m", "ziglang", "cc"), "clang")
 
 
 def test_configured_path_with_blanks(tmp_path: Path) -> None:
