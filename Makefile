@@ -10,6 +10,7 @@
 # make sanitize    tests of the extension under AddressSanitizer and UBSan  (TESTS="tests/guards -k tensor")
 # make operators   every operator of torch against eager (OPERATORS="--samples 8 --only conv")
 # make cpython CPython's own test-suite, each test function compiled    (CPYTHON="test_list --verbose")
+# make wheel   an sdist and a wheel in dist/, and the wheel tested in a fresh environment
 # make docs    the documentation as HTML, in build/docs (installs Sphinx the first time)
 # make bench   all benchmarks; tables go to benchmarks/results/
 # make clean   delete what was built; make distclean deletes the virtual environment too
@@ -39,7 +40,7 @@ BUILT := $(VENV)/.extension
 
 SOURCES := $(wildcard csrc/* csrc/*/*) setup.py pyproject.toml
 
-.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython docs bench build setup clean distclean
+.PHONY: demo test lint fuzz fuzz-many fuzz-parts fuzz-guided leaks sanitize operators cpython wheel docs bench build setup clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -77,6 +78,11 @@ operators: build
 
 cpython: build
 	$(BIN)/python tests/cpython/cpython_run.py $(CPYTHON)
+
+wheel: build
+	rm -rf dist build/lib* build/bdist*
+	$(BIN)/python -c "from setuptools import build_meta as build; build.build_sdist('dist'); build.build_wheel('dist')" >/dev/null
+	$(BIN)/python tools/check_wheel.py dist
 
 docs: build
 	@$(BIN)/python -c "import sphinx, myst_parser" 2>/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --quiet sphinx myst-parser

@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 KNOWN_PYTHONS = {(3, 11): "compat_311.c", (3, 12): "compat_312.c", (3, 13): "compat_313.c", (3, 14): "compat_314.c"}
 OLDEST_TORCH = (2, 11)
 
+RELEASE = "DJ_TORCH_RELEASE"  # the macro that keeps it in the extension, for the check at import
+
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 COMMON = ["-O3", "-g1", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS]
 C_FLAGS = ["-std=c11"]
@@ -40,8 +42,9 @@ def python_compat() -> str:
     return KNOWN_PYTHONS[found]
 
 
-def torch_folder() -> Path:
-    """Where torch is installed, without importing it. An error if there is none, or an old one."""
+def installed_torch() -> tuple[Path, str]:
+    """Where torch is installed, without importing it, and its release ("2.13"). An error if there is none, or an old
+    one."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise SystemExit("dynajit builds against the installed torch, and torch is not installed here.")
@@ -51,7 +54,7 @@ def torch_folder() -> Path:
     if match is None or tuple(map(int, match.groups())) < OLDEST_TORCH:
         version = match.group(0) if match else "an unknown version"
         raise SystemExit(f"dynajit needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer; found {version}.")
-    return folder
+    return folder, ".".join(match.groups())
 
 
 class ParallelBuild(build_ext):
@@ -59,17 +62,21 @@ class ParallelBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile what is older than its source or any header of ours, then link."""
-        folder = Path(self.build_temp)
+        # objects for one torch are none for another
+        folder = Path(self.build_temp, *(f"torch-{value}" for name, value in ext.define_macros if name == RELEASE))
         folder.mkdir(parents=True, exist_ok=True)
+        # setuptools before 72 compiles C++ with the command for C, which goes by the file's name.
+        cxx = getattr(self.compiler, "compiler_so_cxx", self.compiler.compiler_so)
         newest_header = max(Path(header).stat().st_mtime for header in ext.depends)
 
         def compile_one(source: str) -> str:
             target = folder / (source.replace("/", "_") + ".o")
             newest = max(Path(source).stat().st_mtime, newest_header)
             if self.force or not target.exists() or target.stat().st_mtime < newest:
-                compiler = self.compiler.compiler_so_cxx if source.endswith(".cpp") else self.compiler.compiler_so
+                compiler = cxx if source.endswith(".cpp") else self.compiler.compiler_so
                 flags = COMMON + (CXX_FLAGS if source.endswith(".cpp") else C_FLAGS)
                 includes = [f"-I{include}" for include in self.compiler.include_dirs]
+                includes += [f'-D{name}="{value}"' for name, value in ext.define_macros]
                 command = [*compiler, *includes, *ext.extra_compile_args, *flags, "-c", source, "-o", str(target)]
                 print("compiling", source, flush=True)
                 subprocess.run(command, check=True)
@@ -84,17 +91,15 @@ class ParallelBuild(build_ext):
             self.get_ext_fullpath(ext.name),
             libraries=ext.libraries,
             library_dirs=ext.library_dirs,
-            runtime_library_dirs=ext.runtime_library_dirs,
             extra_postargs=ext.extra_link_args,
             build_temp=self.build_temp,
             target_lang="c++",
         )
 
 
-def extension() -> Extension:
+def extension(torch: Path, release: str) -> Extension:
     """dynajit._C: everything in csrc/, with the compat file of this Python."""
     compat = python_compat()
-    torch = torch_folder()
     sources = sorted(str(path) for path in Path("csrc").rglob("*") if path.suffix in (".c", ".cpp"))
     sources = [path for path in sources if Path(path).name not in KNOWN_PYTHONS.values() or Path(path).name == compat]
     # -isystem: warnings in torch's headers are torch's affair.
@@ -103,13 +108,21 @@ def extension() -> Extension:
         "dynajit._C",
         sources,
         depends=sorted(str(path) for path in Path("csrc").rglob("*.h")),
+        define_macros=[(RELEASE, release)],
         extra_compile_args=["-Icsrc", *system],
         libraries=["torch_python", "torch_cpu", "torch", "c10"],
         library_dirs=[str(torch / "lib")],
-        runtime_library_dirs=[str(torch / "lib")],
+        # torch is imported before the extension, so its libraries are loaded by then, wherever they lie.
         extra_link_args=SANITIZE,
     )
 
 
 if __name__ == "__main__":
-    setup(ext_modules=[extension()], cmdclass={"build_ext": ParallelBuild})
+    torch_lib, torch_release = installed_torch()
+    setup(
+        ext_modules=[extension(torch_lib, torch_release)],
+        cmdclass={"build_ext": ParallelBuild},
+        license="BSD-3-Clause",
+        # The extension uses torch's C++ classes as the headers of this release lay them out.
+        install_requires=[f"torch=={torch_release}.*", "cffi>=1.16"],
+    )

@@ -54,7 +54,9 @@ PyMODINIT_FUNC PyInit__C(void)
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && add_everything(module) < 0) {
+    if (module != NULL
+        && (add_everything(module) < 0
+            || PyModule_AddStringConstant(module, "TORCH_RELEASE", DJ_TORCH_RELEASE) < 0)) {
         Py_CLEAR(module);
     }
     return module;

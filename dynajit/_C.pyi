@@ -9,6 +9,7 @@ import torch
 _T = TypeVar("_T")
 Callback = Callable[[CodeType, FunctionType, tuple[Any, ...], list[tuple[Variant, int]]], Variant | None]
 
+TORCH_RELEASE: Final[str]  # major and minor of the torch whose headers it was compiled with
 OURS: Final[int]
 SKIP: Final[int]
 RUN_ONLY: Final[int]

@@ -33,10 +33,24 @@ FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn
 
 
 def check() -> None:
-    """Refuse a torch older than dynajit knows, at import."""
-    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if release < (2, 11):
+    """Refuse, at import, a torch older than dynajit knows, and one that the extension was not built against."""
+    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    if (int(major), int(minor)) < (2, 11):
         raise ImportError(f"dynajit works with torch 2.11 and newer; this is torch {torch.__version__}")
+    build = (
+        "It is built for one release of CPython and of torch. In a checkout: python setup.py build_ext --inplace; "
+        "else: pip install --force-reinstall --no-deps --no-build-isolation dynajit"
+    )
+    try:
+        from dynajit import _C
+    except ImportError as error:
+        text = f"dynajit's extension can't be loaded with torch {torch.__version__}: {error}. {build}"
+        raise ImportError(text) from error
+    built = getattr(_C, "TORCH_RELEASE", f"{major}.{minor}")  # extensions from before dynajit 0.2 don't say
+    if built != f"{major}.{minor}":
+        raise ImportError(
+            f"dynajit's extension was built against torch {built}; this is torch {torch.__version__}. {build}"
+        )
 
 
 def memory_of(value: Any) -> int | None:

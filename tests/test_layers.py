@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dynajit"
 MAX_LINES = 800
 
-BASE = ["exc", "config", "torch_compat", "symbols", "locks", "op_facts", "_C", "report"]
+BASE = ["_C", "exc", "config", "torch_compat", "symbols", "locks", "op_facts", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
 TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script"]
@@ -300,13 +300,13 @@ DOUBLE_CLASSES: set[str] = {
 
 # Lines of each folder's files. A commit may raise one only with the reason in its message's body.
 MAX_FOLDER_LINES = {
-    "csrc": 61,
+    "csrc": 63,
     "csrc/call": 2392,
     "csrc/gpu": 454,
     "csrc/guards": 3667,
     "csrc/plan": 4440,
     "csrc/python": 1495,
-    "dynajit": 3628,
+    "dynajit": 3642,
     "dynajit/aot": 5845,
     "dynajit/backends": 667,
     "dynajit/bytecode": 4390,
@@ -318,7 +318,7 @@ MAX_FOLDER_LINES = {
     "dynajit/loopir": 6175,
     "dynajit/report": 2439,
     "dynajit/resume": 2011,
-    "dynajit/runtime": 2501,
+    "dynajit/runtime": 2513,
     "dynajit/schedule": 1588,
     "dynajit/values": 6,
     "dynajit/values/containers": 2696,
