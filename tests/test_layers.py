@@ -315,7 +315,7 @@ MAX_FOLDER_LINES = {
     "dynajit/graph": 1987,
     "dynajit/guards": 1781,
     "dynajit/interp": 3495,
-    "dynajit/loopir": 6175,
+    "dynajit/loopir": 6182,
     "dynajit/report": 2439,
     "dynajit/resume": 2011,
     "dynajit/runtime": 2513,

@@ -404,7 +404,7 @@ class SizeTable:
         if found is None:
             name = f"z{len(self._derived)}"
             self.definitions[name] = symbols.readable(tree)
-            hint = symbols.value_of(tree, {str(symbol): _hint(symbol, env) for symbol in expr.free_symbols})
+            hint = _derived_hint(tree, {str(symbol): _hint(symbol, env) for symbol in expr.free_symbols})
             found = self._derived[tree] = Size({(self._symbol(name, expr, env, hint),): 1})
         return found
 
@@ -431,6 +431,13 @@ def _divisor(symbol: Any, env: Any) -> int:
     return math.lcm(*map(int, known))
 
 
-def _hint(expr: Any, env: Any) -> int:
-    known = torch_compat.symbol_hints(env)
-    return int(known[expr]) if expr in known else UNKNOWN_HINT
+def _hint(expr: Any, env: Any) -> int | float:
+    known = torch_compat.symbol_hints(env).get(expr, UNKNOWN_HINT)
+    return int(known) if float(known).is_integer() else float(known)
+
+
+def _derived_hint(tree: symbols.Tree, values: dict[str, int | float]) -> int:
+    try:
+        return int(symbols.value_of(tree, values))
+    except (ArithmeticError, ValueError):  # what is assumed of a number that no trace has seen need not fit the others
+        return UNKNOWN_HINT

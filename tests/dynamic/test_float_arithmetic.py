@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +56,30 @@ def test_random_expressions(seed: int) -> None:
         for _ in range(4):
             x, y = chance.uniform(-9, 9), chance.uniform(-9, 9)
             assert repr(compiled(x, y)) == repr(program(x, y)), text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sizes_computed_from_floats(seed: int) -> None:
+    """Floats below 1 too, and quotients and roots, which not every number has."""
+    chance = random.Random(seed)
+
+    def expression(depth: int) -> str:
+        if depth == 0:
+            return chance.choice(["x", "y", "x", "y", "0.3", "2"])
+        left, right = expression(depth - 1), expression(chance.randrange(depth))
+        return chance.choice(
+            [f"({left} / {right})", f"({left} * {right})", f"math.sqrt({left})", f"({left} + {right})"]
+        )
+
+    for _ in range(4):
+        text = f"{chance.choice(['int', 'round', 'math.floor', 'math.ceil'])}({expression(chance.choice([2, 3]))})"
+        program = eval(f"lambda x, y: torch.ones(2, 1 + {text} % 20) * x + {text}", {"math": math, "torch": torch})
+        compiled = dynajit.compile(program)
+        for _ in range(3):
+            x, y = chance.uniform(0.05, 0.95), chance.uniform(0.05, 9)
+            found, wanted = compiled(x, y), program(x, y)
+            assert found.shape == wanted.shape, text
+            torch.testing.assert_close(found, wanted)
 
 
 def test_they_stay_symbolic_and_in_the_graph() -> None:
