@@ -44,6 +44,10 @@ class Builder:
         self.out: Any = None
         self.takes_first = False  # whether the op may write over its first argument
         self.origin = Origin("", "")
+        self.eager_rounding = False
+        # Calls an operator of the library: its results, given the shapes and dtypes that they have.
+        self.call: Callable[..., tuple[Value, ...]] = _no_calls
+        self.sorted: dict[Any, Any] = {}  # what `lower_segments.py` knows of tensors of indices
         self._count = 0
         self.order = 0
 
@@ -141,7 +145,26 @@ class Builder:
         tensor.body = convert(self.element(x, where), dtype)
         tensor.domain = x.shape
         tensor.outer_mask = tuple(i not in reduced for i in range(rank))
-        tensor.place = tuple(where)
+        tensor.place, tensor.bounds = tuple(where), ()
+        self.program.items.append(tensor)
+        return whole(tensor)
+
+    def sum_between(
+        self,
+        shape: Sequence[int],
+        bounds: Callable[[tuple[Index, ...]], tuple[Scalar, Scalar]],
+        length: int,
+        body: Callable[[tuple[Index, ...], Index], Scalar],
+        dtype: torch.dtype,
+    ) -> Value:
+        """For each point of the shape the sum of `body` at the numbers, below `length`, from one bound to the other."""
+        shape = tuple(shape)
+        axes, along = axes_for(shape), axis("r0", length)
+        self.order += 1
+        tensor = Reduction(self.name(), shape, contiguous_strides(shape), dtype, self.order, self.origin)
+        tensor.kind, tensor.inner, tensor.place = "sum", (along,), (*axes, along)
+        tensor.domain, tensor.outer_mask = (*shape, length), (*(True for _ in shape), False)
+        tensor.body, tensor.bounds = convert(body(axes, along), dtype), bounds(axes)
         self.program.items.append(tensor)
         return whole(tensor)
 
@@ -207,6 +230,10 @@ class Builder:
             return value
         strides = contiguous_strides(shape)
         return self.view(value, shape, lambda axes: unravel(linearise(axes, strides), value.shape))
+
+
+def _no_calls(*_: Any) -> tuple[Value, ...]:
+    raise NotLowered("calls of operators")
 
 
 def broadcast(*shapes: Shape) -> Shape:

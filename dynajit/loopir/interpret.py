@@ -30,7 +30,7 @@ from dynajit.loopir.nodes import (
     Value,
     axis_of,
 )
-from dynajit.loopir.ops import CHECKS, OPS
+from dynajit.loopir.ops import CHECKS, OPS, REDUCTIONS
 
 _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
@@ -115,6 +115,10 @@ class _Interpreter:
         if isinstance(tensor, Scan):
             wide = value.double() if tensor.dtype.is_floating_point else value
             value = (torch.cumsum if tensor.kind == "sum" else torch.cumprod)(wide, tensor.dim)
+        if isinstance(tensor, Reduction) and tensor.bounds:
+            (along,) = (grid[axis] for axis in map(axis_of, inner) if axis is not None)
+            low, high = (self.value(bound, grid) for bound in tensor.bounds)
+            value = torch.where((low <= along) & (along < high), value, REDUCTIONS[tensor.kind].start(tensor.dtype))
         for dim in range(len(sizes) - 1, len(tensor.shape) - 1, -1):
             assert isinstance(tensor, Reduction)
             value = _REDUCE[tensor.kind](value, dim)

@@ -128,6 +128,7 @@ class _Lowering:
         self.device = device
         self.program = Program(name, (), device, returns=graph_notes(gm).returns)
         self.build = Builder(self.program)
+        self.build.call, self.build.eager_rounding = self._call_library, eager_rounding
         self.values: dict[torch.fx.Node, Any] = {}
         self.tail = _trailing_copies(gm.graph)
         self.updates = _updates(gm.graph, self.tail)
@@ -355,14 +356,28 @@ class _Lowering:
 
     def call(self, target: Any, args: Any, shape: Any, stride: Any, dtype: torch.dtype) -> Value:
         """As `Caller` says."""
-        node = self.calling
-        self.build.order += 1
-        name = node.name if node.name not in self.program.sources else self.build.name(f"{node.name}_")
+        name = self.calling.name
+        name = name if name not in self.program.sources else self.build.name(f"{name}_")
         args = _map(lambda value: self.in_memory(value), args, Value)
+        source = self._result(name, shape, stride, dtype)
+        self._append_extern(self.calling, args, {}, (source,), single=True, target=target)
+        return whole(source)
+
+    def _call_library(self, target: Any, args: Any, kwargs: Any, *results: tuple[Any, torch.dtype]) -> Any:
+        """As `Builder.call` says."""
+        args = _map(lambda value: self.in_memory(value), args, Value)
+        made = tuple(
+            self._result(self.build.name("call"), shape, index.contiguous_strides(shape), dtype)
+            for shape, dtype in results
+        )
+        self._append_extern(None, args, kwargs, made, single=len(made) == 1, target=target)
+        return tuple(map(whole, made))
+
+    def _result(self, name: str, shape: Any, stride: Any, dtype: torch.dtype) -> Source:
+        self.build.order += 1
         source = Source(name, shape, stride, dtype, self.build.order, self.build.origin, self.device)
         self.program.sources[name] = source
-        self._append_extern(node, args, {}, (source,), single=True, target=target)
-        return whole(source)
+        return source
 
     def in_place_of(self, old: Value, new: Value) -> None:
         """As `Caller` says."""
@@ -382,7 +397,7 @@ class _Lowering:
 
     def _append_extern(
         self,
-        node: torch.fx.Node,
+        node: torch.fx.Node | None,
         args: Any,
         kwargs: Any,
         results: Any,
@@ -393,7 +408,7 @@ class _Lowering:
         early: bool = False,
         target: Any = None,
     ) -> None:
-        target = target or node.target
+        target = target or (node and node.target)
         schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
         if schema is not None and not _has_effect(target) and not facts(target).is_view:
             args, kwargs = _map(self._first, (args, kwargs), Value)

@@ -19,6 +19,7 @@ from dynajit.loopir.build import apply, convert, number, select
 from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
 from dynajit.loopir.index import Index, contiguous_strides
 from dynajit.loopir.lower_index import place
+from dynajit.loopir.lower_segments import segment_sums
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.ops import LOW_PRECISION
 from dynajit.loopir.registry import NotLowered, lowering
@@ -148,6 +149,8 @@ def _index_put(
             where.append(next(left) if index is None else place(build, index, own, size, "wrapped"))
         return where
 
+    if accumulate and build.program.device.type != "cpu" and x.dtype.is_floating_point:
+        return segment_sums(build, x, indices, values, first)
     if accumulate:
         _check(build, "sum", ordered=True)
     return _changed(build, "sum" if accumulate else "set", x, domain, at, lambda axes: build.element(values, axes))

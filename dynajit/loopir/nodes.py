@@ -107,13 +107,15 @@ class Reduction(Tensor):
 
     `body` has the dtype of the tensor; sums of float32 are carried in at least float32 and may be reassociated.
     `place` is the position that (axes, inner) stands for in the tensor that is reduced, in its order of dimensions.
+    With `bounds`, int64 expressions over `axes`, the only inner axis runs from the one to before the other; on GPUs.
     """
 
-    __slots__ = ("body", "domain", "inner", "kind", "outer_mask", "place")
+    __slots__ = ("body", "bounds", "domain", "inner", "kind", "outer_mask", "place")
     kind: str
     inner: tuple[Index, ...]
     body: Scalar
     place: tuple[Index, ...]
+    bounds: tuple[()] | tuple[Scalar, Scalar]
     domain: Shape  # sizes of the reduced tensor's dimensions
     outer_mask: tuple[bool, ...]  # for each: kept (True) or reduced (False)
 
@@ -291,7 +293,9 @@ def expressions_of(tensor: Tensor) -> tuple[Scalar, ...]:
     """What a computed tensor's elements are made of."""
     if isinstance(tensor, Scatter):
         return (*tensor.at, tensor.body)
-    return (tensor.body,) if isinstance(tensor, (Pointwise, Reduction)) else ()
+    if isinstance(tensor, Reduction):
+        return (tensor.body, *tensor.bounds)
+    return (tensor.body,) if isinstance(tensor, Pointwise) else ()
 
 
 def domain_of(tensor: Tensor) -> Shape:

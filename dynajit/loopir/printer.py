@@ -40,6 +40,7 @@ def tensor_text(tensor: Tensor) -> str:
     head = f"{tensor.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
     if isinstance(tensor, Reduction):
         over = ", ".join(map(repr, tensor.inner))
+        over += "".join(f" {word} {scalar_text(b)}" for word, b in zip(("from", "to"), tensor.bounds, strict=False))
         return f"{head} = {tensor.kind} over {over} of {scalar_text(tensor.body)}  # {tensor.origin.op}"
     if isinstance(tensor, Scan):
         return f"{head} = running {tensor.kind} along d{tensor.dim} of {scalar_text(tensor.body)}  # {tensor.origin.op}"

@@ -84,6 +84,11 @@ class Group:
         return _product([size for size, outer in zip(self.shape, self.outer, strict=True) if outer])
 
     @property
+    def bounds(self) -> tuple[Scalar, ...]:
+        """Those of the reductions, all of which have the same."""
+        return next((member.bounds for member in self.members if isinstance(member, Reduction)), ())
+
+    @property
     def reduces(self) -> bool:
         """Is there a reduction among the members?"""
         return not all(self.outer)
@@ -411,14 +416,16 @@ class _Fusion:
         if isinstance(item, Reduction):
             own_shape, own_outer = collapsed(item.domain, item.outer_mask)
             if group.reduces:
-                if (own_shape, own_outer) != (shape, outer):
+                if (own_shape, own_outer) != (shape, outer) or item.bounds != group.bounds:
                     return None
+            elif item.bounds:
+                return None
             elif _product(own_shape) != group.numel:
                 if item.numel != group.numel:
                     return None
                 as_row = "members"
             shape, outer = own_shape, own_outer
-        elif item.numel != group.numel:
+        elif item.numel != group.numel or group.bounds:
             if not group.reduces or item.numel != group.row_numel:
                 return None
             as_row = "item"

@@ -157,6 +157,7 @@ class Kernel:
     cost: int
     fused: list[Tensor]  # all tensors computed, inlined ones too, in graph order
     across: Axis | None = None  # of the outer axes, the one along which much of what is read lies: worth tiles
+    bounds: tuple[Scalar, ...] = ()  # between which the inner axis runs, where that is not all of it
 
     def all_stores(self) -> Iterator[Store]:
         """Every store."""
@@ -174,6 +175,7 @@ class Kernel:
             yield from (value for _, value in section.kept)
             for update in section.updates:
                 yield from (nodes.position(update.even), *update.uneven, update.value)
+        yield from self.bounds
 
 
 def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Kernel:
@@ -283,13 +285,23 @@ class _Draft:
         sections = [Section() for _ in range(max(self.level.values()) + 1)]
         for member in self.group.members:
             self._add(member, sections)
+        bounds = self._bounds()
         scratch = [m for m in self.group.members if m in self.kept and m not in self.group.stored]
         reads = [tensor for tensor in self.loaded if tensor not in self.members]
         fused = sorted({*self.group.members, *self.looked_through}, key=lambda tensor: tensor.order)
         stored, cost = list(self.group.stored), self._cost(sections)
         kernel = Kernel(self.group, outer, inner, mode, sections, reads, stored, scratch, cost, fused)
+        kernel.bounds = bounds
         kernel.across = None if self.group.reduces or sections[0].updates else _across(kernel)
         return kernel
+
+    def _bounds(self) -> tuple[Scalar, ...]:
+        member = self.group.members[0]
+        if not self.group.bounds:
+            return ()
+        where, self.loop = unravel(self.row, member.shape), 0
+        replace = _replacement(member.axes, where)
+        return tuple(self._resolve(bound, replace, (member, where)) for bound in self.group.bounds)
 
     def _cost(self, sections: list[Section]) -> int:
         cost = 0
@@ -532,7 +544,7 @@ class _Draft:
 
     def _mode(self, outer: list[Axis], inner: list[Axis]) -> str:
         """Column mode if what is read lies along the last outer axis."""
-        if not outer or not inner or hint_of(outer[-1].size) < 8:
+        if not outer or not inner or self.group.bounds or hint_of(outer[-1].size) < 8:
             return "row"
         along_row = along_column = 0
         for tensor, address in self._full_reads():

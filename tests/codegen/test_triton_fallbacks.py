@@ -89,12 +89,6 @@ LEFT: dict[str, Any] = {
         "scatter_reduce",
         1,
     ),
-    "index_put, added": (
-        lambda x, i, s: x.index_put((i,), s, accumulate=True) * 2,
-        (randn(9, 20), ROWS, randn(4, 20)),
-        "index_put",
-        1,
-    ),
     "half sums": (
         lambda x, i, s: x.scatter_add(1, i, s) * 2,
         (randn(9, 20).half(), COLUMNS, randn(9, 7).half()),

@@ -20,7 +20,7 @@ import torch
 
 from dynajit.codegen.triton import functions, mathlib, sizes
 from dynajit.codegen.triton.functions import Unprintable
-from dynajit.codegen.triton.tiling import Tile, ceil_div, count
+from dynajit.codegen.triton.tiling import Tile, ceil_div, count, split_outer
 from dynajit.loopir.index import Axis, Div, Index, Mod, constant
 from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar, Scan, Tensor, position
 from dynajit.loopir.ops import CHECKS, REDUCTIONS
@@ -101,6 +101,10 @@ class Printer:
 
     def _dimensions(self) -> dict[str, tuple[Axis, ...]]:
         kernel = self.kernel
+        if kernel.bounds:
+            rows, columns = split_outer(kernel)
+            made = {"z": rows, "x": columns, "r": kernel.inner}
+            return {name: axes for name, axes in made.items() if axes}
         if kernel.group.reduces:
             return {"x": kernel.outer, "r": kernel.inner}
         axes = (*kernel.outer, *kernel.inner)
@@ -115,6 +119,8 @@ class Printer:
     def _needs_mask(self, name: str) -> bool:
         if self._scalar(name):
             return False
+        if name == "r" and self.kernel.bounds:
+            return True
         if name == "r" and self.tile.pieces > 1:
             piece = self._piece
             return isinstance(piece, str) or piece * self.tile.pieces != self.sizes[name]
@@ -135,7 +141,7 @@ class Printer:
         addresses += [update.even for section in self.kernel.sections for update in section.updates]
         for address in addresses:  # what is divided counts as well
             addresses += [atom.index for atom, _ in address.terms if not isinstance(atom, Axis)]
-        points = count((*self.kernel.outer, *self.kernel.inner))
+        points = count((*self.kernel.outer, *(() if self.kernel.bounds else self.kernel.inner)))
         numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
         if is_symbolic(numbers) or is_symbolic(self.sizes.values()):
             if any(not isinstance(number, Size) and abs(number) >= sizes.LIMIT for number in numbers):
@@ -342,10 +348,15 @@ class Printer:
     def _loop(self, steps: int | str, first: str, inner: Scope) -> None:
         """The loop over `r` around what was written."""
         tile, outer = self.tile, self.outer
-        outer.put(f"for start in range(0, {steps}, {tile.r}):")
+        low, end = "0", sizes.text(self.sizes["r"])
+        if self.kernel.bounds:
+            kind = "tl.int64" if self.wide else "tl.int32"
+            low, end = (f"{self._expression(bound, outer)}.to({kind})" for bound in self.kernel.bounds)
+            steps = end
+        outer.put(f"for start in range({low}, {steps}, {tile.r}):")
         outer.put(f"    r = {first}start + tl.arange(0, {tile.r}){self._spread('r')}")
         if "r" in self.masked:
-            outer.put(f"    rm = r < {sizes.text(self.sizes['r'])}")
+            outer.put(f"    rm = r < {end}")
         outer.lines.extend(inner.text())
         self.inner = None
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dynajit.codegen.triton.functions import Unprintable
-from dynajit.loopir.index import Axis
+from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Scan
 from dynajit.loopir.size import Size, hint_of
-from dynajit.schedule.loops import Kernel
+from dynajit.schedule.fuse import scalars_in
+from dynajit.schedule.loops import Kernel, Load
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
 MULTIPROCESSORS = 132
@@ -37,6 +38,8 @@ MANY_ROWS = 8192
 # Running sums of fewer rows than the one, longer than the other: one program a row leaves most of the GPU idle, and
 # torch's function for it does better.
 FEW_ROWS, LONG_SCAN = 64, 1 << 16
+# Rows that have bounds: so many numbers of a row are read at once, of so many columns.
+SEGMENT_STEP, SEGMENT_COLUMNS = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def candidates(kernel: Kernel) -> Iterator[Tile]:
     """Tiles to be timed, the one of `tile` first."""
     first = tile(kernel)
     yield first
-    if isinstance(kernel.group.members[0], Scan):
+    if isinstance(kernel.group.members[0], Scan) or kernel.bounds:
         return
     seen = {first}
     for made in _variants(kernel, first):
@@ -153,6 +156,10 @@ def _pointwise(kernel: Kernel) -> Tile:
 
 def _reduction(kernel: Kernel) -> Tile:
     rows, length = hint_of(count(kernel.outer)), hint_of(count(kernel.inner))
+    if kernel.bounds:
+        _, columns = split_outer(kernel)
+        x, r = min(power_of_two(hint_of(count(columns))), SEGMENT_COLUMNS), SEGMENT_STEP
+        return Tile(x, r, looped=True, warps=_warps(x * r))
     if kernel.mode == "column":
         return _columns(kernel, rows, length)
     single = can_split(kernel)
@@ -171,6 +178,20 @@ def _reduction(kernel: Kernel) -> Tile:
         return Tile(1, min(power_of_two(length), STEP), looped=True, pieces=pieces, warps=8)
     # Longer steps keep fewer rows in work at a time: what is read again comes from the cache.
     return Tile(1, min(power_of_two(length), 2 * STEP), looped=True, warps=16)
+
+
+def split_outer(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The outer axes of a kernel whose rows have bounds: those that the bounds depend on and more, and the last of the
+    others, if there is one."""
+    fixed = {
+        axis
+        for bound in kernel.bounds
+        for node in scalars_in(bound)
+        if isinstance(node, Load)
+        for axis in axes_of(node.address)
+    }
+    free = tuple(axis for axis in kernel.outer if axis not in fixed)[-1:]
+    return tuple(axis for axis in kernel.outer if axis not in free), free
 
 
 def _warps(elements: int) -> int:
