@@ -371,13 +371,14 @@ def check(source: str, calls: list[Call], backend: str, name: str = "<fuzz>") ->
 
 def captured_again(function: Any, calls: list[Call], namespace: dict[str, Any]) -> Finding | None:
     """A capture in a call that repeats the one before it: of equal arguments, with the program's state as it was."""
-    start = {"COUNT": namespace["COUNT"], "SEEN": list(namespace["SEEN"])}
+    # a program that was made smaller may have lost either of them
+    count, items = namespace.get("COUNT"), list(namespace.get("SEEN", ()))
     for index, call in enumerate(dict.fromkeys(calls)):
         seen: list[records.CompileRecord] = []
         before = None
         for _ in range(2):
-            namespace["COUNT"] = start["COUNT"]
-            namespace["SEEN"][:] = start["SEEN"]
+            namespace["COUNT"] = count
+            namespace.setdefault("SEEN", [])[:] = items
             state = Describer().describe([namespace.get(name) for name in STATE])
             if before is not None and difference(before, state):
                 break  # the call changes more than can be put back

@@ -59,6 +59,11 @@ def main(x, y, z, n, flag, items, table, obj):
     assert finding is not None and finding.kind == kind.split(":")[0]
 
 
+def test_a_program_that_lost_its_globals_is_compared() -> None:
+    source = "def main(x, y, z, n, flag, items, table, obj):\n    return x + 1\n"
+    assert check(source, [Call(seed=1, grad=True)], "eager") is None
+
+
 def test_shrinking_keeps_what_fails() -> None:
     source = """
 def main():
