@@ -5,6 +5,7 @@ import collections
 import heapq
 from typing import Any
 
+import pytest
 import torch
 
 from dynajit.testing import assert_same
@@ -294,3 +295,23 @@ def test_sums_of_floats_round_as_those_of_the_running_release():
         return sum(tenths), sum(tenths, number), sum([1, 1e100, number, -1e100]), sum([*tenths, x, 0.1, 0.1]), x + 1
 
     assert_same(program, x, 0.3, graphs=1, breaks=0)
+
+
+class Negative:
+    def __len__(self):
+        return -1
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize("make", [dict, collections.OrderedDict, set, lambda: {1, 2}, Negative])
+@pytest.mark.parametrize("function", [bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right])
+def test_bisection_of_what_is_no_sequence(function, make):
+    def program(x):
+        try:
+            return function(make(), 1), x + 1
+        except Exception as error:
+            return type(error), str(error), x + 1
+
+    assert_same(program, torch.ones(2))
