@@ -46,10 +46,11 @@ def compile_with_autograd(
     example_inputs: Sequence[Any],
     compile_fn: CompileFn,
     decompositions: Decompositions | None,
+    layouts: bool = False,
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
     with one_at_a_time:
-        return _compile(run_passes(gm, PassContext("autograd")), example_inputs, compile_fn, decompositions)
+        return _compile(run_passes(gm, PassContext("autograd")), example_inputs, compile_fn, decompositions, layouts)
 
 
 def _compile(
@@ -57,6 +58,7 @@ def _compile(
     example_inputs: Sequence[Any],
     compile_fn: CompileFn,
     decompositions: Decompositions | None,
+    layouts: bool,
 ) -> Callable[..., Any]:
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
@@ -71,7 +73,7 @@ def _compile(
     with lstm_with_backward(gm):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
         compiled = _aot_autograd(
-            traced, inputs, halves, functools.partial(_partition, context, example_inputs), decompositions
+            traced, inputs, halves, functools.partial(_partition, context, example_inputs, layouts), decompositions
         )
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
@@ -253,7 +255,12 @@ def _weights(context: TracingContext, inputs: Sequence[Any]) -> list[int]:
 
 
 def _partition(
-    context: TracingContext, inputs: Sequence[Any], joint: torch.fx.GraphModule, *args: Any, **kwargs: Any
+    context: TracingContext,
+    inputs: Sequence[Any],
+    layouts: bool,
+    joint: torch.fx.GraphModule,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Forward and backward of a joint graph. The partitioner that recomputes cheap values takes no symbolic floats from
     the one to the other; the plain one, which saves what backward needs, does."""
@@ -263,7 +270,7 @@ def _partition(
         return default_partition(joint, *args, **kwargs)
     regions = any("recompute" in node.meta for node in joint.graph.nodes)  # of torch.utils.checkpoint
     n_results, weights = kwargs["num_fwd_outputs"], _weights(context, inputs)
-    passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions)
+    passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
     passes.phase, passes.backward = "partition", backward

@@ -7,6 +7,7 @@ Out: a callable taking the graph's inputs and returning its outputs.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ def compile_joint(
     example_inputs: Sequence[Any],
     compile_fn: CompileFn,
     decompositions: Decompositions | None = None,
+    layouts: bool = False,
 ) -> Callable[..., Any]:
     """Functionalise and decompose `gm`, differentiate it where autograd will ask, compile the parts with `compile_fn`.
 
@@ -50,6 +52,7 @@ def compile_joint(
         compile_fn: makes a callable of an ATen graph, its fake inputs and what it is: "inference", "forward" or
             "backward".
         decompositions: rules for ATen operators, by overload, beside those that every graph needs.
+        layouts: whether what only training graphs see may have other strides than in eager.
 
     Returns:
         A callable with the graph's inputs, in order, which returns a sequence of its outputs. It belongs to the grad
@@ -64,11 +67,15 @@ def compile_joint(
     with contextlib.ExitStack() as inside:
         for mode in passes.inside:
             inside.enter_context(mode())
-        return passes.wrapped(_compile(gm, example_inputs, compile_fn, {**ALWAYS, **(decompositions or {})}))
+        return passes.wrapped(_compile(gm, example_inputs, compile_fn, {**ALWAYS, **(decompositions or {})}, layouts))
 
 
 def _compile(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_fn: CompileFn, decompositions: Decompositions
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_fn: CompileFn,
+    decompositions: Decompositions,
+    layouts: bool,
 ) -> Callable[..., Any]:
     """`compile_joint` after the passes over captured graphs: the road that a graph takes."""
     facts = GraphFacts(gm)
@@ -78,10 +85,7 @@ def _compile(
 
     # by places among the inputs of `gm`, which are not those of pieces
     marking = marking_version_exempt(gm, compile_fn)
-
-    def piece(part: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        return compile_joint(part, examples, compile_fn, decompositions)
-
+    piece = functools.partial(compile_joint, compile_fn=compile_fn, decompositions=decompositions, layouts=layouts)
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(facts, example_inputs)
@@ -112,7 +116,7 @@ def _compile(
 
             ours: list[BaseException] = []
             try:
-                return compile_with_autograd(gm, example_inputs, _noting(ours, marking), decompositions)
+                return compile_with_autograd(gm, example_inputs, _noting(ours, marking), decompositions, layouts)
             except _CANT_EXPRESS as error:
                 if ours:
                     raise

@@ -19,11 +19,11 @@ import torch
 from torch.fx import GraphModule
 
 from dynajit.aot.inference.attention import recognise
-from dynajit.aot.inference.channels_last import with_channels_last
 from dynajit.aot.modes import in_inference_mode, without_inference_mode
 from dynajit.aot.passes.batch_norm import drop_statistics
 from dynajit.aot.passes.depthwise import contiguous_where_small
 from dynajit.aot.passes.gradient_sums import added_in_place
+from dynajit.aot.passes.layouts import with_layouts
 from dynajit.aot.passes.recurrent import layer_by_layer
 from dynajit.aot.passes.unstack_scalars import unstack_scalars
 from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
@@ -41,6 +41,7 @@ class PassContext:
 
     phase, name: where the graph is in the pipeline, and what logs call it. device: the type of its kernels' device.
     eager_rounding: whether float16 and bfloat16 round as eager does.
+    layouts: whether tensors of a joint graph may have other strides than eager's where the program can't see them.
     n_results: so many results of a joint or forward graph are the program's. weights: places, among a joint graph's
         inputs, of leaves that require gradients. has_regions: whether there are regions of torch.utils.checkpoint in a
         joint graph, which keep inputs. backward: in the phase "partition", the other half.
@@ -53,6 +54,7 @@ class PassContext:
     name: str = ""
     device: str = ""
     eager_rounding: bool = False
+    layouts: bool = False
     n_results: int = 0
     weights: Sequence[int] = ()
     has_regions: bool = False
@@ -168,6 +170,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("recurrent_dropout", ("autograd",), _simple(layer_by_layer)),
     Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
     Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),
+    Pass(
+        "layouts_in_training",
+        ("joint",),
+        lambda gm, context: with_layouts(gm, training=True),
+        applies=lambda gm, context: context.layouts,
+    ),
     Pass("mark_results", ("joint",), _mark_results, applies=_saves_by_itself),
     Pass("part_reads", ("joint",), _part_reads, applies=_saves_by_itself),
     Pass("separate_results", ("partition",), _simple(separate_results)),
@@ -175,7 +183,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("shrink_saved_tensors", ("partition",), _both(lambda f, b, c: shrink_saved_tensors(f, b, c.n_results))),
     Pass("copy_saved", ("partition",), _both(lambda f, b, c: copy_kept(f, c.n_results, c.unwritable))),
     Pass("unstack_scalars", _GENERATED, _simple(unstack_scalars)),
-    Pass("channels_last", ("inference",), _simple(with_channels_last), "cpu"),
+    Pass(
+        "layouts",
+        ("inference",),
+        _simple(with_layouts),
+        applies=lambda gm, context: context.device == "cpu" or not context.eager_rounding,
+    ),
     Pass(
         "attention",
         ("inference",),

@@ -87,9 +87,8 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         compile_fn = freezing.frozen(compile_fn, weights, len(example_inputs))
     try:
         with phases.timer("aot"):
-            return compile_joint(
-                freezing.fold_batch_norm(gm, weights) if weights else gm, example_inputs, compile_fn, table
-            )
+            folded = freezing.fold_batch_norm(gm, weights) if weights else gm
+            return compile_joint(folded, example_inputs, compile_fn, table, layouts=not settings.eager_rounding)
     except (DynamicOutputShapeException, DataDependentOutputException) as error:
         # The operations themselves could be traced, so it is one of their gradients.
         _tell(f"the gradient of an operation depends on values ({error}): its graph runs operator by operator")

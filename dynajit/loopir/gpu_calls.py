@@ -17,7 +17,7 @@ import torch
 from dynajit.loopir.builder import Builder, affine
 from dynajit.loopir.index import Index, contiguous_strides
 from dynajit.loopir.lower_pieces import below, guard
-from dynajit.loopir.nodes import Pointwise, Shape, Value, const
+from dynajit.loopir.nodes import Shape, Value, const
 
 aten = torch.ops.aten
 
@@ -43,14 +43,8 @@ class Caller(Protocol):
     def call(self, target: Any, args: Any, shape: Shape, stride: Shape, dtype: torch.dtype) -> Value:
         """Call the operator: the result as a tensor in memory."""
 
-    def in_place_of(self, old: Value, new: Value) -> None:
-        """From here on `new`, which has the same elements, is read in place of `old`."""
-
     def program_keeps(self) -> bool:
         """Does the graph keep something for a backward graph?"""
-
-    def convolutions(self) -> int:
-        """How many there are in a graph that keeps nothing for a backward graph, else 0."""
 
 
 def rewrite(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -136,7 +130,7 @@ def _padded(calls: Caller, x: Value, dim: int) -> Value:
     return made
 
 
-# ---- convolutions read channels last
+# ---- convolutions that are products
 
 
 @rewrite(aten.convolution.default)
@@ -159,28 +153,7 @@ def _convolution(
         found = _patches(calls, x, weight, bias, shape)
         if found is not None:
             return found
-    if found := _by_pixel(calls, x, weight, bias, stride, padding, shape):
-        return found
-    if calls.convolutions() < 2:
-        return None
-    if min(weight.shape[:2]) < 16 or not _tensor_cores(x.dtype):
-        return None
-    layout = affine(x)
-    last = _channels_last(x.shape)
-    if layout is None or layout[0] == last:
-        return None
-    copy = calls.build.pointwise(x.shape, lambda axes: calls.build.element(x, axes), last)
-    if isinstance(x.root, Pointwise) and x.whole:
-        calls.in_place_of(x, copy)
-    if found := _by_pixel(calls, copy, weight, bias, stride, padding, shape):
-        return found
-    layout, last = affine(weight), _channels_last(weight.shape)
-    if layout is not None and layout[0] != last and weight.shape[2:] != (1, 1):
-        # or the operator makes a copy, in a launch of its own
-        of: Value = weight
-        weight = calls.build.pointwise(of.shape, lambda axes: calls.build.element(of, axes), last)
-    args = (copy, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    return calls.call(aten.convolution.default, args, shape, _channels_last(shape), x.dtype)
+    return _by_pixel(calls, x, weight, bias, stride, padding, shape)
 
 
 def _by_pixel(
@@ -237,12 +210,6 @@ def _by_row(calls: Caller, rows: Value, weight: Value, bias: Value | None, shape
     product = calls.call(target, given, sizes, contiguous_strides(sizes), rows.dtype)
     last = calls.build.reshape(product, (batch, height, width, channels))
     return calls.build.view(last, shape, lambda axes: (axes[0], axes[2], axes[3], axes[1]))
-
-
-def _tensor_cores(dtype: torch.dtype) -> bool:
-    if dtype is torch.float32:
-        return torch.backends.cudnn.allow_tf32
-    return dtype in HALF
 
 
 def _channels_last(shape: Sequence[int]) -> Shape:

@@ -379,21 +379,9 @@ class _Lowering:
         self.program.sources[name] = source
         return source
 
-    def in_place_of(self, old: Value, new: Value) -> None:
-        """As `Caller` says."""
-        for node, value in self.values.items():
-            if isinstance(value, Value) and value.root is old.root and value.whole:
-                self.values[node] = replace(new, stride=value.stride)
-
     def program_keeps(self) -> bool:
         """As `Caller` says."""
         return self.program.returns is not None
-
-    def convolutions(self) -> int:
-        """As `Caller` says."""
-        if self.program_keeps():
-            return 0
-        return sum(node.target is aten.convolution.default for node in self.gm.graph.nodes)
 
     def _append_extern(
         self,

@@ -1,4 +1,4 @@
-"""Convolutions on CPUs are given tensors with their channels last; what can be seen is eager's, strides too."""
+"""Tensors that the program can't see lie in memory as their readers want; what can be seen is eager's, strides too."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynajit
-from dynajit.aot.inference.channels_last import with_channels_last
+from dynajit.aot import pipeline
+from dynajit.aot.passes import layouts as module
+from dynajit.aot.passes.layouts import with_layouts
 
 aten = torch.ops.aten
 
@@ -94,7 +97,7 @@ def test_shapes_and_dtypes(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 def layouts(fn: Callable[..., Any], *inputs: Tensor) -> list[list[bool]]:
     """Whether the tensor and the weight of each convolution have their channels last."""
-    graph = with_channels_last(make_fx(fn, tracing_mode="fake")(*inputs)).graph
+    graph = with_layouts(make_fx(fn, tracing_mode="fake")(*inputs)).graph
     return [
         [arg.meta["val"].is_contiguous(memory_format=torch.channels_last) for arg in node.args[:2]]
         for node in graph.find_nodes(op="call_function", target=aten.convolution.default)
@@ -116,3 +119,78 @@ def test_large_weights_behind_small_ones() -> None:
     inputs = torch.randn(1, 16, 24, 24), torch.randn(64, 16, 3, 3), torch.randn(64, 64, 3, 3)
     assert layouts(mixed, *inputs) == [[True, True], [False, False]]
     torch.testing.assert_close(dynajit.compile(mixed)(*inputs), mixed(*inputs), rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done for GPUs is done on the CPU."""
+    monkeypatch.setitem(module.IN_TRAINING, "cpu", True)
+    monkeypatch.setitem(module.CHOOSES, "cpu", True)
+    monkeypatch.setattr(module, "_pays_on_cpu", lambda node: True)
+    dynajit.reset()
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("head", HEADS)
+def test_same_as_eager_where_all_choose(head: str, train: bool) -> None:
+    test_same_as_eager(head, train)
+
+
+def test_backward_gets_what_forward_saved(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a graph that trains both halves take the orders that were chosen before it was parted."""
+    joints: list[GraphModule] = []
+
+    def noting(gm: GraphModule, training: bool = False) -> GraphModule:
+        joints.append(module.with_layouts(gm, training))
+        return joints[-1]
+
+    monkeypatch.setattr(pipeline, "with_layouts", noting)
+    net = Net(HEADS["as it is"])
+    dynajit.compile(net)(torch.randn(2, 3, 18, 14)).sum().backward()
+    nodes = joints[0].graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    assert len(nodes) == 4
+    for node in nodes:
+        given = [arg.meta["val"] for arg in node.args[:2]]
+        assert all(value.is_contiguous(memory_format=torch.channels_last) for value in given)
+
+
+def residual(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
+    """Rows that lie across memory, as a convolution and a permutation leave them."""
+    rows = x.permute(0, 2, 1) + positions
+    for _ in range(3):
+        rows = rows + F.layer_norm(rows, (8,)) @ weight
+    return rows
+
+
+def orders(fn: Callable[..., Any], *inputs: Tensor) -> list[Any]:
+    """The orders in which sums lie."""
+    graph = with_layouts(make_fx(lambda *args: (fn(*args),), tracing_mode="fake")(*inputs)).graph
+    readers = [user for node in graph.find_nodes(op="call_function", target=aten.add.Tensor) for user in node.users]
+    kept = [node for node in readers if node.target is aten.clone.default]
+    return [module.order_of(node.meta["val"]) for node in kept]
+
+
+def test_rows_of_a_residual_stream_lie_in_memory_as_rows(everywhere: None) -> None:
+    inputs = torch.randn(2, 8, 5), torch.randn(5, 8), torch.randn(8, 8)
+    assert orders(residual, *inputs)[0] == (0, 1, 2)
+    found, expected = dynajit.compile(residual)(*inputs), residual(*inputs)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride() == (40, 1, 5)
+    # nothing reads rows: there is nothing to gain
+    assert orders(lambda x, y: (x.permute(0, 2, 1) + y).exp(), *inputs[:2]) == []
+
+
+def test_order_of_a_views_base() -> None:
+    def views(x: Tensor) -> tuple[Tensor, ...]:
+        return x.view(2, 3, 2, 20), x.permute(0, 2, 3, 1), x.view(2, 6, 20).transpose(1, 2), x[:, 1:3], x[:, 1]
+
+    graph = make_fx(views, tracing_mode="fake")(torch.randn(2, 6, 4, 5)).graph
+    split, turned, rows, part, one = graph.output_node().args[0]
+    last = (0, 2, 3, 1)
+    assert module._order_before(split, (0, 3, 1, 2)) == last
+    assert module._order_before(split, (0, 2, 1, 3)) is None
+    assert module._order_before(turned, (0, 1, 2, 3)) == last
+    assert module._order_before(rows.args[0], (0, 2, 1)) == last
+    assert module._order_before(part, last) == last
+    assert module._order_before(one, (0, 1, 2)) == (1, 0, 2, 3)
