@@ -23,7 +23,7 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     stay whole: their rules round where eager does not, or not where it does."""
     from torch._decomp import get_decompositions
 
-    from dynajit.aot.passes import foreach
+    from dynajit.aot.passes import convolution, foreach, group_norm
     from dynajit.aot.passes.batch_norm import CPU_RULES, RULES
 
     # A release that lacks one of them has nothing to decompose there.
@@ -31,6 +31,8 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     names += _NAMES if device == "cpu" else (*_NAMES, *_GPU_NAMES)
     operators = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     own = RULES if device != "cpu" else _OWN if eager_rounding else {**_OWN, **CPU_RULES}
+    if device != "cpu":
+        own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES)}
     table: Decompositions = {**get_decompositions(operators), **own, **foreach.RULES}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
