@@ -540,7 +540,18 @@ class _Draft:
             address = linearise(unravel(self.full, target.shape), target.stride)
             outer.sort(key=lambda a: -hint_of(stride_of(address, a) or 0))
             return tuple(outer[:-1]), tuple(outer[-1:]), "row"
+        if not self.target.keeps_rows:
+            self._by_steps(inner)
         return tuple(outer), tuple(inner), self._mode(outer, inner)
+
+    def _by_steps(self, inner: list[Axis]) -> None:
+        """Put the axes of rows in the order in which most of what is read lies in memory, neighbours last."""
+        if len(inner) < 2:
+            return
+        of_largest = max(self._full_reads(), key=lambda read: hint_of(read[0].numel), default=None)
+        steps = {} if of_largest is None else {a: stride_of(of_largest[1], a) for a in inner}
+        if steps and None not in steps.values():
+            inner.sort(key=lambda a: -hint_of(steps[a] or 0))
 
     def _mode(self, outer: list[Axis], inner: list[Axis]) -> str:
         """Column mode if what is read lies along the last outer axis."""
