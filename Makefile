@@ -108,7 +108,7 @@ $(READY): tools/setup_env.py
 
 $(BUILT): $(READY) $(SOURCES)
 	@echo "building the extension"
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BIN)/python setup.py --quiet egg_info build_ext --inplace
 	@touch $@
 
 clean:

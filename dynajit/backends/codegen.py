@@ -46,6 +46,7 @@ _MODES = {
     (True, False): "max-autotune-no-cudagraphs",
     (True, True): "max-autotune",
 }
+MODES = tuple(_MODES.values())
 # modes in which kernels are timed, and the same without
 _UNTIMED = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
 # why there may be no kernels that take sizes as arguments
