@@ -42,6 +42,7 @@ from dynajit.interp.marks import (  # noqa: E402
     substitute_in_graph,
 )
 from dynajit.interp.policy import module_policy  # noqa: E402
+from dynajit.replacing import as_torch_compile  # noqa: E402
 from dynajit.report.counters import counters  # noqa: E402
 from dynajit.report.logs import set_logs  # noqa: E402
 from dynajit.report.times import compile_times  # noqa: E402
@@ -54,6 +55,7 @@ if _collects:
 __version__ = "0.1.0"
 __all__ = [
     "allow_in_graph",
+    "as_torch_compile",
     "assume_constant_result",
     "bisect",
     "compile",

@@ -13,6 +13,7 @@ One more command: a function in `COMMANDS`.
 """
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import inspect
@@ -29,6 +30,7 @@ from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends
 from dynajit.config import config
 from dynajit.exc import ConfigError
+from dynajit.replacing import as_torch_compile
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
 from dynajit.runtime import memory, store, toolchain
@@ -112,10 +114,14 @@ def run(arguments: list[str]) -> int:
         run,
         "  python -m dynajit run -c train_step train.py --epochs 3",
         "  python -m dynajit run -c model -c Net.loss --mode max-autotune train.py",
+        "  python -m dynajit run --replace train.py           its calls of torch.compile are answered by dynajit",
     )
+    parser.add_argument("--replace", action="store_true", help="dynajit takes the place of torch.compile in the script")
     _add_compile(parser)
     options = _parse_program(parser, arguments)
-    script.run(_prepared(parser, options), options.arguments)
+    program = _prepared(parser, options)
+    with as_torch_compile() if options.replace else contextlib.nullcontext():
+        script.run(program, options.arguments)
     return 0
 
 
