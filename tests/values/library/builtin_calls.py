@@ -217,7 +217,9 @@ def targets() -> list[Target]:
         if owner is not None and function.__name__ not in _OWN:
             found[label] = Target(label, f"{{}}.{function.__name__}", function, _RECEIVERS[owner])
         else:
-            short = f"function_{len(_FUNCTIONS)}"
+            # by name: samples are chosen by the texts of calls
+            short = "function_" + re.sub(r"\W", "_", label)
+            assert label in found or short not in _FUNCTIONS, label
             _FUNCTIONS[short] = function
             found[label] = Target(label, f"{short}({{}})", function, _RECEIVERS.get(owner, ()))  # type: ignore[arg-type]
     for text in _SYNTAX:
