@@ -18,7 +18,8 @@ import torch
 from dynajit import _C
 from dynajit.backends.registry import check_options, lookup_backend
 from dynajit.capture.capture import make_capture
-from dynajit.capture.session import Session, reset_caches
+from dynajit.capture.session import Choices, Owner, Session, reset_caches
+from dynajit.capture.shared import forget_shared, shared_session, unshared
 from dynajit.exc import ConfigError
 from dynajit.graph import seen
 from dynajit.report import breaks, records
@@ -81,7 +82,8 @@ def compile(
         disable: return `model` as it is.
 
     Returns:
-        A callable with the original's behaviour.
+        A callable with the original's behaviour. Equal calls share what they compile, as long as the model, the backend
+        and the guard filter are there, and until `reset`.
 
     Raises:
         TypeError: `model` is not callable.
@@ -98,16 +100,16 @@ def compile(
         )
     if disable or (getattr(model, "_dynajit_disable", False) and getattr(model, "_dynajit_recursive", True)):
         return model
-    return _compiled(model, _session(fullgraph, dynamic, backend, mode, options))
+    return _compiled(model, _choices(fullgraph, dynamic, backend, mode, options))
 
 
-def _session(
+def _choices(
     fullgraph: bool,
     dynamic: bool | None,
     backend: str | Callable[..., Any],
     mode: str | None,
     options: dict[str, Any] | None,
-) -> Session:
+) -> Choices:
     if mode is not None and mode not in MODES:
         raise ConfigError.unknown("mode", mode, MODES)
     if mode is not None and options is not None:
@@ -133,16 +135,12 @@ def _session(
     if own:
         _check_options(found, own)
         named["options"] = own
-    session = Session(found, name, fullgraph, dynamic, named)
-    session.verify = verify
-    session.guard_filter = guard_filter
-    session.settings = {
-        "fullgraph": fullgraph,
-        "dynamic": dynamic,
-        "backend": backend,
-        "mode": mode,
-        "options": options,
-    }
+    settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
+    return Choices(found, name, fullgraph, dynamic, named, guard_filter, verify, settings)
+
+
+def _new_session(choices: Choices) -> Session:
+    session = Session(choices)
     make_capture(session)
     return session
 
@@ -154,33 +152,35 @@ def _check_options(backend: Callable[..., Any], options: dict[str, Any]) -> None
         check_options(options, known, also=("verify", "guard_filter_fn"))
 
 
-def _compiled(model: Any, session: Session) -> Any:
+def _compiled(model: Any, choices: Choices) -> Any:
     if isinstance(model, _C.CompiledFunction):
         model = model.function
-    if isinstance(model, torch.nn.Module):
-        return _compiled_module(model, session)
-    if getattr(model, "_dynajit_disable", False):
-        return _call_object(_entry_function(model), session)  # not itself, but what it calls
-    if isinstance(model, types.FunctionType):
-        return _call_object(model, session)
-    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return types.MethodType(_call_object(model.__func__, session), model.__self__)
     if isinstance(model, type):
         raise TypeError(
             f"dynajit.compile does not compile the class {model.__name__}: compile its instances or methods"
         )
-    return _call_object(_entry_function(model), session)
+    original = getattr(type(model), "_dynajit_original", model)
+    session, owner = shared_session(original, choices, _new_session)
+    if isinstance(model, torch.nn.Module):
+        return _compiled_module(original, session, owner)
+    if getattr(model, "_dynajit_disable", False):
+        return _call_object(_entry_function(model, session), session, owner)  # not itself, but what it calls
+    if isinstance(model, types.FunctionType):
+        return _call_object(model, session, owner)
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(_call_object(model.__func__, session, owner), model.__self__)
+    return _call_object(_entry_function(model, session), session, owner)
 
 
-def _call_object(function: types.FunctionType, session: Session) -> _C.CompiledFunction:
+def _call_object(function: types.FunctionType, session: Session, owner: Owner) -> _C.CompiledFunction:
     assert session.capture is not None
     session.add_root(function.__code__)
-    return _C.CompiledFunction(function, session.capture, session.owner(), session, _reduce)
+    return _C.CompiledFunction(function, session.capture, owner, session, _reduce)
 
 
 def _reduce(compiled: _C.CompiledFunction) -> tuple[Any, ...]:
     """Pickle as a call of compile on the original, which pickle finds by name."""
-    return functools.partial(_restore, **compiled.key.settings), (compiled.__module__, compiled.__qualname__)
+    return functools.partial(_restore, **compiled.key.choices.settings), (compiled.__module__, compiled.__qualname__)
 
 
 def _restore(module: str, qualname: str, **settings: Any) -> Any:
@@ -190,38 +190,33 @@ def _restore(module: str, qualname: str, **settings: Any) -> Any:
     return found if isinstance(found, _C.CompiledFunction) else compile(found, **settings)
 
 
-def _entry_function(target: Callable[..., Any]) -> types.FunctionType:
+def _entry_function(target: Callable[..., Any], session: Session) -> types.FunctionType:
     """A Python function that calls any callable."""
 
     def entry(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
 
-    return _own_code(entry, getattr(target, "__name__", type(target).__name__))
+    return _own_code(entry, getattr(target, "__name__", type(target).__name__), session)
 
 
-def _own_code(function: Any, name: str) -> types.FunctionType:
-    """The function with a code object of its own, since variants belong to code objects."""
-    code = function.__code__.replace(co_name=name)
-    made = types.FunctionType(
-        code,
-        {"__name__": "dynajit_entry", "__builtins__": __builtins__},
-        name,
-        function.__defaults__,
-        function.__closure__,
-    )
-    return made
+def _own_code(function: Any, name: str, session: Session) -> types.FunctionType:
+    """The function with the session's own code object, since variants belong to code objects."""
+    if session.entry is None:
+        globals_ = {"__name__": "dynajit_entry", "__builtins__": __builtins__}
+        session.entry = function.__code__.replace(co_name=name), globals_
+    code, globals_ = session.entry
+    return types.FunctionType(code, globals_, name, function.__defaults__, function.__closure__)
 
 
-def _compiled_module(module: torch.nn.Module, session: Session) -> torch.nn.Module:
+def _compiled_module(original: torch.nn.Module, session: Session, owner: Owner) -> torch.nn.Module:
     """A module that shares `__dict__` with the original and whose call is compiled."""
-    original = getattr(type(module), "_dynajit_original", None) or module
 
     def entry(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
 
-    call = _call_object(_own_code(entry, type(original).__name__), session)
-    again = functools.partial(compile, **session.settings)
-    made = _with_call(original, types.MethodType(call, original), lambda other: _compiled_module(other, session), again)
+    call = _call_object(_own_code(entry, type(original).__name__, session), session, owner)
+    again = functools.partial(compile, **session.choices.settings)
+    made = _with_call(original, types.MethodType(call, original), again)
     _tell_tracers(call, original, made)
     return made
 
@@ -247,17 +242,16 @@ def _tell_tracers(call: _C.CompiledFunction, original: torch.nn.Module, made: to
 def _with_call(
     original: torch.nn.Module,
     call: Callable[..., Any],
-    remake: Callable[[torch.nn.Module], torch.nn.Module],
     again: Callable[[torch.nn.Module], torch.nn.Module],
 ) -> torch.nn.Module:
     """A module of a subclass of the original's class that shares all state with it, but is called by `call`. Copies are
-    made by `remake` of the copied original, pickles hold `again` and the original."""
+    made by `again` of the copied original, pickles hold both."""
 
     def deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-        return remake(copy.deepcopy(original, memo))
+        return again(copy.deepcopy(original, memo))
 
     def shallow_copy(self: torch.nn.Module) -> torch.nn.Module:
-        return remake(copy.copy(original))
+        return again(copy.copy(original))
 
     def reduce(self: torch.nn.Module, protocol: Any = 2) -> tuple[Any, ...]:
         return again, (original,)
@@ -291,7 +285,8 @@ class Explain:
         """Run the function once, compiled by itself, and report what was captured; an exception of the call ends up in
         the report."""
         found: list[records.CompileRecord] = []
-        compiled = compile(getattr(type(self.fn), "_dynajit_original", self.fn), **self.settings)
+        with unshared():
+            compiled = compile(self.fn, **self.settings)
         result, error = None, None
         with records.listen(found.append):
             try:
@@ -318,7 +313,7 @@ def _settings_of(fn: Any) -> dict[str, Any]:
     call = getattr(call, "__func__", call)
     if not isinstance(call, _C.CompiledFunction):
         return {}
-    settings: dict[str, Any] = {**call.key.settings, "fullgraph": False}
+    settings: dict[str, Any] = {**call.key.choices.settings, "fullgraph": False}
     if not isinstance(settings["backend"], str):
         settings["backend"], settings["options"] = "eager", None  # a backend of the user's own sees its own graphs only
     return settings
@@ -327,6 +322,7 @@ def _settings_of(fn: Any) -> dict[str, Any]:
 def reset() -> None:
     """Forget all compiled variants and counts; the next call of anything compiled compiles again. Memory kept for CPU
     tensors goes back to the system."""
+    forget_shared()
     reset_caches()
     _C.memory_pool_trim()
     counters.clear()
@@ -354,7 +350,7 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str | None =
     if isinstance(fn, torch.nn.Module):
         original = getattr(type(fn), "_dynajit_original", fn)
         again = functools.partial(disable, recursive=recursive, reason=reason)
-        return _with_call(original, staticmethod(_disabled(original, recursive, reason)), again, again)
+        return _with_call(original, staticmethod(_disabled(original, recursive, reason)), again)
     return _disabled(fn.function if isinstance(fn, _C.CompiledFunction) else fn, recursive, reason)
 
 

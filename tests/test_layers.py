@@ -311,7 +311,7 @@ MAX_FOLDER_LINES = {
     "dynajit/aot": 6414,
     "dynajit/backends": 711,
     "dynajit/bytecode": 4390,
-    "dynajit/capture": 1823,
+    "dynajit/capture": 1980,  # shared.py
     "dynajit/codegen": 5846,
     "dynajit/graph": 1987,
     "dynajit/guards": 1781,

@@ -132,13 +132,13 @@ def _capture(
     if full or never_fits_again(session, own, reasons, values, function.__globals__):
         _give_up(session, code, why, len(own), full)
         return None
-    if session.classes_made_anew and not own and not session.fullgraph:
+    if session.classes_made_anew and not own and not session.choices.fullgraph:
         known = session.classes_made_anew.intersection(map(class_name, values))
         if known:
             _give_up(session, code, f"instances of {', '.join(sorted(known))} are given", 0, False)
             return None
     seen = session.memory(code).seen
-    if not session.fullgraph and seen.dynamic is not False:
+    if not session.choices.fullgraph and seen.dynamic is not False:
         last = count >= config.recompile_limit - LAST_VARIANTS
         seen.restless.update(varying_sources(own, reasons, seen.counters, last))
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
@@ -221,7 +221,7 @@ def _give_up(session: Session, code: types.CodeType, why: str | None, count: int
         f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) was compiled {count} times "
         f"({limit}); calls that fit none of these variants run eagerly. The last guards to fail: {why}"
     )
-    if session.fullgraph:
+    if session.choices.fullgraph:
         raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
     if id(code) not in _warned_codes:
         _warned_codes.add(id(code))
@@ -293,7 +293,8 @@ class FrameCapture:
                 self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
                 return self._left_eager(tx)
             stack = "\n".join(location.render() for location in error.stack)
-            raise BackendCompilerFailed(self.session.backend_name, error.cause, error.graph, stack) from error.cause
+            name = self.session.choices.backend_name
+            raise BackendCompilerFailed(name, error.cause, error.graph, stack) from error.cause
         except (AskAgain, Unsupported, RecompileLimitExceeded, ConstraintViolation):
             raise
         except RecursionError:
@@ -324,7 +325,7 @@ class FrameCapture:
             self.record.skipped = decoded.refusal
             _C.mark_skip(self.code)
             return None
-        if policy.sets_trace_function(self.code) and not self.session.fullgraph:
+        if policy.sets_trace_function(self.code) and not self.session.choices.fullgraph:
             self.record.skipped = "it sets a trace function"
             _C.mark_skip(self.code)
             return None
@@ -357,7 +358,7 @@ class FrameCapture:
         emission.returning(result)
         obstacle = emission.obstacle()
         raised, other = emission.go_back(obstacle)
-        if raised is not None and (other is not None or not self.session.fullgraph):
+        if raised is not None and (other is not None or not self.session.choices.fullgraph):
             # only a real one has a traceback, or is another at each call
             raised.restore(tx)
             tx.broken_frames = raised.frames
@@ -375,8 +376,8 @@ class FrameCapture:
         chain = tx.broken_frames or [frame]
         stack = [entry.location() for entry in chain]
         users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
-        if self.session.fullgraph or are_errors():
-            raise _unsupported(stop.kind, stop, users, self.session.fullgraph)
+        if self.session.choices.fullgraph or are_errors():
+            raise _unsupported(stop.kind, stop, users, self.session.choices.fullgraph)
         if stop.kind is breaks.RESIZED_LEAF:
             # autograd's node of it keeps the size that it was made with, for as long as any variable leads there
             self.record.skipped = str(stop)
@@ -527,8 +528,8 @@ class FrameCapture:
             tx.guard_shapes()
             tx.guard_aliases()
             tx.guard_writes()
-            if self.session.guard_filter is not None:
-                guards = guards.filtered(self.session.guard_filter)
+            if self.session.choices.guard_filter is not None:
+                guards = guards.filtered(self.session.choices.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
         _C.mark_ours(code)
@@ -586,12 +587,12 @@ class FrameCapture:
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
         as_it_stands = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
-        backend = _as_it_stands if as_it_stands else self.session.backend
-        every = self.session.verify or config.verify
+        backend = _as_it_stands if as_it_stands else self.session.choices.backend
+        every = self.session.choices.verify or config.verify
         original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given
         try:
             with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
-                compiled = backend(module, examples, **self.session.options)
+                compiled = backend(module, examples, **self.session.choices.options)
         except Exception as error:
             if not (tx.graph.shapes.unknowns and is_data_dependent(error)):
                 raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
@@ -617,12 +618,12 @@ class FrameCapture:
         folder = debug.folder() if config.debug_inputs else None
         if folder is not None:
             torch.save([entry.real for entry in inputs], folder / "inputs.pt")
-        backend = self.session.backend_name if self.session.backend_name in list_backends() else "eager"
+        backend = self.session.choices.backend_name if self.session.choices.backend_name in list_backends() else "eager"
         text = runnable.script(module, [entry.fake for entry in inputs], backend, "inputs.pt" if folder else None)
         debug.write("fx_graph_runnable.py", text)
 
     def _own_backend(self) -> bool:
-        return bool(getattr(self.session.backend, "__module__", "").startswith("dynajit."))
+        return bool(getattr(self.session.choices.backend, "__module__", "").startswith("dynajit."))
 
     def _log(self, tx: Interpreter, code: types.CodeType) -> None:
         self.record.guards = [
@@ -654,7 +655,7 @@ def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[Plan]:
 
 def _is_idle(session: Session, code: types.CodeType, function: types.FunctionType) -> bool:
     """Whether this is the rest of a function in which nothing was found to compile so far."""
-    return not session.fullgraph and "_continues" in function.__dict__ and session.idle.given_up(code)
+    return not session.choices.fullgraph and "_continues" in function.__dict__ and session.idle.given_up(code)
 
 
 def _is_eager(variant: _C.Variant) -> bool:

@@ -1,6 +1,6 @@
-"""What one `dynajit.compile` call chose, and what its captures share.
+"""What a `dynajit.compile` call chose, and what its captures share.
 
-In: backend, flags. Out: `Session`, which is the key of its variants in the code cache, so that two configurations of
+In: `Choices`. Out: `Session`, which is the key of its variants in the code cache, so that two configurations of
 one function never mix, and the owner of its continuations.
 """
 
@@ -32,6 +32,7 @@ from dynajit.capture.reuse import Key
 from dynajit.graph.seen import Seen
 from dynajit.guards.source import ItemSource, LocalSource, Source
 from dynajit.interp.frame import SymFrame
+from dynajit.locks import process_lock
 from dynajit.resume.drive import generator_maker
 from dynajit.resume.plan import Resume, slot_kinds
 from dynajit.values.objects.lookup import is_trusted
@@ -61,6 +62,8 @@ class CodeSet:
 # Code objects whose cache is not empty, for `reset`; and those that some `compile` call named.
 touched, roots = CodeSet(), CodeSet()
 sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+# held while it is changed which session a `compile` call gets
+sharing = process_lock()
 _frame_numbers: dict[int, tuple[weakref.ref[types.CodeType], int]] = {}
 _next_frame_number = itertools.count()
 
@@ -76,23 +79,23 @@ def frame_number(code: types.CodeType) -> int:
 
 
 class Owner:
-    """Lives as long as the objects that `compile` gave to the user for one session; takes the session's variants with
-    it, which sit on code objects that may live longer."""
+    """Lives as long as the objects that `compile` gave to the user for one session. With it go the session's variants,
+    which are on code objects that may live longer, unless a later `compile` call may share them (`Session.park`)."""
 
-    def __init__(self, session: Session) -> None:
-        self._key = session
-        self._codes = session.codes
 
-    def __del__(self) -> None:
-        if sys.is_finalizing():
-            return
-        for code in self._codes:
-            variants = _C.variants(code)
-            if any(variant.key is self._key for variant in variants):
-                _C.reset_code(code)
-                for variant in reversed(variants):
-                    if variant.key is not self._key:
-                        _C.add_variant(code, variant)
+def _is_lasting(globals_: dict[str, Any]) -> bool:
+    """Whether these are a module's, which no variant keeps alive."""
+    return globals_ is getattr(sys.modules.get(str(globals_.get("__name__"))), "__dict__", None)
+
+
+def _weakly(function: Any) -> Any:
+    """The function, not kept alive."""
+    if function is None or isinstance(function, weakref.ProxyTypes):
+        return function
+    if isinstance(function, types.MethodType):
+        method = weakref.WeakMethod(function)
+        return lambda *args, **kwargs: method()(*args, **kwargs)  # type: ignore[misc]
+    return weakref.proxy(function)
 
 
 def reset_caches() -> None:
@@ -116,8 +119,8 @@ class Memory(NamedTuple):
     changed: set[Source | None]
 
 
-class Session:
-    """One `compile` call's choices.
+class Choices(NamedTuple):
+    """The arguments of `compile`, looked up and checked.
 
     Attributes:
         backend: `(GraphModule, example_inputs, **options) -> callable`.
@@ -127,29 +130,35 @@ class Session:
         options: keyword arguments for the backend.
         guard_filter: which of a variant's guards are kept; None: all.
         verify: compare one in this many calls of each graph with eager; 0: none (then `config.verify` says).
+        settings: the arguments themselves, for pickling.
     """
 
-    def __init__(
-        self,
-        backend: Callable[..., Any],
-        backend_name: str,
-        fullgraph: bool = False,
-        dynamic: bool | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        self.backend = backend
-        self.backend_name = backend_name
-        self.fullgraph = fullgraph
-        self.dynamic = dynamic
-        self.options = options or {}
-        self.verify = 0
-        self.guard_filter: Callable[[list[Any]], list[bool]] | None = None
+    backend: Callable[..., Any]
+    backend_name: str
+    fullgraph: bool
+    dynamic: bool | None
+    options: dict[str, Any]
+    guard_filter: Callable[[list[Any]], list[bool]] | None
+    verify: int
+    settings: dict[str, Any]
+
+
+class Session:
+    """The choices of one `compile` call, or of several equal ones, and what their captures know."""
+
+    choices: Choices
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        self.dynamic = choices.dynamic
         self.capture: Callable[..., Any] | None = None
-        # the arguments of `compile`, for pickling
-        self.settings: dict[str, Any] = {}
+        # takes the session out of the table in which later `compile` calls find it; None: it is in none
+        self.unlink: Callable[[], object] | None = None
+        # the code and globals of a function that calls what is compiled, where that is no function itself
+        self.entry: tuple[types.CodeType, dict[str, Any]] | None = None
         # code objects with variants of this session
         self.codes = CodeSet()
-        self._owner: weakref.ref[Owner] | None = None
+        self._owner: Callable[[], Owner | None] = lambda: None
         self._continuations: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._roots = CodeSet()
         self._memories: dict[int, tuple[weakref.ref[types.CodeType], Memory]] = {}
@@ -162,11 +171,49 @@ class Session:
 
     def owner(self) -> Owner:
         """The session's owner, kept alive by the objects that the user has."""
-        owner = self._owner() if self._owner is not None else None
+        owner = self._owner()
         if owner is None:
-            owner = Owner(self)
-            self._owner = weakref.ref(owner)
+            owner = Owner()
+            # not `__del__`: while it runs, a weak reference could give the dying owner to another call
+            self._owner = weakref.ref(owner, lambda _: self.park())
         return owner
+
+    def park(self) -> None:
+        """The user may have no object of this session any more. A shared one keeps its variants then, and none of the
+        user's objects alive."""
+        with sharing:
+            if self._owner() is not None or sys.is_finalizing():
+                return
+            if self.unlink is not None and all(map(_is_lasting, self._globals())):
+                backend, guard_filter = _weakly(self.choices.backend), _weakly(self.choices.guard_filter)
+                self.choices = self.choices._replace(backend=backend, guard_filter=guard_filter, settings={})
+                return
+            self.unshare()
+        self._drop_variants()
+
+    def unshare(self) -> None:
+        """No later `compile` call gets this session."""
+        with sharing:
+            if self.unlink is not None:
+                self.unlink()
+                self.unlink = None
+
+    def _globals(self) -> list[dict[str, Any]]:
+        """The globals that variants and continuations hold."""
+        variants = [variant for code in self.codes for variant in _C.variants(code) if variant.key is self]
+        own = self.entry[1] if self.entry is not None else None
+        parts = list(self._continuations.values())
+        found = [*(variant.globals for variant in variants), *(part.__globals__ for part in parts)]
+        return [globals_ for globals_ in found if globals_ is not own]
+
+    def _drop_variants(self) -> None:
+        for code in self.codes:
+            variants = _C.variants(code)
+            if any(variant.key is self for variant in variants):
+                _C.reset_code(code)
+                for variant in reversed(variants):
+                    if variant.key is not self:
+                        _C.add_variant(code, variant)
 
     def forget(self) -> None:
         """Nothing has been seen: sizes are static again until they are found to change."""
@@ -182,7 +229,7 @@ class Session:
 
     def add_root(self, code: types.CodeType) -> None:
         """Code that is compiled even if nothing in it makes a graph: what the user named, and continuations."""
-        if _C.code_flags(code):
+        if _C.code_flags(code) and code not in self._roots:
             _C.reset_code(code)  # what another session made of it
         self._roots.add(code)
         roots.add(code)

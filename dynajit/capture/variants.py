@@ -104,7 +104,7 @@ def note_objects_made_anew(
                 if missed.gone and missed.source in variant.data.made_anew:
                     gone.add(missed.source)
     seen.made_anew.update(found)
-    if not session.fullgraph:
+    if not session.choices.fullgraph:
         seen.restless.update(source for source, count in found.items() if source in gone or count >= MANY_OBJECTS)
 
 
@@ -113,7 +113,7 @@ def never_fits_again(
 ) -> bool:
     """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
     failed = [(variant, index) for variant, index in reasons if variant in own]
-    if len(own) < MOST_MADE_ANEW or session.fullgraph or len(failed) < len(own):
+    if len(own) < MOST_MADE_ANEW or session.choices.fullgraph or len(failed) < len(own):
         return False
     names: set[str] = set()
     for variant, index in failed:
