@@ -289,8 +289,10 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=230, help="seconds: after half of them torch.compile is left out"
     )
+    parser.add_argument("--training-layouts", action="store_true", help="convolutions channels last in training, too")
     parser.add_argument("--no-kernels", action="store_true")
     arguments = parser.parse_args()
+    layouts.IN_TRAINING["cuda"] = arguments.training_layouts
     print(torch.cuda.get_device_name(), torch.__version__)
     for name in ROWS:
         if not any(part in name for part in arguments.rows.split(",")):

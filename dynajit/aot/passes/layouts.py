@@ -39,9 +39,9 @@ MOST_WEIGHT = 2
 # The fewest channels, of what is given or made, that a GPU's convolution takes channels last for.
 FEWEST_CHANNELS = 16
 # By type of device: how many dimensions convolutions have that want their channels last, and whether they do in
-# training, too.
+# training, too: there `benchmarks/gpu_rows.py --training-layouts` has yet to show what it gives.
 RANKS = {"cpu": (4,), "cuda": (4,)}
-IN_TRAINING = {"cpu": False, "cuda": True}
+IN_TRAINING = {"cpu": False, "cuda": False}
 # Whether operations that compute elements one by one choose their order, or keep that of what they are given.
 CHOOSES = {"cpu": False, "cuda": True}
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
