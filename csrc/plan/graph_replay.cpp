@@ -2,10 +2,11 @@
  *
  * In: a PlanExecutor and inputs, while the current stream is captured. Out: a callable that runs the instantiated graph.
  * Inputs that only kernels read and outputs may lie elsewhere at each call: their addresses are put into the graph's
- * nodes, and so are the numbers that the host gives kernels. Inputs that an operator of torch's reads, whose nodes hide their addresses, either stay where they are
- * ("pinned") or are copied ("copied") by a node in front. The user's outputs are memory of their own, never the
- * graph's. What is kept for a backward graph stays in the graph's memory, at the same addresses at every call: as long
- * as somebody holds it the graph is not run again. A call that does not fit gives NotImplemented. */
+ * nodes, and so are the numbers that the host gives kernels. Inputs that an operator of torch's reads, whose nodes hide
+ * their addresses, stay where they are ("pinned") or are copied ("copied") by a node in front. What is kept for a
+ * backward graph stays in the graph's memory, at the same addresses at every call: as long as somebody holds it the
+ * graph is not run again. So does what operators give the user, if the graph lends it; the user's other outputs are
+ * memory of their own. A call that does not fit gives NotImplemented. */
 #include "plan/plan_executor.h"
 
 #include <algorithm>
@@ -83,6 +84,7 @@ struct Replay {
     std::vector<ReplayOutput> outputs;
     std::vector<at::Tensor> statics;
     size_t returns = SIZE_MAX; /* outputs from here on are kept for a backward graph */
+    bool lends = false;        /* the user's are in the graph's memory where operators give them */
 };
 
 CuGraphNode last_node(CuStream stream)
@@ -151,8 +153,7 @@ struct Recorder : Listener {
                 dynamic_of[roots[static_cast<size_t>(number->slot)]] = static_cast<int>(replay.dynamics.size());
                 replay.numbers.emplace_back(*number, replay.dynamics.size());
                 replay.binds_sizes |= number->source < 0;
-                replay.dynamics.emplace_back();
-                replay.dynamics.back().hosted = true;
+                replay.dynamics.emplace_back().hosted = true;
             }
         }
     }
@@ -174,8 +175,7 @@ struct Recorder : Listener {
             size_t root = static_cast<size_t>(roots[static_cast<size_t>(output.slot)]);
             if (allocated[root] && dynamic_of[root] < 0 && !read_by_operator(static_cast<int>(root))) {
                 dynamic_of[root] = static_cast<int>(replay.dynamics.size());
-                replay.dynamics.emplace_back();
-                replay.dynamics.back().bytes = (*run.buffers)[root].bytes;
+                replay.dynamics.emplace_back().bytes = (*run.buffers)[root].bytes;
             }
         }
     }
@@ -361,7 +361,7 @@ void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
             ptrdiff_t offset = static_cast<char *>(tensor.data_ptr()) - replay.dynamics[static_cast<size_t>(dynamic)].current;
             made.offset = offset / static_cast<ptrdiff_t>(tensor.element_size());
         }
-        else if (n >= replay.returns) {
+        else if (n >= replay.returns || replay.lends) {
             made.kind = ReplayOutput::kKept;
             made.kept = shared(replay, tensor, made.spec, tensor.storage_offset());
         }
@@ -640,12 +640,13 @@ PyObject *replay_call(PyObject *object, PyObject *const *args, size_t nargsf, Py
 
 PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"executor", "inputs", "statics", "mutated", "returns", nullptr};
+    static const char *names[] = {"executor", "inputs", "statics", "mutated", "returns", "lends", nullptr};
     PyObject *executor, *inputs, *statics, *mutated;
     Py_ssize_t returns = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|n:GraphReplay", const_cast<char **>(names), &executor,
+    int lends = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|np:GraphReplay", const_cast<char **>(names), &executor,
                                      &PyTuple_Type, &inputs, &PyTuple_Type, &statics, &PyTuple_Type, &mutated,
-                                     &returns)) {
+                                     &returns, &lends)) {
         return nullptr;
     }
     NativePlan *plan = native_plan(executor);
@@ -660,6 +661,7 @@ PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->replay = new Replay;
     self->replay->plan = plan;
     self->replay->owner = Py_NewRef(executor);
+    self->replay->lends = lends != 0;
     self->replay->returns = returns < 0 ? SIZE_MAX : static_cast<size_t>(returns);
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); i++) {
@@ -760,13 +762,13 @@ PyMemberDef replay_members[] = {
 };
 
 PyGetSetDef replay_getset[] = {
-    {"busy", replay_busy, nullptr, "Does somebody still hold what an earlier call kept for a backward graph?", nullptr},
+    {"busy", replay_busy, nullptr, "Does somebody still hold what an earlier call kept or lent?", nullptr},
     {"patched", replay_patched, nullptr, "How many kernels and copies take addresses of inputs and outputs.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyType_Slot replay_slots[] = {
-    {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated, returns=-1)\n--\n\n"
+    {Py_tp_doc, const_cast<char *>("GraphReplay(executor, inputs, statics, mutated, returns=-1, lends=False)\n--\n\n"
                                    "The plan recorded while the current stream is captured.")},
     {Py_tp_new, reinterpret_cast<void *>(replay_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(replay_dealloc)},

@@ -5,8 +5,10 @@ Out: `record(plan, call)`: a callable with the executor's inputs and outputs. It
      (of a backward graph the third) records it; from then on the graph is replayed. Addresses that change are put into
      the graph's nodes; inputs that operators of torch's read stay where they are, as parameters do, or are copied if
      they turn out to move. Outputs are the caller's own; what a forward graph keeps for its backward graph stays where
-     it is, until that has run. What can't be recorded is said once, and runs without. A plan of symbolic sizes is
-     recorded for each of those that it is called with most often.
+     it is, until that has run. So do gradients that operators of torch's give a backward graph, if they are dropped
+     before its next call, as optimizers do; from the first time that one is not, they are copied. What can't be
+     recorded is said once, and runs without. A plan of symbolic sizes is recorded for each of those that it is called
+     with most often.
 What can't be recorded is in `obstacle`.
 """
 
@@ -170,6 +172,9 @@ class _Recorded:
         self.failed = False
         # What the forward graph keeps stays where it is from its recording on, which is at its second call.
         self.waits = backward
+        # A result is held, by the name that it had, while its successor is computed; a gradient seldom is.
+        # Constants are no memory that the caller may write to.
+        self.lends = backward and not plan.constants
         index = plan.device.index
         self.index = torch.cuda.current_device() if index is None else index
         self._stream = torch._C._cuda_getCurrentRawStream
@@ -193,7 +198,11 @@ class _Recorded:
             result = graph(*inputs)
             if result is not NotImplemented:
                 return result
-            if graph.busy:  # the backward of an earlier call is still to come
+            if graph.busy and self.lends:  # gradients are added up, or kept: from now on they are copied
+                self.lends = False
+                self.graphs.clear()
+                self.alive.clear()
+            elif graph.busy:  # the backward of an earlier call is still to come
                 return self.call(*inputs)
         return self._without_graph(inputs)
 
@@ -232,7 +241,10 @@ class _Recorded:
         self.recordings += 1
         current = torch.cuda.current_stream(self.index)
         pool, users = _pools.get((self.index, stream), (None, ()))
-        if not users:
+        if self.lends or self.plan.returns is not None:
+            # graphs recorded before use what is free in the shared memory, and may run while this is held
+            pool, users = torch.cuda.graph_pool_handle(), weakref.WeakSet()
+        elif not users:
             pool, users = _pools[self.index, stream] = torch.cuda.graph_pool_handle(), weakref.WeakSet()
         statics = tuple(_twin(value) if n in self.copied else None for n, value in enumerate(inputs))
         graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -245,7 +257,7 @@ class _Recorded:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     returns = -1 if self.plan.returns is None else self.plan.returns
-                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns)
+                    replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns, self.lends)
                 finally:
                     graph.capture_end()
         finally:

@@ -630,3 +630,47 @@ def test_products_with_what_comes_before_under_max_autotune() -> None:
     x = torch.randn(2048, 1024, device="cuda").half()
     compiled = dynajit.compile(fn, mode="max-autotune-no-cudagraphs", fullgraph=True)
     torch.testing.assert_close(compiled(x), fn(x), rtol=1e-2, atol=1e-1)
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_gradients_of_recorded_products(dropped: bool) -> None:
+    """They are the graph's own memory until one is held when the next is made; then they are copied."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 768), torch.nn.GELU(), torch.nn.Linear(768, 512)).cuda()
+    twin = copy.deepcopy(model)
+    compiled = dynajit.compile(model, mode="reduce-overhead")
+    held = []
+    for _ in range(8):
+        x = torch.randn(1024, 512, device="cuda")
+        for m, run in ((model, compiled), (twin, twin)):
+            if dropped:
+                m.zero_grad()
+            run(x).square().mean().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+        if not dropped:
+            held.append([(p.grad, p.grad.clone()) for p in model.parameters()])
+            model.zero_grad()
+            twin.zero_grad()
+    for now, before in (pair for pairs in held for pair in pairs):
+        torch.testing.assert_close(now, before, rtol=0, atol=0)
+
+
+def test_a_graph_between_forward_and_backward() -> None:
+    """One that was recorded earlier, in memory that is free by then, does not write over what the other keeps."""
+    first = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256)).cuda()
+    second = copy.deepcopy(first)
+    inference = dynajit.compile(first, mode="reduce-overhead")
+    training = dynajit.compile(second, mode="reduce-overhead")
+    x, y = torch.randn(512, 256, device="cuda"), torch.randn(512, 256, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            inference(y)
+    first(x).square().mean().backward()
+    for _ in range(6):
+        second.zero_grad()
+        loss = training(x).square().mean()
+        with torch.no_grad():
+            inference(y)
+        loss.backward()
+        for p, q in zip(second.parameters(), first.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)

@@ -213,3 +213,39 @@ def test_inputs_that_python_reads_are_not_put_into_the_nodes(driver: ctypes.CDLL
     replay = recorded(driver, native.build(plan, {"one": _C.GpuKernel(b"code", "add_one", 0, 32)}), x)
     torch.testing.assert_close(replay(x)[0], x + 1)
     assert replay(torch.randn(8)) is NotImplemented
+
+
+def test_what_operators_give_is_lent(driver: ctypes.CDLL) -> None:
+    """In the graph's memory, without a copy, as long as nobody holds it at the next call."""
+    steps: list[Step] = [
+        ExternStep(lambda x: x.clone(), (BufferRef("x"),), {}, ("c",)),
+        ViewStep("v", "c", 2),
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+    ]
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xac"}
+    buffers["v"] = Buffer("v", (3,), (1,), torch.float32, CPU)
+    info = (GpuKernel("one", "", ("*fp32", "*fp32"), 1),)
+    plan = Plan("test", "", info, buffers, ("x",), {}, tuple(steps), tuple(map(BufferRef, "acv")))
+    executor = native.build(plan, {"one": _C.GpuKernel(b"code", "add_one", 0, 32)})
+    x = torch.randn(8)
+    copies = {}
+    for lends in (False, True):
+        driver.fake_capture(1)
+        try:
+            replay = _C.GraphReplay(executor, (x,), (None,), (), -1, lends)
+        finally:
+            driver.fake_capture(0)
+        replay.ready(1)
+        copies[lends] = replay.patched[1]
+        a, c, v = replay(x)
+        torch.testing.assert_close(a, x + 1)
+        if lends:  # else what is copied has not outlived the recording here
+            torch.testing.assert_close((c, v), (x, x[2:5]))
+        assert replay.busy is lends and (replay(x) is NotImplemented) is lends
+        address = c.data_ptr()
+        del c
+        assert replay.busy is lends  # its view
+        del v
+        assert not replay.busy and (replay(x)[1].data_ptr() == address) is lends
+    assert copies == {False: 1, True: 0}
