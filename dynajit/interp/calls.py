@@ -27,8 +27,9 @@ from dynajit.report import breaks
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.iterators import ConstIterator, IteratorVal, SequenceIterator, check_length
-from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay

@@ -17,8 +17,9 @@ from dynajit.bytecode.landing import FORMATTED, Landing
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
-from dynajit.values.containers.mapping import DictVal, SetVal, pairs_of
+from dynajit.values.containers.mapping import DictVal, pairs_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.value import Exhausted, GraphBreak, Value
 from dynajit.values.library import operators
 from dynajit.values.objects.functions import FunctionVal

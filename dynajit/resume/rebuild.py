@@ -17,10 +17,11 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.machine import LocalBox
 from dynajit.resume.inside import placed_call
 from dynajit.values.containers.keys import has_user_key
-from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.rebuild_containers import replace_entries
 from dynajit.values.containers.sequence import ListVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.effect import Place
 from dynajit.values.core.value import NULL, Value
 from dynajit.values.objects.generators import GeneratorVal

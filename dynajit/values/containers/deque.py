@@ -14,7 +14,7 @@ from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.values.containers.iterators import check_length
-from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, real_method
+from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -59,6 +59,18 @@ class DequeVal(SequenceVal):
         tx.journal.set_attr(self, "changes", self.changes + 1)
         self.items.insert(0 if left else len(self.items), item)
         tx.journal.record(lambda: self.items.pop(0 if left else -1) and None)
+
+    def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
+        return DequeVal(items, self.limit)
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if symbol == "+":
+            self.call_method(tx, "extend", [right], {})
+            return True
+        if symbol == "*" and is_count(right):
+            self.replace(tx, self.values(tx) * self.repeats(right))
+            return True
+        return False
 
     def real(self) -> Any:
         return collections.deque(super().real(), self.limit)

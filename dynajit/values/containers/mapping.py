@@ -1,7 +1,7 @@
-"""Dictionaries and sets while tracing, and the views of dictionaries.
+"""Dictionaries while tracing, and their views.
 
 In: keys and values, or a real `dict` with its source, read key by key until something depends on all its keys. Out:
-`DictVal`, `SetVal`. Methods are entries of `DICT_METHODS` and `SET_METHODS` behind `@dict_method` and `@set_method`.
+`DictVal` and its views. Methods are entries of `DICT_METHODS`, by `@dict_method`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any
 from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
-from dynajit.values.containers.iterators import IteratorVal, ended_iterator
-from dynajit.values.containers.keys import UserKey, collide, has_user_key
+from dynajit.values.containers.iterators import IteratorVal
+from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
-    push_members,
     replace_entries,
-    replace_members,
     store_entries,
 )
 from dynajit.values.containers.sequence import Lazy
-from dynajit.values.containers.standin import call_real
+from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
@@ -267,6 +265,31 @@ class DictVal(Value):
             copied.entries[key.hash_key(tx)] = (key, value)
         return copied
 
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if symbol != "|" or not isinstance(right, DictVal):
+            return None
+        made = self.copy_as(tx, self.kind)
+        for key, value in right.items(tx):
+            made.setitem(tx, key, value)
+        return made
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if symbol == "|":
+            self.call_method(tx, "update", [right], {})
+        return symbol == "|"
+
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if not isinstance(other, DictVal):
+            return None
+        ours, theirs = self.items(tx), {key.hash_key(tx): value for key, value in other.items(tx)}
+        if len(ours) != len(theirs):
+            return False
+        return all(
+            key.hash_key(tx) in theirs
+            and (identical(tx, value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
+            for key, value in ours
+        )
+
     def hash_key(self, tx: Tracer) -> object:
         raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'dict'")
 
@@ -385,7 +408,7 @@ def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards:
     return iterator
 
 
-class DictViewVal(Value):
+class DictViewVal(SetLike):
     """`d.keys()`, `d.values()`, `d.items()`."""
 
     def __init__(self, mapping: DictVal, what: str) -> None:
@@ -409,6 +432,10 @@ class DictViewVal(Value):
             return self.mapping.contains(tx, item)
         return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
+    @property
+    def compares(self) -> bool:  # type: ignore[override]
+        return self.what != "values"  # of which each call makes a view, equal to itself alone
+
     def real(self) -> Any:
         return getattr(self.mapping.real(), self.what)()
 
@@ -427,155 +454,13 @@ class DictViewVal(Value):
         out.call_const(getattr(self.mapping.kind, self.what), lambda: out.push(self.mapping), 1)
 
 
-class SetVal(Value):
-    """A set or frozenset."""
-
-    def __init__(self, kind: type = set, source: Source | None = None) -> None:
-        self.kind = kind
-        self.source = source
-        self.entries: dict[Any, Value] = {}
-        self.removals = 0
-        self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
-
-    @staticmethod
-    def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
-        made = SetVal(kind)
-        for item in items:
-            made.entries.setdefault(item.hash_key(tx), item)
-        return made
-
-    def py_type(self) -> type:
-        return self.kind
-
-    def real(self) -> Any:
-        return self.kind(item.real() for item in self.entries.values())
-
-    def truth(self, tx: Tracer) -> bool:
-        return bool(self.entries)
-
-    def length(self, tx: Tracer) -> Value:
-        return ConstVal(len(self.entries))
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return item.hash_key(tx) in self.entries
-
-    def ordered(self) -> list[Value]:
-        """Items in the order in which the real set would give them, where that is known."""
-        if len(self.entries) <= 1:
-            return list(self.entries.values())
-        try:
-            reals = {key if isinstance(key, UserKey) else item.real(): item for key, item in self.entries.items()}
-        except NotReal:
-            self.unsupported("iteration over several items that are not constants")
-        return [reals[item] for item in self.kind(reals)]
-
-    def iterate(self, tx: Tracer) -> Value:
-        return SetIterator(self)
-
-    def getattr(self, tx: Tracer, name: str) -> Value:
-        return tx.class_attribute(self, self.kind, name)
-
-    def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
-        tx.journal.changes += 1
-        if not self.entries.keys() <= entries.keys():
-            tx.journal.set_attr(self, "removals", self.removals + 1)
-        if self.source is not None:
-            tx.journal.touch(self)
-        tx.journal.replace_all(self.entries, entries)
-
-    def hash_key(self, tx: Tracer) -> object:
-        if self.kind is set:
-            raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
-        return frozenset(self.entries)
-
-    def children(self) -> Sequence[Value]:
-        return list(self.entries.values())
-
-    def rebuildable(self) -> bool:
-        return self.source is not None or not collide(self.entries)
-
-    def rebuild(self, out: Any) -> None:
-        if self.kind is set:
-            push_members(out, self.entries)
-        else:
-            out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
-
-    def emit_effect(self, out: Any) -> None:
-        def push() -> None:
-            out.load(self.source)
-            push_members(out, self.entries)
-
-        out.call_const(replace_members, push, 2)
-        out.emit.pop_top()
-
-
-class SetIterator(IteratorVal):
-    """Over a set; changing the size meanwhile raises as in CPython."""
-
-    kind: type = type(iter({1}))
-
-    def __init__(self, members: SetVal) -> None:
-        self.members = members
-        self.order = members.ordered()
-        self.removals = members.removals
-        self.index = 0
-        self.changed = False  # in size, as was found once
-
-    def next(self, tx: Tracer) -> Value:
-        if self.index > len(self.order):
-            raise Exhausted()
-        if self.changed or len(self.members.entries) != len(self.order):
-            tx.journal.set_attr(self, "changed", True)
-            raise tx.raised(RuntimeError, "Set changed size during iteration")
-        if self.removals != self.members.removals:
-            self.unsupported("going on after members were exchanged")
-        if self.index == len(self.order):
-            tx.journal.set_attr(self, "index", self.index + 1)
-            raise Exhausted()
-        tx.journal.set_attr(self, "index", self.index + 1)
-        return self.order[self.index - 1]
-
-    def children(self) -> Sequence[Value]:
-        return () if self.index > len(self.order) else (self.members,)
-
-    def rebuildable(self) -> bool:
-        return self.index > len(self.order) or (self.removals == self.members.removals and not self.changed)
-
-    def rebuild(self, out: Any) -> None:
-        if self.index > len(self.order):
-            out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
-            return
-        out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
-
-        def push() -> None:
-            out.push(self.members)
-            out.const(self.index)
-
-        out.call_const(_set_iterator_at, push, 2)
-
-
-def _set_iterator_at(members: set[Any], index: int) -> Any:
-    """An iterator over a set that has given `index` items; in generated code."""
-    iterator = iter(members)
-    for _ in range(index):
-        next(iterator)
-    return iterator
-
-
 Method = Callable[..., Value]
 DICT_METHODS: dict[str, Method] = {}
-SET_METHODS: dict[str, Method] = {}
 
 
 def dict_method(fn: Method) -> Method:
     """Register the model of the `dict` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
     DICT_METHODS[fn.__name__.rstrip("_")] = fn
-    return fn
-
-
-def set_method(fn: Method) -> Method:
-    """Register the model of the `set` method of the same name: `(tx, self, *args) -> Value`."""
-    SET_METHODS[fn.__name__.removeprefix("set_")] = fn
     return fn
 
 
@@ -678,69 +563,3 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
             raise GraphBreak(breaks.RAISES, f"ValueError: pair {position} has {len(pair)} items")
         found.append((pair[0], pair[1]))
     return found
-
-
-@set_method
-def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
-    hashed = item.hash_key(tx)
-    if hashed not in self.entries:
-        if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
-            self.unsupported("two members of one hash")
-        tx.journal.changes += 1
-        if self.source is not None:
-            tx.journal.touch(self)
-        tx.journal.set_item(self.entries, hashed, item)
-    return ConstVal(None)
-
-
-@set_method
-def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
-    if not self.contains(tx, item):
-        raise tx.raised(KeyError, item)
-    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
-
-
-@set_method
-def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
-    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
-
-
-def _real_set_method(name: str) -> Method:
-    """The model of a method that takes iterables: CPython's own, on sets of hash keys."""
-
-    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value:
-        tables = [_members(tx, other) for other in others]
-        given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
-        real = self.kind(self.entries)
-        found = call_real(tx, getattr(real, name), *given)
-        if isinstance(found, bool):
-            return ConstVal(found)
-        if found is real:
-            return self
-        chosen = set(map(id, real if found is None else found))  # of equal members it is not always the first one's
-        entries = {
-            key: member for table in (self.entries, *tables) for key, member in table.items() if id(key) in chosen
-        }
-        if found is None:
-            self.replace(tx, entries)
-            return ConstVal(None)
-        made = SetVal(self.kind)
-        made.entries = entries
-        return made
-
-    return model
-
-
-def _members(tx: Tracer, value: Value) -> dict[Any, Value]:
-    """The members of an iterable, each once, by their hash keys: a set does not ask its members again."""
-    return value.entries if isinstance(value, SetVal) else SetVal.of(tx, tx.unpack_set(value)).entries
-
-
-_OPERATIONS = ("intersection", "difference", "symmetric_difference")
-SET_METHODS.update(
-    {
-        name: _real_set_method(name)
-        for name in ("clear", "copy", "isdisjoint", "issubset", "issuperset", "union", "update", *_OPERATIONS)
-        + tuple(f"{operation}_update" for operation in _OPERATIONS)
-    }
-)

@@ -19,7 +19,7 @@ from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import identical
-from dynajit.values.containers.iterators import SequenceIterator, ended_iterator, iterator_at
+from dynajit.values.containers.iterators import LONGEST, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.slots import by_rule
@@ -107,6 +107,50 @@ class SequenceVal(Value):
     def iterate(self, tx: Tracer) -> Value:
         return LiveIterator(self)
 
+    @property
+    def family(self) -> type:
+        """Sequences of different families are never equal."""
+        return self.kind
+
+    def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
+        """What `self + other`, or `self` repeated, gives: a sequence of these items."""
+        raise NotImplementedError
+
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if symbol == "+" and isinstance(right, SequenceVal) and right.family is self.family:
+            return self.alike([*self.values(tx), *right.values(tx)], right)
+        if symbol == "*" and is_count(right):
+            return self.alike(self.values(tx) * self.repeats(right), None)
+        return None
+
+    def rbinary(self, tx: Tracer, symbol: str, left: Value) -> Value | None:
+        return self.binary(tx, symbol, left) if symbol == "*" else None
+
+    def repeats(self, times: Value) -> int:
+        """How often it is repeated; a long result is the real operator's to make, or to refuse."""
+        count = times.const()
+        if not isinstance(count, int) or abs(count) > sys.maxsize or len(self.items) * count > LONGEST:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a {self.kind.__name__} repeated {count} times")
+        return count
+
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if not isinstance(other, SequenceVal):
+            return None
+        if self.family is not other.family or len(self.items) != len(other.items):
+            return False
+        different = self.first_difference(tx, other)
+        return len(self.items) == len(other.items) and (different is None or different >= len(self.items))
+
+    def first_difference(self, tx: Tracer, other: SequenceVal) -> int | None:
+        """Where two sequences differ, as far as both go; a user's `__eq__` may change them meanwhile."""
+        index = 0
+        while index < len(self.items) and index < len(other.items):
+            first, second = self.item(tx, index), other.item(tx, index)
+            if not identical(tx, first, second) and not tx.equal(first, second):
+                return index
+            index += 1
+        return None
+
     def contains(self, tx: Tracer, item: Value) -> bool:
         index = 0
         while index < len(self.items):  # a user's __eq__ may change the list
@@ -164,6 +208,11 @@ def _has_plain_name(kind: type) -> bool:
 def _base(kind: type) -> type:
     """The builtin class whose C code runs."""
     return next(base for base in kind.__mro__ if base.__module__ in ("builtins", "collections", "torch"))
+
+
+def is_count(value: Value) -> bool:
+    """Whether it is a known integer, by which a sequence is repeated."""
+    return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
 
 
 class LiveIterator(SequenceIterator):
@@ -262,6 +311,22 @@ class TupleVal(SequenceVal):
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
+
+    @property
+    def family(self) -> type:
+        return tuple
+
+    def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
+        if torch.Size not in (self.kind, other and other.kind):
+            return TupleVal(items)
+        # torch.Size says itself when a sum or a product is one; it differs from release to release
+        ours, theirs = (kind if kind is torch.Size else tuple for kind in (self.kind, other and other.kind))
+        return TupleVal(items, type(ours((1,)) * 2 if other is None else ours((1,)) + theirs((1,))))
+
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if symbol == "*" and self.kind is tuple and is_count(right) and right.const() == 1:
+            return self
+        return super().binary(tx, symbol, right)
 
     def stood_for(self, items: list[Any]) -> Any:
         return tuple(items)
@@ -367,6 +432,16 @@ class ListVal(SequenceVal):
     def __init__(self, items: Sequence[Any], source: Source | None = None) -> None:
         self.items = list(items)
         self.source = source
+
+    def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
+        return ListVal(items)
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if symbol == "+":
+            self.extend(tx, tx.unpack(right))
+        elif symbol == "*":
+            self.replace(tx, self.values(tx) * self.repeats(right))
+        return symbol in ("+", "*")
 
     def mutate(self, tx: Tracer) -> None:
         """To be called before each change, which is recorded in the journal."""

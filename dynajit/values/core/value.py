@@ -254,6 +254,22 @@ class Value:
     def contains(self, tx: Tracer, item: Value) -> bool:
         self.unsupported("'in'")
 
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        """`self <symbol> right` by the type's own rule; None: it has none for such an operand."""
+        return None
+
+    def rbinary(self, tx: Tracer, symbol: str, left: Value) -> Value | None:
+        """`left <symbol> self`, where `left` has no rule for it."""
+        return None
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        """`self <symbol>= right`, if the operator changes the object."""
+        return False
+
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        """`self == other` by the type's own rule; None: it has none for such an operand."""
+        return None
+
     def hash_key(self, tx: Tracer) -> object:
         """A hashable Python object that is equal exactly for keys that are equal in the program (`identity.object_key`
         for what is equal to itself alone)."""

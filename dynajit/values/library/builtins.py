@@ -47,9 +47,10 @@ from dynajit.values.containers.iterators import (
     ZipIterator,
 )
 from dynajit.values.containers.keys import IdVal, hash_of
-from dynajit.values.containers.mapping import DictIterator, DictVal, DictViewVal, SetVal
+from dynajit.values.containers.mapping import DictIterator, DictVal, DictViewVal
 from dynajit.values.containers.ranges import make_range
 from dynajit.values.containers.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin, constructor, tail_call

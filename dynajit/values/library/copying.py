@@ -19,9 +19,10 @@ from dynajit.guards.source import InstanceAttrSource
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
-from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value

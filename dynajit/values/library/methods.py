@@ -15,8 +15,9 @@ from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DEQUE_METHODS
-from dynajit.values.containers.mapping import DICT_METHODS, SET_METHODS, DictVal, DictViewVal, SetVal, set_method
+from dynajit.values.containers.mapping import DICT_METHODS, DictVal, DictViewVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
+from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exception_groups import condition_of, make_group, split

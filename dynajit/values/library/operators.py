@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +18,10 @@ from dynajit.bytecode.landing import CALLED, NUMBER, OPERATED
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.containers.deque import DequeVal
-from dynajit.values.containers.identity import identical
-from dynajit.values.containers.iterators import LONGEST
 from dynajit.values.containers.keys import IdVal
-from dynajit.values.containers.mapping import SET_METHODS, DictVal, DictViewVal, SetVal
-from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.registry import BUILTINS, tail_call
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
@@ -88,7 +85,6 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "UNARY_POSITIVE": (operator.pos, "__pos__"),
     "UNARY_INVERT": (operator.invert, "__invert__"),
 }
-_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 
 
 def unary(tx: Tracer, op: str, value: Value) -> Value:
@@ -120,11 +116,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return format_percent(tx, left.value, right)
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
         return user_binary(tx, symbol, BINARY[symbol][1], inplace, left, right)
-    if (
-        inplace
-        and isinstance(left, (ListVal, DictVal, SetVal, DequeVal))
-        and _container_inplace(tx, symbol, left, right)
-    ):
+    if inplace and left.ibinary(tx, symbol, right):
         return left
     if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
         if inplace and isinstance(left, GraphArrayVal) and not left.is_scalar:
@@ -133,7 +125,7 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     if inplace and isinstance(left, ArrayVal) and not left.is_scalar:
         return left.inplace(tx, INPLACE[symbol], right)
     own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
-    result = tx.call(own, [right], {}) if own is not None else _container_binary(tx, symbol, left, right)
+    result = tx.call(own, [right], {}) if own is not None else _binary_by_type(tx, symbol, left, right)
     if result is not None:
         return result
     return tx.fold(BINARY[symbol][0], [left, right])
@@ -209,7 +201,7 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
             return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
-    if inplace and _container_inplace(tx, symbol, left, right):
+    if inplace and left.ibinary(tx, symbol, right):
         return left
     try:
         refuse(shown, left_type, right_type)
@@ -259,81 +251,15 @@ def _rest(tx: Tracer, left: Value, right: Value, *, again: Callable[..., Value],
     return again(tx, left=left, right=right, tried=tried)
 
 
-def _container_inplace(tx: Tracer, symbol: str, left: Value, right: Value) -> bool:
-    """Change the container in place, if the operator does that."""
-    if isinstance(left, ListVal) and symbol == "+":
-        left.extend(tx, tx.unpack(right))
-        return True
-    if isinstance(left, DequeVal) and symbol == "+":
-        left.call_method(tx, "extend", [right], {})
-        return True
-    if isinstance(left, ListVal) and symbol == "*":
-        left.replace(tx, left.values(tx) * _repeats(left, right))
-        return True
-    if isinstance(left, DequeVal) and symbol == "*" and _is_count(right):
-        left.replace(tx, left.values(tx) * _repeats(left, right))
-        return True
-    if isinstance(left, DictVal) and symbol == "|":
-        left.call_method(tx, "update", [right], {})
-        return True
-    if isinstance(left, SetVal) and left.kind is set and symbol in _SET_OPERATORS and isinstance(right, SetVal):
-        result = SET_METHODS[_SET_OPERATORS[symbol]](tx, left, right)
-        assert isinstance(result, SetVal)
-        left.replace(tx, result.entries)
-        return True
-    return False
-
-
-def _container_binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+def _binary_by_type(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
+    """By the rule of the left operand's type, or of the right one's."""
     if symbol == "+" and left.py_type() is str and right.py_type() is str:
         return unread_text(tx, "{}{}".format, [left, right])
-    if symbol == "+" and isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
-        both = [*left.values(tx), *right.values(tx)]
-        if isinstance(left, ListVal) and isinstance(right, ListVal):
-            return ListVal(both)
-        if isinstance(left, DequeVal) and isinstance(right, DequeVal):
-            return DequeVal(both, left.limit)
-        if isinstance(left, TupleVal) and isinstance(right, TupleVal):
-            return TupleVal(both, _sum_kind(left.kind, right.kind))
-    if symbol == "*":
-        sequence, times = (left, right) if isinstance(left, SequenceVal) else (right, left)
-        if isinstance(sequence, DequeVal) and _is_count(times):
-            return DequeVal(sequence.values(tx) * _repeats(sequence, times), sequence.limit)
-        if isinstance(sequence, (ListVal, TupleVal)) and _is_count(times):
-            if sequence.py_type() is tuple and times.const() == 1:
-                return sequence
-            items = sequence.values(tx) * _repeats(sequence, times)
-            return ListVal(items) if isinstance(sequence, ListVal) else TupleVal(items, _product_kind(sequence.kind))
-    if symbol == "|" and isinstance(left, DictVal) and isinstance(right, DictVal):
-        made = left.copy_as(tx, left.kind)
-        for key, value in right.items(tx):
-            made.setitem(tx, key, value)
-        return made
-    if (
-        symbol in _SET_OPERATORS
-        and isinstance(left, (SetVal, DictViewVal))
-        and isinstance(right, (SetVal, DictViewVal))
-    ):
-        # with a view it is a set, whatever the other is
-        is_plain = isinstance(left, SetVal) and isinstance(right, SetVal)
-        first: Value = left if is_plain else SetVal.of(tx, tx.unpack(left))
-        return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
     if symbol == "%" and isinstance(left, ConstVal) and isinstance(left.value, (str, bytes)):
         unread = unread_text(tx, left.value.__mod__, [right]) if type(left.value) is str else None
         return unread if unread is not None else tx.fold(operator.mod, [left, right])
-    return None
-
-
-def _is_count(value: Value) -> bool:
-    return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
-
-
-def _repeats(sequence: SequenceVal, times: Value) -> int:
-    """How often a sequence is repeated; a long result is the real operator's to make, or to refuse."""
-    count = times.const()
-    if not isinstance(count, int) or abs(count) > sys.maxsize or len(sequence.items) * count > LONGEST:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a {sequence.kind.__name__} repeated {count} times")
-    return count
+    found = left.binary(tx, symbol, right)
+    return found if found is not None else right.rbinary(tx, symbol, left)
 
 
 def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
@@ -341,17 +267,6 @@ def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
     if isinstance(value, TupleVal) and isinstance(getattr(value.kind, method, None), types.FunctionType):
         return tx.class_attribute(value, value.kind, method)
     return None
-
-
-def _sum_kind(left: type, right: type) -> type:
-    """torch.Size says itself when a sum is one; it differs from release to release."""
-    if torch.Size not in (left, right):
-        return tuple
-    return type((left if left is torch.Size else tuple)((1,)) + (right if right is torch.Size else tuple)((1,)))
-
-
-def _product_kind(kind: type) -> type:
-    return type(torch.Size((1,)) * 2) if kind is torch.Size else tuple
 
 
 # of which equal ones may be several objects
@@ -442,9 +357,9 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
             return ConstVal((other.py_type() is complex and function(left.const(), right.const())) or symbol == "!=")
     if symbol in ("==", "!="):
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
-    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and _family(left) is _family(right):
+    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and left.family is right.family:
         return _order_sequences(tx, symbol, left, right)
-    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
+    if isinstance(left, SetLike) and isinstance(right, SetLike):
         first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
         return ConstVal(function(first, second))
     return tx.fold(function, [left, right])
@@ -483,28 +398,11 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
         return same_object(tx, left, right)
     if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
-    if any(isinstance(side, DictViewVal) and side.what == "values" for side in (left, right)):
-        return False  # each call of values() makes a view, equal to itself alone
-    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal):
-        if _family(left) is not _family(right) or len(left.items) != len(right.items):
-            return False
-        different = _first_difference(tx, left, right)
-        if different is not None and different < min(len(left.items), len(right.items)):
-            return False
-        return len(left.items) == len(right.items)
-    if isinstance(left, DictVal) and isinstance(right, DictVal):
-        ours, theirs = left.items(tx), {key.hash_key(tx): value for key, value in right.items(tx)}
-        if len(ours) != len(theirs):
-            return False
-        return all(
-            key.hash_key(tx) in theirs
-            and (identical(tx, value, theirs[key.hash_key(tx)]) or tx.equal(value, theirs[key.hash_key(tx)]))
-            for key, value in ours
-        )
-    if isinstance(left, (SetVal, DictViewVal)) and isinstance(right, (SetVal, DictViewVal)):
-        return {item.hash_key(tx) for item in tx.unpack_set(left)} == {
-            item.hash_key(tx) for item in tx.unpack_set(right)
-        }
+    by_rule_of_type = left.equals(tx, right)
+    if by_rule_of_type is None:
+        by_rule_of_type = right.equals(tx, left)
+    if by_rule_of_type is not None:
+        return by_rule_of_type
     if left.py_type() in _METHODS and right.py_type() in _METHODS:
         return left.hash_key(tx) == right.hash_key(tx)
     try:
@@ -519,24 +417,8 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     return left.hash_key(tx) == right.hash_key(tx)
 
 
-def _first_difference(tx: Tracer, left: SequenceVal, right: SequenceVal) -> int | None:
-    """Where two sequences differ, as far as both go; a user's `__eq__` may change them meanwhile."""
-    index = 0
-    while index < len(left.items) and index < len(right.items):
-        first, second = left.item(tx, index), right.item(tx, index)
-        if not identical(tx, first, second) and not tx.equal(first, second):
-            return index
-        index += 1
-    return None
-
-
-def _family(value: SequenceVal) -> type:
-    """Sequences of different families are never equal."""
-    return tuple if isinstance(value, TupleVal) else value.kind
-
-
 def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
-    different = _first_difference(tx, left, right)
+    different = left.first_difference(tx, right)
     if different is not None and different < min(len(left.items), len(right.items)):
         return compare(tx, symbol, left.item(tx, different), right.item(tx, different))
     return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))

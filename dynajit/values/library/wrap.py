@@ -43,8 +43,9 @@ from dynajit.symbols import is_symbolic
 from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.iterators import LONGEST, check_length
 from dynajit.values.containers.lazy_list import OutsideList
-from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, TupleVal, is_named_tuple
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.finalizers import has_finaliser
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import CompiledVal, FunctionVal, MethodVal

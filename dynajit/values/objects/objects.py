@@ -35,9 +35,10 @@ from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.identity import identical, object_key
 from dynajit.values.containers.keys import user_key
-from dynajit.values.containers.mapping import DictVal, SetVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.rebuild_containers import push_filled, push_members
 from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.objects.class_writes import ClassNamespace, write_class, written

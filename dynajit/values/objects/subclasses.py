@@ -13,8 +13,8 @@ from typing import Any
 
 from dynajit.guards.source import ItemSource, Source
 from dynajit.report.shown import short
-from dynajit.values.containers.mapping import SetVal
 from dynajit.values.containers.sequence import Lazy, TupleVal
+from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
 

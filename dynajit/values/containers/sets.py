@@ -1,0 +1,271 @@
+"""Sets and frozensets while tracing.
+
+In: members. Out: `SetVal`. Methods are entries of `SET_METHODS`, by `@set_method`; the set operators of views of
+dictionaries are here, too (`SetLike`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynajit.guards.source import Source
+from dynajit.report import breaks
+from dynajit.values.containers.iterators import IteratorVal, ended_iterator
+from dynajit.values.containers.keys import UserKey, collide, has_user_key
+from dynajit.values.containers.rebuild_containers import (
+    push_members,
+    replace_members,
+)
+from dynajit.values.containers.standin import call_real
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value
+from dynajit.values.scalars.constant import ConstVal
+
+_SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
+class SetLike(Value):
+    """What sets and views of dictionaries share.
+
+    Attributes:
+        compares: whether it is equal to another one of the same members.
+    """
+
+    compares: bool = True
+
+    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if symbol not in _SET_OPERATORS or not isinstance(right, SetLike):
+            return None
+        # with a view it is a set, whatever the other is
+        is_plain = isinstance(self, SetVal) and isinstance(right, SetVal)
+        first = self if is_plain else SetVal.of(tx, tx.unpack(self))
+        return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
+
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if not self.compares:
+            return False
+        if not isinstance(other, SetLike):
+            return None
+        if not other.compares:
+            return False
+        ours, theirs = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (self, other))
+        return ours == theirs
+
+
+class SetVal(SetLike):
+    """A set or frozenset."""
+
+    def __init__(self, kind: type = set, source: Source | None = None) -> None:
+        self.kind = kind
+        self.source = source
+        self.entries: dict[Any, Value] = {}
+        self.removals = 0
+        self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
+
+    @staticmethod
+    def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
+        made = SetVal(kind)
+        for item in items:
+            made.entries.setdefault(item.hash_key(tx), item)
+        return made
+
+    def py_type(self) -> type:
+        return self.kind
+
+    def real(self) -> Any:
+        return self.kind(item.real() for item in self.entries.values())
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: Tracer) -> Value:
+        return ConstVal(len(self.entries))
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.hash_key(tx) in self.entries
+
+    def ordered(self) -> list[Value]:
+        """Items in the order in which the real set would give them, where that is known."""
+        if len(self.entries) <= 1:
+            return list(self.entries.values())
+        try:
+            reals = {key if isinstance(key, UserKey) else item.real(): item for key, item in self.entries.items()}
+        except NotReal:
+            self.unsupported("iteration over several items that are not constants")
+        return [reals[item] for item in self.kind(reals)]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return SetIterator(self)
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        return tx.class_attribute(self, self.kind, name)
+
+    def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
+        tx.journal.changes += 1
+        if not self.entries.keys() <= entries.keys():
+            tx.journal.set_attr(self, "removals", self.removals + 1)
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.replace_all(self.entries, entries)
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if self.kind is not set or symbol not in _SET_OPERATORS or not isinstance(right, SetVal):
+            return False
+        result = SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
+        assert isinstance(result, SetVal)
+        self.replace(tx, result.entries)
+        return True
+
+    def hash_key(self, tx: Tracer) -> object:
+        if self.kind is set:
+            raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")
+        return frozenset(self.entries)
+
+    def children(self) -> Sequence[Value]:
+        return list(self.entries.values())
+
+    def rebuildable(self) -> bool:
+        return self.source is not None or not collide(self.entries)
+
+    def rebuild(self, out: Any) -> None:
+        if self.kind is set:
+            push_members(out, self.entries)
+        else:
+            out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
+
+    def emit_effect(self, out: Any) -> None:
+        def push() -> None:
+            out.load(self.source)
+            push_members(out, self.entries)
+
+        out.call_const(replace_members, push, 2)
+        out.emit.pop_top()
+
+
+class SetIterator(IteratorVal):
+    """Over a set; changing the size meanwhile raises as in CPython."""
+
+    kind: type = type(iter({1}))
+
+    def __init__(self, members: SetVal) -> None:
+        self.members = members
+        self.order = members.ordered()
+        self.removals = members.removals
+        self.index = 0
+        self.changed = False  # in size, as was found once
+
+    def next(self, tx: Tracer) -> Value:
+        if self.index > len(self.order):
+            raise Exhausted()
+        if self.changed or len(self.members.entries) != len(self.order):
+            tx.journal.set_attr(self, "changed", True)
+            raise tx.raised(RuntimeError, "Set changed size during iteration")
+        if self.removals != self.members.removals:
+            self.unsupported("going on after members were exchanged")
+        if self.index == len(self.order):
+            tx.journal.set_attr(self, "index", self.index + 1)
+            raise Exhausted()
+        tx.journal.set_attr(self, "index", self.index + 1)
+        return self.order[self.index - 1]
+
+    def children(self) -> Sequence[Value]:
+        return () if self.index > len(self.order) else (self.members,)
+
+    def rebuildable(self) -> bool:
+        return self.index > len(self.order) or (self.removals == self.members.removals and not self.changed)
+
+    def rebuild(self, out: Any) -> None:
+        if self.index > len(self.order):
+            out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
+            return
+        out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
+
+        def push() -> None:
+            out.push(self.members)
+            out.const(self.index)
+
+        out.call_const(_set_iterator_at, push, 2)
+
+
+def _set_iterator_at(members: set[Any], index: int) -> Any:
+    """An iterator over a set that has given `index` items; in generated code."""
+    iterator = iter(members)
+    for _ in range(index):
+        next(iterator)
+    return iterator
+
+
+Method = Callable[..., Value]
+SET_METHODS: dict[str, Method] = {}
+
+
+def set_method(fn: Method) -> Method:
+    """Register the model of the `set` method of the same name: `(tx, self, *args) -> Value`."""
+    SET_METHODS[fn.__name__.removeprefix("set_")] = fn
+    return fn
+
+
+@set_method
+def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
+    hashed = item.hash_key(tx)
+    if hashed not in self.entries:
+        if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
+            self.unsupported("two members of one hash")
+        tx.journal.changes += 1
+        if self.source is not None:
+            tx.journal.touch(self)
+        tx.journal.set_item(self.entries, hashed, item)
+    return ConstVal(None)
+
+
+@set_method
+def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
+    if not self.contains(tx, item):
+        raise tx.raised(KeyError, item)
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+
+
+@set_method
+def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
+    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+
+
+def _real_set_method(name: str) -> Method:
+    """The model of a method that takes iterables: CPython's own, on sets of hash keys."""
+
+    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value:
+        tables = [_members(tx, other) for other in others]
+        given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
+        real = self.kind(self.entries)
+        found = call_real(tx, getattr(real, name), *given)
+        if isinstance(found, bool):
+            return ConstVal(found)
+        if found is real:
+            return self
+        chosen = set(map(id, real if found is None else found))  # of equal members it is not always the first one's
+        entries = {
+            key: member for table in (self.entries, *tables) for key, member in table.items() if id(key) in chosen
+        }
+        if found is None:
+            self.replace(tx, entries)
+            return ConstVal(None)
+        made = SetVal(self.kind)
+        made.entries = entries
+        return made
+
+    return model
+
+
+def _members(tx: Tracer, value: Value) -> dict[Any, Value]:
+    """The members of an iterable, each once, by their hash keys: a set does not ask its members again."""
+    return value.entries if isinstance(value, SetVal) else SetVal.of(tx, tx.unpack_set(value)).entries
+
+
+_OPERATIONS = ("intersection", "difference", "symmetric_difference")
+SET_METHODS.update(
+    {
+        name: _real_set_method(name)
+        for name in ("clear", "copy", "isdisjoint", "issubset", "issuperset", "union", "update", *_OPERATIONS)
+        + tuple(f"{operation}_update" for operation in _OPERATIONS)
+    }
+)
