@@ -413,8 +413,8 @@ class SizeTable:
         if known is None:
             bounds = env.bound_sympy(expr)
             low, high = (int(bound) if bound.is_Integer else None for bound in (bounds.lower, bounds.upper))
-            hint = _hint(expr, env) if hint is None else hint
-            known = self.symbols[name] = SizeSymbol(name, low or 0, int(hint), high)
+            at_hand = _hint(expr, env) if hint is None else hint
+            known = self.symbols[name] = SizeSymbol(name, low or 0, int(at_hand), high)
         return known
 
 
