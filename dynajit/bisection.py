@@ -21,6 +21,7 @@ import torch
 from dynajit import bisection_front
 from dynajit.api import compile
 from dynajit.backends.registry import lookup_backend
+from dynajit.capture.shared import unshared
 from dynajit.exc import ConfigError
 from dynajit.graph.meta import written_by
 from dynajit.interp import fuel
@@ -88,6 +89,7 @@ def bisect(
     judged = lookup_backend(backend)
     original = getattr(type(fn), "_dynajit_original", getattr(fn, "function", fn))
 
+    @unshared()
     def run(*args: Any, **kwargs: Any) -> BisectReport:
         wrong = _front_end(original, args, kwargs)
         if wrong is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from dynajit.capture.session import Choices, Owner, Session, sharing
 from dynajit.config import config, fields
 
-_alone = threading.local()  # `unshared`: whether the thread's calls of `compile` share nothing
+_alone = threading.local()  # `on`: whether the thread's calls of `compile` share nothing
 _sessions: dict[Any, tuple[Session, list[weakref.ref[Any]]]] = {}
 
 

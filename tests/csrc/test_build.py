@@ -34,10 +34,10 @@ def test_old_or_missing_torch_is_refused(setup_py, monkeypatch, tmp_path):
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(setup_py.importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(SystemExit, match=r"needs torch 2.11 or newer"):
-        setup_py.torch_folder()
+        setup_py.installed_torch()
     monkeypatch.setattr(setup_py.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="torch is not installed"):
-        setup_py.torch_folder()
+        setup_py.installed_torch()
 
 
 def test_every_known_python_has_its_file(setup_py):

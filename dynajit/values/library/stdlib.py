@@ -108,7 +108,7 @@ def _count(tx: Tracer, value: Value, what: str) -> int:
 
 
 if hasattr(itertools, "batched"):  # since 3.12
-    _polyfill(itertools.batched, polyfills.batched, _FIRST)
+    _polyfill(itertools.batched, polyfills.batched, slice(0, 0))  # the size is looked at first
 
 
 @builtin(itertools.chain.from_iterable)

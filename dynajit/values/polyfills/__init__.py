@@ -230,6 +230,10 @@ def tee(iterable: Iterable[Any], n: int) -> tuple[Iterator[Any], ...]:
 def batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[tuple[Any, ...]]:
     if n < 1:
         raise ValueError("n must be at least one")
+    return _batches(iter(iterable), n, strict)
+
+
+def _batches(iterable: Iterator[Any], n: int, strict: bool) -> Iterator[tuple[Any, ...]]:
     batch: list[Any] = []
     for item in iterable:
         batch.append(item)
