@@ -20,7 +20,7 @@ def test_torch_compile_is_dynajits_until_the_end_of_the_block() -> None:
     with dynajit.as_torch_compile():
         compiled = torch.compile(lambda x: x.sin() + 1)
         assert isinstance(compiled, _C.CompiledFunction)
-        assert compiled.key.choices.settings["backend"] == "codegen"
+        assert compiled.key.choices.backend_name == "codegen"
         x = torch.randn(5, requires_grad=True)
         compiled(x).sum().backward()
         torch.testing.assert_close(x.grad, x.detach().cos())
@@ -65,7 +65,7 @@ def test_nn_module_compile() -> None:
 @pytest.mark.parametrize("backend", [None, "inductor", "dynajit"])
 def test_names_that_mean_codegen(backend: str | None) -> None:
     with dynajit.as_torch_compile():
-        assert torch.compile(lambda x: x, backend=backend).key.choices.settings["backend"] == "codegen"
+        assert torch.compile(lambda x: x, backend=backend).key.choices.backend_name == "codegen"
 
 
 def test_options_of_inductor() -> None:
