@@ -46,6 +46,7 @@ IN_TRAINING = {"cpu": False, "cuda": False}
 CHOOSES = {"cpu": False, "cuda": True}
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _HALF = (torch.float16, torch.bfloat16)
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _VIEWS = frozenset(
     {
@@ -261,11 +262,11 @@ def _is_turned(order: Order | None) -> bool:
 
 
 def _is_static(gm: GraphModule) -> bool:
-    return all(
-        isinstance(value, torch.Tensor) and all(type(size) is int for size in (*value.shape, *value.stride()))
+    return not any(
+        isinstance(value, _SYMBOLS)
+        or (isinstance(value, torch.Tensor) and any(type(size) is not int for size in (*value.shape, *value.stride())))
         for node in gm.graph.nodes
         for value in pytree.tree_leaves(value_of(node))
-        if value is not None
     )
 
 

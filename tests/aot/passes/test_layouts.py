@@ -165,7 +165,11 @@ def residual(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
 
 def orders(fn: Callable[..., Any], *inputs: Tensor) -> list[Any]:
     """The orders in which sums lie."""
-    graph = with_layouts(make_fx(lambda *args: (fn(*args),), tracing_mode="fake")(*inputs)).graph
+    traced = make_fx(lambda *args: (fn(*args),), tracing_mode="fake")(*inputs)
+    first = next(iter(traced.graph.nodes))
+    with traced.graph.inserting_after(first):  # as some attention of a library's gives, beside tensors
+        traced.graph.call_function(aten.sym_size.int, (first, 0)).meta["val"] = first.meta["val"].shape[0]
+    graph = with_layouts(traced).graph
     readers = [user for node in graph.find_nodes(op="call_function", target=aten.add.Tensor) for user in node.users]
     kept = [node for node in readers if node.target is aten.clone.default]
     return [module.order_of(node.meta["val"]) for node in kept]
