@@ -50,7 +50,7 @@ _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
 # What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TENSOR_TYPE: type = type(torch.FloatTensor)
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 
 
 class Lowered:
