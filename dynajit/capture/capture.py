@@ -11,6 +11,7 @@ import copy
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ from dynajit.values.tensors import overrides
 from dynajit.values.tensors.break_errors import are_errors
 from dynajit.verify import VerifiedGraph
 
-_warned_codes: set[int] = set()
+# Those that a warning was given of, by identity: an address alone may be a later one's.
+_warned_codes: weakref.WeakValueDictionary[int, types.CodeType] = weakref.WeakValueDictionary()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -224,7 +226,7 @@ def _give_up(session: Session, code: types.CodeType, why: str | None, count: int
     if session.choices.fullgraph:
         raise RecompileLimitExceeded(code.co_name, config.recompile_limit, (why or "").split("; "))
     if id(code) not in _warned_codes:
-        _warned_codes.add(id(code))
+        _warned_codes[id(code)] = code
         warnings.warn(f"dynajit: {text}", stacklevel=3)
     counters["recompile_limit"][code.co_name] += 1
     _C.mark_run_only(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import types
 import warnings
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_compiling_ends_soon(fn: Any) -> None:
 @pytest.mark.parametrize("fn", [statement, data_class])
 def test_classes_that_stay_inside_are_compiled_once(fn: Any) -> None:
     assert calls_and_graphs(fn, 2 * MOST_MADE_ANEW) == [1] * 2 * MOST_MADE_ANEW
+
+
+def test_it_is_said_of_each_code_once() -> None:
+    """Also of one that lies where another lay of which it was said."""
+    for _ in range(30):
+        fresh = types.FunctionType(enumeration.__code__.replace(), enumeration.__globals__)
+        compiled = dynajit.compile(fresh, backend="eager")
+        with pytest.warns(UserWarning, match="its classes are made anew at each call"):
+            for _ in range(2 * MOST_MADE_ANEW):
+                compiled(torch.ones(2))
+        del fresh, compiled
+        dynajit.reset()
 
 
 def test_it_is_said_why() -> None:
