@@ -32,7 +32,7 @@ from dynajit.values.tensors.tensor import TensorVal
 MOST_ELEMENTS = 1 << 22
 
 # Left out: functions whose results have shapes by the numbers, those that write or give arrays that can't be written,
-# and those that torch computes differently (the sign of NaN). tests/values/tensors/test_graph_arrays.py tells what is right.
+# and those that torch computes differently (the sign of NaN). What is right: tests/values/tensors/test_graph_arrays.py.
 _FUNCTIONS_TEXT = """
 abs absolute add all amax amin any append arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort
 around array asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_or bitwise_xor
