@@ -13,7 +13,6 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ from dynajit.report import breaks, debug, logs, progress, records, runnable, tim
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
 from dynajit.report.phases import collect, timer
-from dynajit.report.places import trace_locations, user_place
+from dynajit.report.places import is_own, trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import Plan, plan_breaks
@@ -72,7 +71,6 @@ from dynajit.verify import VerifiedGraph
 _warned_codes: weakref.WeakValueDictionary[int, types.CodeType] = weakref.WeakValueDictionary()
 NOTHING = "nothing to compile in it"
 EAGER_LIMIT = 2
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 def _is_flat(compiled: Any) -> bool:
@@ -377,7 +375,7 @@ class FrameCapture:
         """Roll back to where the break can be, and plan it."""
         chain = tx.broken_frames or [frame]
         stack = [entry.location() for entry in chain]
-        users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
+        users = [location for location in stack if not is_own(location.filename)] or stack
         if self.session.choices.fullgraph or are_errors():
             raise _unsupported(stop.kind, stop, users, self.session.choices.fullgraph)
         if stop.kind is breaks.RESIZED_LEAF:
@@ -428,7 +426,7 @@ class FrameCapture:
                 raised.restore(tx)
                 if other is not None:
                     stack = [entry.location() for entry in raised.frames]
-                    users = [location for location in stack if not location.filename.startswith(_PACKAGE)] or stack
+                    users = [location for location in stack if not is_own(location.filename)] or stack
                 plans = _places_to_break(tx, raised.frames)
         return None
 

@@ -11,8 +11,13 @@ import torch
 
 from dynajit.report.records import FrameLoc
 
-_OWN = str(Path(__file__).resolve().parent.parent) + "/"
+_OWN = str(Path(__file__).parent.parent) + "/"  # as the names in its code objects begin, links included
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
+
+
+def is_own(filename: str) -> bool:
+    """Is it a file of dynajit's?"""
+    return filename.startswith(_OWN)
 
 
 def is_torch(filename: str) -> bool:

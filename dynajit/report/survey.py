@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from dynajit.report import costs
 from dynajit.report.breaks import INTERNAL
 from dynajit.report.explain import ExplainReport
+from dynajit.report.places import is_own
 from dynajit.report.records import CompileRecord
 
 #: entries of a section in the text; `to_dict()` has all
 SHOWN = 12
 _REPEATED = "Compiled by a call that repeats an earlier one: a defect, unless numbers in tensors decide"
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 @dataclasses.dataclass
@@ -191,7 +190,7 @@ def costs_of(seconds: float) -> str:
 
 
 def _place(record: CompileRecord) -> str:
-    ours = record.filename.startswith(_PACKAGE)  # what calls a compiled module is dynajit's; its name is the module's
+    ours = is_own(record.filename)  # what calls a compiled module is dynajit's; its name is the module's
     return record.code_name if ours else f"{record.code_name} ({record.filename}:{record.firstlineno})"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from dynajit.graph.meta import note
 from dynajit.graph.opaque import OPAQUE
 from dynajit.op_facts import facts, written_arguments
 from dynajit.report import breaks
+from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
 from dynajit.torch_compat import memory_of
 from dynajit.values.containers.mapping import DictVal, DictViewVal
@@ -50,7 +50,6 @@ _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
 # What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TENSOR_TYPE: type = type(torch.FloatTensor)
-_OURS = str(Path(__file__).parents[2])
 
 
 class Lowered:
@@ -175,7 +174,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     versions = _versions(fakes)
     plain = [fake for fake in _tensors_in(fakes) if not fake.requires_grad] if "requires_grad" in kwargs else []
     # what dynajit itself puts in an operation's place, as for collectives, stays one node
-    traceable = isinstance(target, types.FunctionType) and not target.__code__.co_filename.startswith(_OURS)
+    traceable = isinstance(target, types.FunctionType) and not is_own(target.__code__.co_filename)
     out = kwargs.get("out")
     given = out.fake.shape if isinstance(out, TensorVal) else None
     tx.graph.mode.looked_at_values = False
