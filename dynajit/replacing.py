@@ -22,8 +22,8 @@ from dynajit.exc import ConfigError
 from dynajit.interp import marks
 
 _OPTIONS = (*codegen.codegen.known_options, "verify", "guard_filter_fn")  # type: ignore[attr-defined]
-# backends of torch.compile that mean its own code generator; None is its default
-_OWN = (None, "inductor", "dynajit")
+# backends of torch.compile that mean its own code generator, as none does
+_OWN = ("inductor", "dynajit")
 _passed_over: set[str] = set()
 
 
@@ -41,23 +41,25 @@ def _compile(
     """torch.compile's arguments, answered by `dynajit.compile`. Options of Inductor's and arguments that mean nothing
     here are named in a warning, once each."""
     if model is None:
-        settings: dict[str, Any] = {
-            "fullgraph": fullgraph,
-            "dynamic": dynamic,
-            "backend": backend,
-            "mode": mode,
-            "options": options,
-        }
-        return functools.partial(_compile, **settings, disable=disable, **others)
+        return functools.partial(
+            _compile,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            backend=backend,
+            mode=mode,
+            options=options,
+            disable=disable,
+            **others,
+        )
     for name in others:
         _pass_over(f"the argument {name}")
-    if isinstance(backend, str) or backend is None:
-        backend = "codegen" if backend in _OWN else backend
+    if backend is None or (isinstance(backend, str) and backend in _OWN):
+        backend = "codegen"
     if backend == "codegen" and isinstance(options, dict):
         for name in options.keys() - set(_OPTIONS):
             _pass_over(f"the option {name}")
         options = {name: value for name, value in options.items() if name in _OPTIONS} or None
-    made = api.compile(
+    return api.compile(
         model,
         fullgraph=fullgraph,
         dynamic=dynamic,
@@ -66,7 +68,6 @@ def _compile(
         options=options,
         disable=disable,
     )
-    return made
 
 
 def _pass_over(what: str) -> None:
