@@ -51,11 +51,12 @@ def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Sess
 @contextlib.contextmanager
 def unshared() -> Iterator[None]:
     """The thread's calls of `compile` get sessions of their own, so that what they compile is seen to be compiled."""
+    former = getattr(_alone, "on", False)
     _alone.on = True
     try:
         yield
     finally:
-        _alone.on = False
+        _alone.on = former
 
 
 def forget_shared() -> None:

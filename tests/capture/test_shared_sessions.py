@@ -13,6 +13,7 @@ from torch import nn
 
 import dynajit
 from dynajit import _C
+from dynajit.capture.shared import unshared
 from dynajit.config import config
 from dynajit.testing import CompileCounter, EagerAndRecordGraphs
 
@@ -225,3 +226,16 @@ def test_threads_that_compile_the_same_share_one_session() -> None:
     for thread in threads:
         thread.join()
     assert len(made) == 8 and len(set(made)) == 1
+
+
+def test_unshared_in_unshared() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    counter = CompileCounter()
+    with unshared():
+        with unshared():
+            pass
+        for _ in range(2):
+            dynajit.compile(f, backend=counter)(torch.ones(3))
+    assert counter.frame_count == 2
