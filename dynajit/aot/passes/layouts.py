@@ -347,7 +347,7 @@ class _Wants:
         """Rows whose elements are neighbours are read once for all that is done with them."""
         args: Any = node.args
         value, dims = value_of(args[0]), args[1] if len(args) > 1 else None
-        if dims is None or isinstance(dims, int) or not dims:
+        if dims is None or isinstance(dims, int) or not dims or not value.dim():
             return
         gone = sorted(dim % value.dim() for dim in dims)
         if gone == list(range(value.dim() - len(gone), value.dim())):

@@ -283,6 +283,8 @@ def same_object(tx: Tracer, left: Value, right: Value) -> bool:
         return True
     if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
         return same_object(tx, left.target, right.target)
+    if (isinstance(left, WeakRefVal) or isinstance(right, WeakRefVal)) and left.py_type() is right.py_type():
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether a weak reference is one made before")
     if isinstance(left, TensorVal) and isinstance(right, TensorVal):
         tx.guard_distinct(left, right)
         return False

@@ -17,6 +17,7 @@ import dynajit
 from dynajit.aot import pipeline
 from dynajit.aot.passes import layouts as module
 from dynajit.aot.passes.layouts import with_layouts
+from dynajit.testing import assert_same
 
 aten = torch.ops.aten
 
@@ -173,6 +174,13 @@ def orders(fn: Callable[..., Any], *inputs: Tensor) -> list[Any]:
     readers = [user for node in graph.find_nodes(op="call_function", target=aten.add.Tensor) for user in node.users]
     kept = [node for node in readers if node.target is aten.clone.default]
     return [module.order_of(node.meta["val"]) for node in kept]
+
+
+def test_reductions_of_a_number(everywhere: None) -> None:
+    def number(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(x, torch.ones(2, 2, 1, 1)).sum().mean(0).amax(-1)
+
+    assert_same(number, torch.rand(1, 2, 3, 3), graphs=1, backend="codegen")
 
 
 def test_rows_of_a_residual_stream_lie_in_memory_as_rows(everywhere: None) -> None:

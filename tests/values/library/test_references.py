@@ -45,6 +45,23 @@ def test_no_break(program: Any) -> None:
     assert_same(program, torch.ones(2), graphs=1, breaks=0)
 
 
+def to_a_result_of_an_operation(x: Tensor) -> Any:
+    y = x.view(-1)
+    return x + 1, weakref.ref(y) is weakref.ref(y)
+
+
+def to_an_argument_across_a_break(x: Tensor, node: Node) -> Any:
+    reference = weakref.ref(node)
+    print("break")
+    return x + 1, weakref.ref(node) is reference, weakref.ref(node, print) is reference
+
+
+@pytest.mark.parametrize("program", [to_a_result_of_an_operation, to_an_argument_across_a_break])
+def test_the_one_made_before(program: Any) -> None:
+    node = Node()
+    assert_same(program, *(torch.ones(2), node)[: program.__code__.co_argcount])
+
+
 def test_arguments_live() -> None:
     assert_same(to_an_argument_that_is_changed, torch.ones(2), Node(), graphs=1, breaks=0, repeat=1)
 
