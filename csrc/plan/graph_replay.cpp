@@ -7,6 +7,7 @@
  * backward graph stays in the graph's memory, at the same addresses at every call: as long as somebody holds it the
  * graph is not run again. So does what operators give the user, if the graph lends it; the user's other outputs are
  * memory of their own. A call that does not fit gives NotImplemented. */
+#include "plan/graph_memory.h"
 #include "plan/plan_executor.h"
 
 #include <algorithm>
@@ -66,7 +67,6 @@ struct ReplayOutput {
     bool detached = false; /* a part of an input, and no view of it to autograd */
     BufferSpec spec;
     at::Tensor kept;
-    size_t holders = 0; /* of its memory, when nobody but the graph holds it */
     PyObject *object = nullptr; /* owned */
 };
 
@@ -82,6 +82,7 @@ struct Replay {
     std::vector<KernelNode> kernels;
     std::vector<CopyNode> copies;
     std::vector<ReplayOutput> outputs;
+    GraphMemory memory; /* of the outputs that are kept or lent */
     std::vector<at::Tensor> statics;
     size_t returns = SIZE_MAX; /* outputs from here on are kept for a backward graph */
     bool lends = false;        /* the user's are in the graph's memory where operators give them */
@@ -272,17 +273,6 @@ at::Tensor shared(const Replay &replay, const at::Tensor &memory, const BufferSp
     return made;
 }
 
-/* Does somebody still hold what was kept for a backward graph at an earlier call? */
-bool busy(const Replay &replay)
-{
-    for (const ReplayOutput &output : replay.outputs) {
-        if (output.kind == ReplayOutput::kKept && output.kept.storage().use_count() > output.holders) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Copied inputs lie where the graph has them; the copies come first. */
 void place_inputs(Recorder &recorder, const std::vector<at::Tensor> &statics)
 {
@@ -364,6 +354,7 @@ void describe_outputs(Recorder &recorder, const std::vector<at::Tensor> &given)
         else if (n >= replay.returns || replay.lends) {
             made.kind = ReplayOutput::kKept;
             made.kept = shared(replay, tensor, made.spec, tensor.storage_offset());
+            replay.memory.share(made.kept);
         }
         else {
             made.kind = ReplayOutput::kFresh;
@@ -579,7 +570,10 @@ PyObject *play(Replay &replay, PyObject *const *args, Py_ssize_t count)
             inputs[static_cast<size_t>(i)] = THPVariable_Unpack(args[i]);
         }
     }
-    if (!inputs_fit(replay, inputs) || busy(replay)) {
+    if (replay.lends && consumed_on_other_streams(replay.plan->device)) {
+        replay.memory.lose();
+    }
+    if (!inputs_fit(replay, inputs) || replay.memory.held() || replay.memory.lost()) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     std::optional<Run> run;
@@ -689,18 +683,19 @@ PyObject *replay_ready(PyObject *object, PyObject *args)
         return nullptr;
     }
     replay.exec = reinterpret_cast<CuGraphExec>(exec);
-    for (ReplayOutput &output : replay.outputs) {
-        if (output.kind == ReplayOutput::kKept) { /* the run that was recorded is over */
-            output.holders = output.kept.storage().use_count();
-        }
-    }
+    replay.memory.settle();
     replay.launcher = launcher == Py_None ? nullptr : Py_NewRef(launcher);
     Py_RETURN_NONE;
 }
 
 PyObject *replay_busy(PyObject *object, void *)
 {
-    return PyBool_FromLong(busy(*reinterpret_cast<ReplayObject *>(object)->replay));
+    return PyBool_FromLong(reinterpret_cast<ReplayObject *>(object)->replay->memory.held());
+}
+
+PyObject *replay_lost(PyObject *object, void *)
+{
+    return PyBool_FromLong(reinterpret_cast<ReplayObject *>(object)->replay->memory.lost());
 }
 
 PyObject *replay_patched(PyObject *object, void *)
@@ -763,6 +758,7 @@ PyMemberDef replay_members[] = {
 
 PyGetSetDef replay_getset[] = {
     {"busy", replay_busy, nullptr, "Does somebody still hold what an earlier call kept or lent?", nullptr},
+    {"lost", replay_lost, nullptr, "Can it not be known when such memory is free again?", nullptr},
     {"patched", replay_patched, nullptr, "How many kernels and copies take addresses of inputs and outputs.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

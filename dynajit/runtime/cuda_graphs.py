@@ -175,6 +175,7 @@ class _Recorded:
         # A result is held, by the name that it had, while its successor is computed; a gradient seldom is.
         # Constants are no memory that the caller may write to.
         self.lends = backward and not plan.constants
+        self.keeps = plan.returns is not None
         index = plan.device.index
         self.index = torch.cuda.current_device() if index is None else index
         self._stream = torch._C._cuda_getCurrentRawStream
@@ -198,8 +199,9 @@ class _Recorded:
             result = graph(*inputs)
             if result is not NotImplemented:
                 return result
-            if graph.busy and self.lends:  # gradients are added up, or kept: from now on they are copied
-                self.lends = False
+            # Gradients are added up, or kept; or memory is in use where no count shows it, on another stream say.
+            if graph.lost or (graph.busy and self.lends):  # from now on it is copied
+                self.lends, self.keeps = False, self.keeps and not graph.lost
                 self.graphs.clear()
                 self.alive.clear()
             elif graph.busy:  # the backward of an earlier call is still to come
@@ -241,7 +243,7 @@ class _Recorded:
         self.recordings += 1
         current = torch.cuda.current_stream(self.index)
         pool, users = _pools.get((self.index, stream), (None, ()))
-        if self.lends or self.plan.returns is not None:
+        if self.lends or self.keeps:
             # graphs recorded before use what is free in the shared memory, and may run while this is held
             pool, users = torch.cuda.graph_pool_handle(), weakref.WeakSet()
         elif not users:
@@ -256,7 +258,7 @@ class _Recorded:
             with torch.cuda.stream(side):
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    returns = -1 if self.plan.returns is None else self.plan.returns
+                    returns = -1 if self.plan.returns is None or not self.keeps else self.plan.returns
                     replay = _C.GraphReplay(self.call, inputs, statics, self.mutated, returns, self.lends)
                 finally:
                     graph.capture_end()

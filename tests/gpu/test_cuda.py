@@ -674,3 +674,101 @@ def test_a_graph_between_forward_and_backward() -> None:
         loss.backward()
         for p, q in zip(second.parameters(), first.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+def busy_stream(stream: torch.cuda.Stream) -> None:
+    """So much for the stream to do that what follows on it runs after what the program does next elsewhere."""
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+
+
+def test_gradients_used_on_another_stream() -> None:
+    """`record_stream` has the allocator wait before memory is used again; no recorded graph may use it before."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 768), torch.nn.GELU(), torch.nn.Linear(768, 512)).cuda()
+    twin = copy.deepcopy(model)
+    compiled = dynajit.compile(model, mode="reduce-overhead")
+    inputs = [torch.randn(1024, 512, device="cuda") for _ in range(10)]
+    side = torch.cuda.Stream()
+    found = []
+    for n, x in enumerate(inputs):
+        compiled(x).square().mean().backward()
+        if n % 2:  # from when the graph is recorded on, lent gradients and copied ones
+            busy_stream(side)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                found.append((n, [p.grad * 2 for p in model.parameters()]))
+            for p in model.parameters():
+                p.grad.record_stream(side)
+        model.zero_grad()
+    torch.cuda.synchronize()
+    for n, doubled in found:
+        twin.zero_grad()
+        twin(inputs[n]).square().mean().backward()
+        for ours, q in zip(doubled, twin.parameters()):
+            torch.testing.assert_close(ours, q.grad * 2, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_handed_to_another_stream_by_autograd() -> None:
+    """The first layer ran on a stream of its own: its backward reads there the gradient that the compiled one gives."""
+    first, second = torch.nn.Linear(512, 512).cuda(), torch.nn.Linear(512, 512).cuda()
+    compiled = dynajit.compile(second, mode="reduce-overhead")
+    side, other, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
+    inputs = [torch.randn(1024, 512, device="cuda") for _ in range(8)]
+    found = []
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            torch.cuda._sleep(50_000_000)
+            return gradient * 1
+
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        hidden = [Slow.apply(first(x)) for x in inputs]
+    main.wait_stream(side)
+    for each in hidden:
+        result = compiled(each).square().mean()
+        with torch.cuda.stream(other):  # what waits for the gradient, so that the main stream does not
+            found.append(torch.autograd.grad(result, first.weight)[0])
+    torch.cuda.synchronize()
+    for x, ours in zip(inputs, found):
+        (theirs,) = torch.autograd.grad(second(first(x)).square().mean(), first.weight)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_saved_tensors_used_on_another_stream() -> None:
+    """What is kept for backward is copied on a stream of the hooks', and dropped."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 768), torch.nn.GELU(), torch.nn.Linear(768, 512)).cuda()
+    twin = copy.deepcopy(model)
+    compiled = dynajit.compile(model, mode="reduce-overhead")
+    side = torch.cuda.Stream()
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        busy_stream(side)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            packed = x.clone()
+        x.record_stream(side)
+        return packed
+
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        side.synchronize()
+        return packed
+
+    for _ in range(2):  # the second finds memory that the first has left: no allocation waits for the device
+        inputs = [torch.randn(1024, 512, device="cuda") for _ in range(6)]
+        model.zero_grad()
+        twin.zero_grad()
+        losses = []
+        for x in inputs:
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                losses.append(compiled(x).square().mean())
+        for x, loss in zip(inputs, losses):
+            loss.backward()
+            twin(x).square().mean().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)

@@ -249,3 +249,35 @@ def test_what_operators_give_is_lent(driver: ctypes.CDLL) -> None:
         del v
         assert not replay.busy and (replay(x)[1].data_ptr() == address) is lends
     assert copies == {False: 1, True: 0}
+
+
+def test_memory_that_other_streams_use_is_lost(driver: ctypes.CDLL) -> None:
+    """Nobody holds it, and still it may be in use: the graph is not run again."""
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xac"}
+    info = (GpuKernel("one", "", ("*fp32", "*fp32"), 1),)
+    steps: list[Step] = [
+        ExternStep(lambda x: x.clone(), (BufferRef("x"),), {}, ("c",)),
+        AllocStep("a"),
+        KernelStep("one", ("x", "a"), ("a",), 8),
+    ]
+    plan = Plan("test", "", info, buffers, ("x",), {}, tuple(steps), (BufferRef("a"), BufferRef("c")))
+    executor = native.build(plan, {"one": _C.GpuKernel(b"code", "add_one", 0, 32)})
+    x = torch.randn(8)
+    for use in ("record_stream", "resize", "other"):
+        for returns, lends in ((-1, True), (1, False)):
+            driver.fake_capture(1)
+            try:
+                replay = _C.GraphReplay(executor, (x,), (None,), (), returns, lends)
+            finally:
+                driver.fake_capture(0)
+            replay.ready(1)
+            a, c = replay(x)
+            if use == "resize":
+                c.untyped_storage().resize_(4096)
+            else:  # CPU tensors can't: the operator raises when it has been seen
+                with pytest.raises(NotImplementedError):
+                    (c[2:] if use == "record_stream" else a).record_stream(torch.Stream(device="cpu"))
+            del c
+            assert replay.lost is (use != "other")
+            assert use == "resize" or not replay.busy  # that Python has looked at a storage counts as holding it
+            assert (replay(x) is NotImplemented) is replay.lost
