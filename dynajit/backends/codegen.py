@@ -201,17 +201,19 @@ def _compiled(
         if plan.eager is not None and original is not None:
             plan = dataclasses.replace(plan, eager=original)
         compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
-        if device.type != "cpu" and mode in _GRAPH_MODES:
-            compiled = cuda_graphs.record(plan, compiled, phase == "backward")
-    _report(plan, phase)
+        recorded = device.type != "cpu" and mode in _GRAPH_MODES
+        if recorded:
+            compiled = cuda_graphs.record(plan, compiled, backward)
+    _report(plan, phase, cuda_graphs.copies(plan, backward) if recorded else [])
     return compiled
 
 
-def _report(plan: Plan, phase: str) -> None:
+def _report(plan: Plan, phase: str, copies: list[str]) -> None:
     """Tell the record of the compile, the logs and the debug folder what was made."""
     if logs.enabled("output_code"):
         logs.emit("output_code", f"{plan.name}\n{plan.source}" + (f"\n{plan}" if logs.verbose("output_code") else ""))
     code = generator.describe(plan, phase)
+    code.copies = copies
     if logs.enabled("fusion"):
         more = logs.verbose("fusion")
         lines = [line for kernel in code.kernels for line in _fusion_lines(kernel, more)]

@@ -198,6 +198,8 @@ def _code_text(code: CodeRecord) -> str:
         lines.append(f"    fuses {', '.join(kernel.operations)}")
     if code.extern:
         lines.append(f"  through torch: {', '.join(code.extern)}")
+    if code.copies:
+        lines.append(f"  copied at each replay of the recorded graph: {', '.join(code.copies)}")
     return "\n".join(lines)
 
 

@@ -53,7 +53,8 @@ class KernelRecord:
 @dataclass
 class CodeRecord:
     """What a backend made of one ATen graph: `phase` is "inference", "forward" or "backward", `source` the generated
-    text, `extern` the operations that are called through torch's dispatcher."""
+    text, `extern` the operations that are called through torch's dispatcher, `copies` what is copied at each replay
+    where it is recorded as a CUDA graph."""
 
     name: str
     phase: str
@@ -61,6 +62,7 @@ class CodeRecord:
     language: str
     kernels: list[KernelRecord] = field(default_factory=list)
     extern: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
 
 
 @dataclass

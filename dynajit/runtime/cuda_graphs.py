@@ -25,9 +25,20 @@ import torch
 
 from dynajit import _C
 from dynajit.codegen.memory import refs_in
-from dynajit.codegen.plan import BufferRef, DrawStep, ExternStep, KernelStep, NumberStep, Plan, SizeStep, ViewStep
+from dynajit.codegen.plan import (
+    AllocStep,
+    BufferRef,
+    DrawStep,
+    ExternStep,
+    KernelStep,
+    NumberStep,
+    Plan,
+    SizeStep,
+    ViewStep,
+)
 from dynajit.locks import process_lock
 from dynajit.op_facts import facts
+from dynajit.report import costs
 
 # So often a graph is recorded again because an input lies elsewhere; then all that moved are copied.
 MAX_RECORDINGS = 4
@@ -110,6 +121,39 @@ def _mutated(plan: Plan) -> tuple[int, ...]:
     return tuple(number for number, name in enumerate(plan.inputs) if name in found)
 
 
+def copies(plan: Plan, backward: bool = False) -> list[str]:
+    """What a recorded graph of the plan copies at each replay, as far as can be seen before it is recorded."""
+    if obstacle(plan):
+        return []
+    bases = _bases(plan)
+    read = _read_by_operators(plan, bases)
+    written = {step.buffer for step in plan.steps if isinstance(step, AllocStep) and not step.reuse} - read
+    when = "the gradient {}{}, if it is still held by then" if backward else "the result {}{}"
+    memories = {_base(bases, ref.name): when for ref in refs_in(plan.outputs[: plan.returns])}
+    found = {name: text for name, text in memories.items() if name not in written and name not in plan.inputs}
+    found |= {name: "the input {}{}, if it lies elsewhere" for name in plan.inputs if name in read}
+    sized = {name: plan.buffers[name].nbytes for name in found if name in plan.buffers}
+    sizes = {name: f" ({costs.size(count)})" if type(count) is int else "" for name, count in sized.items()}
+    return [found[name].format(name, sizes[name]) for name in found if name in sizes]
+
+
+def _bases(plan: Plan) -> dict[str, str]:
+    """What each view, and each buffer in another's memory, lies in."""
+    views = {step.output: step.base for step in plan.steps if isinstance(step, ViewStep)}
+    return views | {step.buffer: step.reuse for step in plan.steps if isinstance(step, AllocStep) and step.reuse}
+
+
+def _base(bases: dict[str, str], name: str) -> str:
+    while name in bases:
+        name = bases[name]
+    return name
+
+
+def _read_by_operators(plan: Plan, bases: dict[str, str]) -> set[str]:
+    calls = [(step.args, dict(step.kwargs)) for step in plan.steps if isinstance(step, ExternStep)]
+    return {_base(bases, ref.name) for ref in refs_in(calls)}
+
+
 class _RecordedBySize:
     """A plan of symbolic sizes, and its graphs for the sizes that are called most often. At all others the plan runs as
     it is, as it does at the first call of each."""
@@ -179,19 +223,8 @@ class _Recorded:
         index = plan.device.index
         self.index = torch.cuda.current_device() if index is None else index
         self._stream = torch._C._cuda_getCurrentRawStream
-        operators = [
-            ref.name for s in plan.steps if isinstance(s, ExternStep) for ref in refs_in((s.args, dict(s.kwargs)))
-        ]
-        self.hidden = {n for n, name in enumerate(plan.inputs) if name in set(self._with_views(operators))}
-
-    def _with_views(self, names: list[str]) -> list[str]:
-        """The names, and those of the buffers they are views of."""
-        base = {step.output: step.base for step in self.plan.steps if isinstance(step, ViewStep)}
-        found = list(names)
-        for name in found:
-            if name in base:
-                found.append(base[name])
-        return found
+        hidden = _read_by_operators(plan, _bases(plan))
+        self.hidden = {n for n, name in enumerate(plan.inputs) if name in hidden}
 
     def __call__(self, *inputs: Any) -> Any:
         graph = self.graphs.get(self._stream(self.index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ from dynajit.codegen.plan import (
     ViewStep,
 )
 from dynajit.loopir.size import Size, SizeSymbol
+from dynajit.report.explain import ExplainReport
+from dynajit.report.records import CodeRecord, CompileRecord, GraphRecord
 from dynajit.runtime import cuda_graphs, native
 
 CPU = torch.device("cpu")
@@ -281,3 +284,27 @@ def test_memory_that_other_streams_use_is_lost(driver: ctypes.CDLL) -> None:
             assert replay.lost is (use != "other")
             assert use == "resize" or not replay.busy  # that Python has looked at a storage counts as holding it
             assert (replay(x) is NotImplemented) is replay.lost
+
+
+def test_copies_are_counted() -> None:
+    """Those of a plan, before it is recorded: `explain` shows them."""
+    add = torch.ops.aten.add.Tensor
+    buffers = {name: Buffer(name, (8,), (1,), torch.float32, CPU) for name in "xywabcdv"}
+    steps: list[Step] = [
+        ViewStep("v", "x", 0),
+        ExternStep(add, (BufferRef("v"), BufferRef("w")), {}, ("a",)),
+        AllocStep("b"),
+        KernelStep("one", ("y", "b"), ("b",), 8),
+        AllocStep("c"),
+        KernelStep("one", ("y", "c"), ("c",), 8),
+        ExternStep(add, (BufferRef("c"), BufferRef("c")), {}, ("d",)),
+    ]
+    outputs = (BufferRef("a"), BufferRef("b"), BufferRef("c"), BufferRef("y"), None, BufferRef("d"))
+    plan = Plan("test", "", (), buffers, ("x", "y", "w"), {}, tuple(steps), outputs, returns=5)
+    moved = ["the input x (32 bytes), if it lies elsewhere", "the input w (32 bytes), if it lies elsewhere"]
+    assert cuda_graphs.copies(plan) == ["the result a (32 bytes)", "the result c (32 bytes)", *moved]
+    backward = cuda_graphs.copies(dataclasses.replace(plan, returns=None), backward=True)
+    assert backward == [*(f"the gradient {name} (32 bytes), if it is still held by then" for name in "acd"), *moved]
+    code = CodeRecord("f", "forward", "", "triton", copies=moved)
+    record = CompileRecord("0/0", "f", "f.py", 1, graphs=[GraphRecord("0/0", 1, None, code=[code])])
+    assert "copied at each replay of the recorded graph: the input x" in str(ExplainReport([record]))
