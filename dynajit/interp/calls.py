@@ -202,6 +202,10 @@ class Calls(Tracer):
         if handler is not None:
             self.direct_call = direct
             return call_handler(self, fn, handler, args, kwargs)
+        if type(fn) is types.BuiltinMethodType and isinstance(fn.__self__, type):
+            unbound = vars(fn.__self__).get(fn.__name__)
+            if unbound in BUILTINS:
+                return self.call_builtin(unbound, [self.from_real(fn.__self__), *args], kwargs)
         if torch_functions.is_operation(fn):
             return self.torch_op("call_function", fn, args, kwargs)
         if torch_functions.is_tensor_method(fn) and args and isinstance(args[0], (TensorVal, SubTensorVal)):

@@ -221,6 +221,28 @@ def test_reversed_ranges_are_iterators_over_ranges() -> None:
     assert same(program, 4) == ("range_iterator", [2, 1, 0])
 
 
+def test_reversed_reads_items_when_they_are_asked_for() -> None:
+    class Squares:
+        def __init__(self) -> None:
+            self.read: list[int] = []
+
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> int:
+            self.read.append(index)
+            return index * index
+
+    def program(last: int) -> Any:
+        squares = Squares()
+        for square in reversed(squares):
+            if square == last:
+                break
+        return squares.read
+
+    assert same(program, 9) == [4, 3]
+
+
 def test_items_of_a_deque_set_under_an_iterator_from_outside() -> None:
     def program(queue: Any, iterator: Any) -> int:
         for index, item in enumerate(queue):

@@ -60,6 +60,7 @@ from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.local_classes import make_class
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_trusted, lookup_type, payload_of
@@ -495,8 +496,7 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
     if isinstance(sequence, ObjVal) and sequence.special(tx, "__reversed__") is not None:
         return sequence.call_special(tx, "__reversed__")
     if isinstance(sequence, ObjVal) and sequence.payload is None:
-        count = sequence.length(tx).const()
-        return SequenceIterator([sequence.getitem(tx, ConstVal(i)) for i in reversed(range(count))], reversed)
+        return stands_for(tx.run_python(polyfills.backwards, [sequence, sequence.length(tx)]), reversed, [sequence])
     if isinstance(payload_of(sequence), ListVal):
         return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
     if isinstance(sequence, DequeVal):
@@ -509,16 +509,6 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
     if not isinstance(whole, SequenceVal) and not (isinstance(whole, ConstVal) and hasattr(whole.value, "__getitem__")):
         raise GraphBreak(breaks.RAISES, f"TypeError: {sequence.describe()} is not reversible")
     return SequenceIterator(tx.unpack(whole)[::-1], reversed)
-
-
-@builtin(all)
-def all_(tx: Tracer, iterable: Value) -> Value:
-    return tx.run_python(polyfills.all_, [iterable])
-
-
-@builtin(any)
-def any_(tx: Tracer, iterable: Value) -> Value:
-    return tx.run_python(polyfills.any_, [iterable])
 
 
 _NUMBERS = (bool, int, float, complex)

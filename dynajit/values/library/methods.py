@@ -165,16 +165,6 @@ def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
     return mapping.getitem(tx, key)
 
 
-@builtin(collections.defaultdict.__missing__)
-def defaultdict_missing(tx: Tracer, self: Value, key: Value) -> Value:
-    factory = self.getattr(tx, "default_factory")
-    if isinstance(factory, ConstVal) and factory.value is None:
-        raise tx.raised(KeyError, key)
-    made = tx.call(factory, [], {})
-    self.setitem(tx, key, made)
-    return made
-
-
 @_special("__setitem__")
 def setitem(tx: Tracer, self: Value, key: Value, value: Value) -> Value:
     self.setitem(tx, key, value)
@@ -245,22 +235,6 @@ def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
 def list_iadd(tx: Tracer, self: Value, other: Value) -> Value:
     tx.call_builtin(list.extend, [self, other], {})
     return self
-
-
-@builtin(dict.fromkeys)
-def fromkeys(tx: Tracer, keys: Value, value: Value | None = None) -> Value:
-    made = DictVal()
-    for key in tx.unpack(keys):
-        made.setitem(tx, key, value or ConstVal(None))
-    return made
-
-
-@builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
-def fromkeys_of_class(tx: Tracer, cls: Value, keys: Value, value: Value | None = None) -> Value:
-    made = tx.call(cls, [], {})
-    for key in tx.unpack(keys):
-        made.setitem(tx, key, value or ConstVal(None))
-    return made
 
 
 @builtin(tuple.__new__)
@@ -363,16 +337,6 @@ for _kind in (
         if _name in _kind.__dict__:
             BUILTINS.setdefault(_kind.__dict__[_name], exception_init)
             BUILTINS.setdefault(getattr(_kind, _name), exception_init)
-
-
-@builtin(BaseException.add_note)
-def add_note(tx: Tracer, self: Value, note: Value) -> Value:
-    if not issubclass(note.py_type(), str):
-        raise tx.raised(TypeError, f"note must be a str, not '{note.py_type().__name__}'")
-    if not tx.has_attribute(self, "__notes__"):
-        self.setattr(tx, "__notes__", ListVal([]))
-    self.getattr(tx, "__notes__").call_method(tx, "append", [note], {})
-    return ConstVal(None)
 
 
 @builtin(BaseExceptionGroup.split)

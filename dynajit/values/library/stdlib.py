@@ -30,7 +30,7 @@ from dynajit.values.containers.iterators import SequenceIterator
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
-from dynajit.values.core.registry import builtin, constructor, pure
+from dynajit.values.core.registry import Model, builtin, constructor, pure
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
@@ -42,7 +42,7 @@ from dynajit.values.objects.lookup import MISSING, lookup_type
 from dynajit.values.objects.objects import ClassVal, ObjVal
 from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
+from dynajit.values.scalars.constant import ConstVal, integer_of, is_none
 
 pure(typing.get_origin, typing.get_args)
 # Which packages are installed does not change while a process runs.
@@ -56,11 +56,6 @@ def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
     if lookup_type(fn.py_type(), "__call__")[0] is MISSING:
         raise tx.raised(TypeError, "the first argument must be callable")
     return PartialVal.made(tx, fn, args, kwargs)
-
-
-def call_cached(tx: Tracer, function: Any, args: Any, kwargs: Any) -> Value:
-    """A function behind lru_cache: what it was made from is traced."""
-    return tx.call(tx.from_real(function.__wrapped__), args, kwargs)
 
 
 # ---------------------------------------------------------------------------------------------------------- itertools
@@ -111,14 +106,8 @@ if hasattr(itertools, "batched"):  # since 3.12
     _polyfill(itertools.batched, polyfills.batched, slice(0, 0))  # the size is looked at first
 
 
-@builtin(itertools.chain.from_iterable)
-def chain_from_iterable(tx: Tracer, iterables: Value) -> Value:
-    made = tx.run_python(polyfills.chain_from_iterable, [iterables])
-    return stands_for(made, itertools.chain.from_iterable, [iterables])
-
-
 @builtin(itertools.chain.__dict__["from_iterable"])
-def chain_from_iterable_of_class(tx: Tracer, cls: Value, iterables: Value) -> Value:
+def chain_from_iterable(tx: Tracer, cls: Value, iterables: Value) -> Value:
     made = tx.run_python(polyfills.chain_from_iterable, [iterables])
     return stands_for(made, itertools.chain.from_iterable, [iterables])
 
@@ -266,8 +255,6 @@ _ROWS: dict[Any, Callable[..., Value]] = {
     operator.contains: lambda tx, container, item: ConstVal(container.contains(tx, item)),
     operator.concat: lambda tx, left, right: operators.binary(tx, "+", left, right),
     operator.iconcat: lambda tx, left, right: operators.binary(tx, "+=", left, right),
-    operator.countOf: lambda tx, items, item: tx.run_python(polyfills.count_of, [items, item]),
-    operator.indexOf: lambda tx, items, item: tx.run_python(polyfills.index_of, [items, item]),
     operator.not_: lambda tx, obj: ConstVal(not obj.truth(tx)),
     operator.truth: lambda tx, obj: ConstVal(obj.truth(tx)),
     operator.is_: lambda tx, left, right: ConstVal(operators.same_object(tx, left, right)),
@@ -275,47 +262,29 @@ _ROWS: dict[Any, Callable[..., Value]] = {
     operator.neg: lambda tx, value: operators.unary(tx, "UNARY_NEGATIVE", value),
     operator.pos: lambda tx, value: operators.unary(tx, "UNARY_POSITIVE", value),
     operator.invert: lambda tx, value: operators.unary(tx, "UNARY_INVERT", value),
-    inspect.isfunction: lambda tx, object: ConstVal(isinstance(object, FunctionVal)),
-    inspect.ismethod: lambda tx, object: ConstVal(isinstance(object, MethodVal)),
-    inspect.isclass: lambda tx, object: ConstVal(isinstance(object, ClassVal)),
-    dataclasses.is_dataclass: lambda tx, obj: ConstVal(
-        dataclasses.is_dataclass(obj.real() if isinstance(obj, ClassVal) else obj.py_type())
-    ),
-    typing.cast: lambda tx, typ, val: val,
     # marks for the profiler have no meaning inside one graph
     _RECORD.__enter__: lambda tx, self: self,
     _RECORD.__exit__: lambda tx, self, *error: ConstVal(None),
-    functools.reduce: lambda tx, function, sequence, *initial: tx.run_python(
-        polyfills.reduce_, [function, sequence, *initial]
-    ),
-    functools.cmp_to_key: lambda tx, mycmp: tx.run_python(polyfills.cmp_to_key, [mycmp]),
-    collections._count_elements: lambda tx, mapping, iterable: tx.run_python(  # type: ignore[attr-defined]
-        polyfills.counter_update, [mapping, iterable]
-    ),
     types.MethodType: lambda tx, function, owner: MethodVal(owner, function),
 }
 for _called, _model in _ROWS.items():
     (constructor if isinstance(_called, type) else builtin)(_called)(_model)
 
 
-@builtin(functools.update_wrapper)
-def update_wrapper(
-    tx: Tracer, wrapper: Value, wrapped: Value, assigned: Value | None = None, updated: Value | None = None
-) -> Value:
-    """As the library's own: attributes that `wrapped` has are assigned, those of the second tuple updated."""
-    for name in _names(tx, assigned, functools.WRAPPER_ASSIGNMENTS):
-        value = tx.find_attribute(wrapped, name)
-        if value is not None:
-            wrapper.setattr(tx, name, value)
-    for name in _names(tx, updated, functools.WRAPPER_UPDATES):
-        target, more = tx.getattr(wrapper, name), tx.find_attribute(wrapped, name)
-        target.call_method(tx, "update", [more if more is not None else tx.new_dict()], {})
-    wrapper.setattr(tx, "__wrapped__", wrapped)
-    return wrapper
+def _by_tracing(polyfill: Callable[..., Any]) -> Model:
+    """The model that has a polyfill traced in the real function's stead."""
+
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(polyfill, args, kwargs)
+
+    own = inspect.signature(polyfill)
+    first = inspect.Parameter("tx", inspect.Parameter.POSITIONAL_ONLY)
+    setattr(model, "__signature__", own.replace(parameters=[first, *own.parameters.values()]))  # noqa: B010
+    return model
 
 
-def _names(tx: Tracer, given: Value | None, default: tuple[str, ...]) -> list[str]:
-    return list(default) if given is None else [attribute_name(name) for name in tx.unpack(given)]
+for _called, _polyfill in polyfills.TRACED.items():
+    builtin(_called)(_by_tracing(_polyfill))
 
 
 # -------------------------------------------------------------------------------------------- dataclasses and classes
@@ -460,14 +429,6 @@ def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
     return ConstVal(found)
 
 
-@builtin(os.getenv)
-def getenv(tx: Tracer, name: Value, default: Value | None = None) -> Value:
-    if name.py_type() is not str:
-        return tx.inline_body(os.getenv, [name, default or ConstVal(None)], {})
-    found = environment_value(tx, name.const())
-    return ConstVal(found) if found is not None else default or ConstVal(None)
-
-
 @builtin(sys.exc_info)
 def exc_info(tx: Tracer) -> Value:
     """contextlib asks for the exception at hand only to find the end of a chain; others may mean the caller's."""
@@ -490,4 +451,4 @@ def exception(tx: Tracer) -> Value:
     return _handled(tx, "sys.exception")
 
 
-__all__ = ["DictVal", "Raised", "call_cached"]
+__all__ = ["DictVal", "Raised"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.report import breaks
+from dynajit.values import polyfills
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.standin import StandIn, call_real
@@ -175,39 +176,19 @@ for _name in TEXT_METHODS - {"join"}:
 
 # ------------------------------------------------------------------------------------------------ regular expressions
 
-
-def _substitution(tx: Tracer, pattern: Any, repl: Value, text: Value, count: int) -> Value:
-    """`pattern.sub` with a function of the program's."""
-    subject = text.const()
-    pieces: list[Value] = []
-    position = 0
-    for number, match in enumerate(pattern.finditer(subject)):
-        if count and number >= count:
-            break
-        pieces.append(ConstVal(subject[position : match.start()]))
-        pieces.append(tx.call(repl, [tx.from_real(match)], {}))
-        position = match.end()
-    pieces.append(ConstVal(subject[position:]))
-    empty = subject[:0]
-    return tx.fold(lambda *parts: empty.join(part for part in parts if part is not None), pieces)
+ZERO = ConstVal(0)
 
 
 @builtin(re.sub)
-def re_sub(
-    tx: Tracer, pattern: Value, repl: Value, string: Value, count: Value | None = None, flags: Value | None = None
-) -> Value:
-    if isinstance(repl, ConstVal):
-        rest = [part for part in (count, flags) if part is not None]
-        return tx.fold(re.sub, [pattern, repl, string, *rest])
-    compiled = re.compile(pattern.real(), flags.const() if flags is not None else 0)
-    return _substitution(tx, compiled, repl, string, count.const() if count is not None else 0)
+def re_sub(tx: Tracer, pattern: Value, repl: Value, string: Value, count: Value = ZERO, flags: Value = ZERO) -> Value:
+    return pattern_sub(tx, tx.call(tx.from_real(re.compile), [pattern, flags], {}), repl, string, count)
 
 
 @builtin(re.Pattern.sub)
-def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Value | None = None) -> Value:
+def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Value = ZERO) -> Value:
     if isinstance(repl, ConstVal):
-        return tx.fold(re.Pattern.sub, [self, repl, string, *([count] if count is not None else [])])
-    return _substitution(tx, self.real(), repl, string, count.const() if count is not None else 0)
+        return tx.fold(re.Pattern.sub, [self, repl, string, count])
+    return tx.run_python(polyfills.substitute, [self, repl, string, count])
 
 
 def _found(function: Any) -> None:

@@ -6,7 +6,9 @@ register it with `@builtin` or `@constructor` in the room of its model.
 
 from __future__ import annotations
 
+import collections
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -28,6 +30,16 @@ def by_position(sequence: Any) -> Iterator[Any]:
             return
         yield item
         position += 1
+
+
+def backwards(sequence: Any, length: int) -> Iterator[Any]:
+    """`reversed` of an object that has `__getitem__` alone."""
+    for position in range(length - 1, -1, -1):
+        try:
+            item = sequence[position]
+        except (IndexError, StopIteration):
+            return
+        yield item
 
 
 def iter_until(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
@@ -294,3 +306,56 @@ def index_of(iterable: Iterable[Any], wanted: Any) -> int:
 def counter_update(counter: Any, iterable: Iterable[Any]) -> None:
     for item in iterable:
         counter[item] = counter.get(item, 0) + 1
+
+
+def fromkeys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
+    made = cls()
+    for key in iterable:
+        made[key] = value
+    return made
+
+
+def missing(self: Any, key: Any) -> Any:
+    if self.default_factory is None:
+        raise KeyError(key)
+    self[key] = value = self.default_factory()
+    return value
+
+
+def add_note(self: Any, note: str) -> None:
+    if not isinstance(note, str):
+        raise TypeError(f"note must be a str, not '{type(note).__name__}'")
+    if not hasattr(self, "__notes__"):
+        self.__notes__ = []
+    self.__notes__.append(note)
+
+
+def substitute(pattern: Any, repl: Callable[[Any], Any], string: Any, count: int) -> Any:
+    """`pattern.sub` with a function."""
+    pieces, position = [], 0
+    for number, match in enumerate(pattern.finditer(string)):
+        if count and number >= count:
+            break
+        pieces.append(string[position : match.start()])
+        piece = repl(match)
+        if piece is not None:
+            pieces.append(piece)
+        position = match.end()
+    pieces.append(string[position:])
+    return string[:0].join(pieces)
+
+
+#: what is traced in place of functions that take the same
+TRACED: dict[Any, Callable[..., Any]] = {
+    all: all_,
+    any: any_,
+    functools.reduce: reduce_,
+    functools.cmp_to_key: cmp_to_key,
+    operator.countOf: count_of,
+    operator.indexOf: index_of,
+    collections._count_elements: counter_update,  # type: ignore[attr-defined]
+    dict.__dict__["fromkeys"]: fromkeys,
+    collections.OrderedDict.__dict__["fromkeys"]: fromkeys,
+    collections.defaultdict.__missing__: missing,
+    BaseException.add_note: add_note,
+}
