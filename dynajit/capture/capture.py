@@ -515,7 +515,7 @@ class FrameCapture:
                 compiled = _C.GraphCall(undoing(compiled, kept, draws))
                 compiled.gives_only_result = alone
             globals_ = self.function.__globals__
-            before = tx.handled_by_graph
+            before = tx.exceptions.by_graph
             restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend(), restored)
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)

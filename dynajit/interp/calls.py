@@ -19,7 +19,7 @@ import torch
 
 from dynajit.bytecode import decode, part_of
 from dynajit.bytecode.landing import HINTED, READ, Landing
-from dynajit.guards.source import CellContentsSource, ConstSource, Source
+from dynajit.guards.source import ConstSource
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.interp.parts import inlined_part
@@ -36,7 +36,7 @@ from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
 from dynajit.values.library import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, operators
-from dynajit.values.library.construct import construct, construct_plain
+from dynajit.values.library.construct import construct
 from dynajit.values.library.dispatching import single_dispatch
 from dynajit.values.objects.exceptions import raised_again, with_context
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
@@ -275,14 +275,6 @@ class Calls(Tracer):
             return call_handler(self, cls.obj, handler, args, kwargs)
         return construct(self, cls, args, kwargs, direct)
 
-    def construct_plain(
-        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value:
-        return construct_plain(self, cls, args, kwargs, direct)
-
-    def bound_method(self, owner: Value, function: Value) -> Value:
-        return MethodVal(owner, function)
-
     def fold(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value] | None = None) -> Value:
         """Run a pure function on known arguments; what it raises, the program raises."""
         if not kwargs and any(arg.symbolic for arg in args):
@@ -329,9 +321,6 @@ class Calls(Tracer):
         except WarnsInside:
             inner = FunctionVal.outside(self, target, ConstSource(target, target.__qualname__))
         return self._trace(inner, args, kwargs, None)
-
-    def unary(self, op: str, value: Value) -> Value:
-        return operators.unary(self, op, value)
 
     # -- attributes
 
@@ -468,9 +457,6 @@ class Calls(Tracer):
 
     def const_iterator(self, value: object) -> Value:
         return ConstIterator(value)
-
-    def cell_contents_source(self, source: Source) -> Source:
-        return CellContentsSource(source)
 
 
 def tensor_attribute(fn: Any) -> str | None:

@@ -23,7 +23,16 @@ from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
-from dynajit.guards.source import CellSource, ConstSource, GlobalSource, ItemSource, LocalSource, RunTimeSource, Source
+from dynajit.guards.source import (
+    CellContentsSource,
+    CellSource,
+    ConstSource,
+    GlobalSource,
+    ItemSource,
+    LocalSource,
+    RunTimeSource,
+    Source,
+)
 from dynajit.interp import fuel, opcodes_control, opcodes_data, opcodes_stack
 from dynajit.interp.calls import Calls
 from dynajit.interp.catching import catches
@@ -38,7 +47,7 @@ from dynajit.values.core.journal import Journal
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Value
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.library.wrap import from_real, wrap
-from dynajit.values.objects.exceptions import ExceptionVal, HandledVal, raised
+from dynajit.values.objects.exceptions import ExceptionVal, HandledExceptions, raised
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.objects.lifetime_cells import LifetimeCell
 from dynajit.values.objects.objects import ObjVal, is_trusted
@@ -70,13 +79,7 @@ class Interpreter(Calls):
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []
         self.tensors: dict[int, Any] = {}
-        # the exception being handled (ConstVal of None: no one); None: as when the outermost frame was entered. In a
-        # generator that is being run: by the generator, and those that its callers handle
-        self.handled: Value | None = None
-        self.handled_by_callers: tuple[Value | None, ...] = ()
-        #: which was restored by the end of a handler that the code starts in, before the graph's first operation
-        self.handled_by_graph: Value | None = None
-        self.handled_outside, self.context_outside = HandledVal(), HandledVal(inherited=True)
+        self.exceptions = HandledExceptions(self.journal)
         self.direct_call: Landing | None = None
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
@@ -217,21 +220,14 @@ class Interpreter(Calls):
                 del error  # its traceback keeps this frame
         made = error.value if isinstance(error.value, ExceptionVal) else None
         if made is not None and isinstance(made.context, ConstVal):
-            handled = self.topmost_handled()
+            handled = self.exceptions.topmost()
             if handled is not made:
-                self.journal.set_attr(made, "context", self.context_outside if handled is None else handled)
+                self.journal.set_attr(made, "context", self.exceptions.inherited if handled is None else handled)
         del frame.stack[instr.handler_depth :]
         if instr.handler_lasti:
             frame.stack.append(ConstVal(0))  # only tracebacks ask for it, of code that is another when it runs
         frame.stack.append(error.value)
         frame.ip = instr.handler
-
-    def topmost_handled(self) -> Value | None:
-        """The exception that code run now sees as being handled; None: what was handled outside."""
-        for handled in (self.handled, *reversed(self.handled_by_callers)):
-            if not (isinstance(handled, ConstVal) and handled.value is None):
-                return handled
-        return ConstVal(None)
 
     def resume_generator(self, frame: SymFrame, value: Value) -> tuple[bool, Value]:
         """Go on in a suspended generator; (ended, value)."""
@@ -411,13 +407,13 @@ class Interpreter(Calls):
 
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
         if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):
-            keeper = LifetimeCell(None, source, self.cell_contents_source(source), cell)
+            keeper = LifetimeCell(None, source, CellContentsSource(source), cell)
             self._models.append(keeper)
             return keeper
         from_outside = self.known_object(cell, source)
         if isinstance(from_outside, CellVal):
             return from_outside
-        made = CellVal(None, source, self.cell_contents_source(source), cell)
+        made = CellVal(None, source, CellContentsSource(source), cell)
         self.remember_object(cell, made)
         return made
 
@@ -425,9 +421,6 @@ class Interpreter(Calls):
         return raised(self, kind, args, slots)
 
     # ------------------------------------------------------------------------------------------ locals and globals
-
-    def has_local(self, frame: SymFrame, name: str) -> bool:
-        return name in frame.locals
 
     def load_local(self, frame: SymFrame, name: str) -> Value:
         raise self.raised(UnboundLocalError, unbound_text(name, free=False))
@@ -459,10 +452,10 @@ class Interpreter(Calls):
         frame.locals = LazyLocals(self, boxes)
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:
-        written = self.globals_written.get((id(frame.globals), name))
+        written = self.written_global(frame.globals, name)
         if written is not None:
-            if written[1] is not DELETED:
-                return written[1]  # type: ignore[no-any-return]
+            if written[0] is not None:
+                return written[0]
         elif name in frame.globals:
             return self.wrap(frame.globals[name], self._global_source(frame, name))
         else:
@@ -491,10 +484,6 @@ class Interpreter(Calls):
         if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the replaced builtin {name!r}")
         return self.from_real(table[name])
-
-    def global_value(self, globals_: dict[str, Any], name: str) -> Value | None:
-        written = self.globals_written.get((id(globals_), name))
-        return None if written is None or written[1] is DELETED else written[1]
 
     def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None:
         """(value,) of a global written while tracing, (None,) if it was deleted; of any global if there is no name."""

@@ -6,7 +6,6 @@ In: canonical instructions. Out: handlers in `dispatch.HANDLERS`.
 from __future__ import annotations
 
 import builtins
-import types
 from typing import Any
 
 from dynajit.bytecode import Instr
@@ -14,10 +13,11 @@ from dynajit.bytecode.landing import CALLED, ENTERED
 from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
-from dynajit.values.containers.mapping import DictVal, pairs_of
+from dynajit.values.containers.mapping import pairs_of
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import NULL, Exhausted, GraphBreak, Raised, Value
+from dynajit.values.library import operators
 from dynajit.values.objects.exception_groups import match_star, reraise_star
 from dynajit.values.objects.exceptions import ExceptionVal, traceback_of
 from dynajit.values.objects.functions import CellVal, FunctionVal
@@ -162,8 +162,7 @@ def call_intrinsic_1(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == "INTRINSIC_LIST_TO_TUPLE":
         frame.push(TupleVal(tx.unpack(frame.pop())))
     elif instr.arg == "INTRINSIC_UNARY_POSITIVE":
-        from_operators = tx.unary("UNARY_POSITIVE", frame.pop())
-        frame.push(from_operators)
+        frame.push(operators.unary(tx, "UNARY_POSITIVE", frame.pop()))
     elif instr.arg == "INTRINSIC_STOPITERATION_ERROR":
         error = frame.stack[-1]
         if issubclass(error.py_type(), StopIteration):
@@ -197,7 +196,7 @@ def return_const(tx: Any, frame: SymFrame, instr: Instr) -> Value:
 @opcode("RAISE_VARARGS")
 def raise_varargs(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg == 0:
-        handled = tx.topmost_handled()
+        handled = tx.exceptions.topmost()
         if handled is None:
             raise GraphBreak(breaks.RAISES, "the exception that the caller handles")
         if _is_none(handled):
@@ -227,17 +226,17 @@ def reraise(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(tx: Any, frame: SymFrame, instr: Instr) -> None:
     error = frame.pop()
-    frame.push(tx.handled if tx.handled is not None else tx.handled_outside)
+    frame.push(tx.exceptions.current if tx.exceptions.current is not None else tx.exceptions.outside)
     frame.push(error)
-    tx.journal.set_attr(tx, "handled", error)
+    tx.exceptions.handle(error)
 
 
 @opcode("POP_EXCEPT")
 def pop_except(tx: Any, frame: SymFrame, instr: Instr) -> None:
     previous = frame.pop()
     if tx.graph.op_count == 0 and len(tx.frames) == 1:
-        tx.journal.set_attr(tx, "handled_by_graph", previous)
-    tx.journal.set_attr(tx, "handled", None if previous is tx.handled_outside else previous)
+        tx.journal.set_attr(tx.exceptions, "by_graph", previous)
+    tx.exceptions.handle(None if previous is tx.exceptions.outside else previous)
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -259,7 +258,7 @@ def check_eg_match(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(rest)
     frame.push(match)
     if isinstance(match, ExceptionVal):
-        tx.journal.set_attr(tx, "handled", match)
+        tx.exceptions.handle(match)
 
 
 @opcode("PREP_RERAISE_STAR")
@@ -378,11 +377,3 @@ def end_for(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("END_SEND", simple=True)
 def end_send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     del frame.stack[-2]
-
-
-def is_generator_code(code: types.CodeType) -> bool:
-    """Whether calling a function with this code makes a generator (not a coroutine)."""
-    return bool(code.co_flags & 0x20)
-
-
-__all__ = ["DictVal", "is_generator_code"]

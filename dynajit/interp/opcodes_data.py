@@ -418,7 +418,7 @@ def import_from(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if not isinstance(module, ModuleVal):
         raise GraphBreak(breaks.IMPORT, f"{instr.arg} from {module.describe()}")
     names = vars(module.obj)
-    if instr.arg not in names and tx.global_value(names, instr.arg) is None:
+    if instr.arg not in names and tx.written_global(names, instr.arg) in (None, (None,)):
         inner = sys.modules.get(f"{names.get('__name__')}.{instr.arg}")
         if inner is not None and "__getattr__" not in names and type(module.obj) is types.ModuleType:
             frame.push(tx.from_real(inner))

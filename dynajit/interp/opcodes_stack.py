@@ -64,14 +64,14 @@ def load_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
 
 @opcode("LOAD_FAST_CHECK")
 def load_fast_check(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if instr.arg not in frame.locals and not tx.has_local(frame, instr.arg):
+    if instr.arg not in frame.locals:
         tx.load_local(frame, instr.arg)  # which raises
     load_fast(tx, frame, instr)
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if instr.arg in frame.locals or tx.has_local(frame, instr.arg):
+    if instr.arg in frame.locals:
         load_fast(tx, frame, instr)
         frame.locals.pop(instr.arg, None)
     else:
@@ -93,7 +93,7 @@ def store_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    if not tx.has_local(frame, instr.arg):
+    if instr.arg not in frame.locals:
         raise unbound(tx, frame, instr.arg)
     frame.locals.pop(instr.arg, None)
 

@@ -178,8 +178,8 @@ class Emission:
             found.extend(_local(frame, name) for name in self.kept)
         if self.cell is not None:
             found.append(self.cell)
-        if self.tx.handled is not None:
-            found.append(self.tx.handled)
+        if self.tx.exceptions.current is not None:
+            found.append(self.tx.exceptions.current)
         found.extend(self.tx.needed)
         for value in self.tx.journal.dirty.values():
             found.extend(value.effect_children())
@@ -355,9 +355,9 @@ class Emission:
         for setter, args in self.exit_state:
             self.out.call_const(setter, partial(self.out.consts, *args), len(args))
             self.emit.pop_top()
-        if self.tx.handled is not None:
+        if self.tx.exceptions.current is not None:
             # the exception that is being handled from here on
-            self.out.push(self.tx.handled)
+            self.out.push(self.tx.exceptions.current)
             self.emit.op("POP_EXCEPT")
 
     def _store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:

@@ -63,18 +63,17 @@ def defer_call(
     """
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} in {tx.runs_elsewhere}")
-    frames: Any = tx.frames  # type: ignore[attr-defined]
     effect = DeferredCall(function, args, kwargs)
-    effect.positions = frames[0].current.positions
+    effect.positions = tx.frames[0].current.positions
     effect.places = [
         Place(frame.code_object, frame.globals, frame.current)
-        for frame in frames[1:]
+        for frame in tx.frames[1:]
         if not str(frame.globals.get("__name__")).startswith("dynajit.")
     ]
     printed = [value for value in printed if not never_changes(value)]
     tx.journal.touch(effect)
     if printed:
-        if tx.globals_written and not all(map(_is_known, printed)):  # type: ignore[attr-defined]
+        if tx.globals_written and not all(map(_is_known, printed)):
             raise GraphBreak(breaks.OUTPUT_CALL, f"{function.describe()} of an object, after globals were written")
         effect.comes_too_late.append(_changes(tx, effect, printed))
     effect.at = tx.snapshot()
@@ -89,13 +88,12 @@ def break_outside_forward(tx: Tracer, name: str, level: Value | None) -> None:
         name: what is called.
         level: how many frames out it looks; None: only at its caller.
     """
-    frames: Any = tx.frames  # type: ignore[attr-defined]
     if tx.runs_elsewhere:
         return
     known = level is None or (level.is_const() and type(level.const()) is int)
-    reach = (1 if level is None else level.const()) if known else len(frames)
-    for depth in range(len(frames) - 1, max(len(frames) - reach, 0), -1):
-        if _is_modules_forward(frames[depth]):
+    reach = (1 if level is None else level.const()) if known else len(tx.frames)
+    for depth in range(len(tx.frames) - 1, max(len(tx.frames) - reach, 0), -1):
+        if _is_modules_forward(tx.frames[depth]):
             told = f"{name} that tells a line outside of a module's forward"
             raise GraphBreak(breaks.OUTPUT_CALL, told, at=tx.snapshot(depth))
     if not known:

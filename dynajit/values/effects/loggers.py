@@ -65,7 +65,7 @@ def replay(tx: Tracer, function: Value, args: Sequence[Value], kwargs: dict[str,
     if not changed and not all(map(never_changes, logged)) and _is_off(tx, args, name):
         return ConstVal(None)
     break_outside_forward(tx, f"{name}()", kwargs.get("stacklevel"))
-    if tx.handled is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
+    if tx.exceptions.current is not None and (name == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs)):
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the exception that is being handled")
     if "stack_info" in kwargs:
         raise GraphBreak(breaks.OUTPUT_CALL, f"{name}() of the stack")

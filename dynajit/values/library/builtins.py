@@ -330,7 +330,7 @@ def hash_(tx: Tracer, obj: Value) -> Value:
 
 @builtin(globals)
 def globals_(tx: Tracer) -> Value:
-    names = tx.frames[-1].globals  # type: ignore[attr-defined]
+    names = tx.frames[-1].globals
     return tx.wrap(names, ConstSource(names, "globals()"))
 
 
@@ -346,7 +346,7 @@ def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Va
     if cls is not None and (obj is None or (isinstance(obj, ConstVal) and obj.value is None)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "super() of a class without an object")
     if cls is None or obj is None:
-        frame = tx.frames[-1]  # type: ignore[attr-defined]
+        frame = tx.frames[-1]
         if not frame.code_object.co_argcount:
             raise tx.raised(RuntimeError, "super(): no arguments")
         first = frame.code_object.co_varnames[0]

@@ -13,6 +13,7 @@ import torch
 
 from dynajit.bytecode.landing import CALLED, INITIALISED, Landing
 from dynajit.report import breaks
+from dynajit.values.core.registry import builtin, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library.methods import bare_instance
 from dynajit.values.objects.exception_groups import make_group
@@ -57,6 +58,13 @@ def construct(
     if where is not None and where is not type and not isinstance(found, types.WrapperDescriptorType):
         return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs, direct)
     return construct_plain(tx, cls, args, kwargs, direct)
+
+
+@builtin(type.__call__)
+@tail_call
+def type_call(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(cls, ClassVal)
+    return construct_plain(tx, cls, args, kwargs, tx.take_direct())
 
 
 def construct_plain(

@@ -15,13 +15,14 @@ from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DEQUE_METHODS
-from dynajit.values.containers.mapping import DICT_METHODS, DictVal, DictViewVal
+from dynajit.values.containers.mapping import DICT_METHODS, DictVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exception_groups import condition_of, make_group, split
 from dynajit.values.objects.exceptions import ExceptionVal, TracebackVal
+from dynajit.values.objects.functions import MethodVal
 from dynajit.values.objects.generators import GeneratorVal
 from dynajit.values.objects.objects import ClassVal, ObjVal, lookup_type, payload_of
 from dynajit.values.objects.opaque import OpaqueVal
@@ -439,19 +440,10 @@ def _resumed(tx: Tracer, step: Callable[[], Value]) -> Value:
 def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) -> Value:
     if isinstance(obj, ConstVal) and obj.value is None:
         return self
-    return tx.bound_method(obj, self)
+    return MethodVal(obj, self)
 
 
 @builtin(types.FunctionType.__call__)
 @tail_call
 def function_call(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     return tx.call(self, args, kwargs, tx.take_direct())
-
-
-@builtin(type.__call__)
-@tail_call
-def type_call(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return tx.construct_plain(cls, args, kwargs, tx.take_direct())
-
-
-__all__: list[Any] = ["DictViewVal", "bare_instance"]

@@ -439,7 +439,7 @@ def exc_info(tx: Tracer) -> Value:
 
 
 def _handled(tx: Tracer, asked: str) -> Value:
-    handled = tx.topmost_handled()
+    handled = tx.exceptions.topmost()
     if tx.caller_module() != "contextlib" or (handled is None and sys.exception() is not None):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, asked)
     return handled if handled is not None else ConstVal(None)

@@ -15,6 +15,7 @@ from dynajit import _C
 from dynajit.guards.source import AttrSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.journal import Journal
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, lookup_type, maker
 from dynajit.values.scalars.constant import ConstVal, is_literal
@@ -152,6 +153,47 @@ class HandledVal(Value):
         out.call_const(sys.exception if self.inherited else _C.own_exception, lambda: None, 0)
 
 
+class HandledExceptions:
+    """Which exceptions the traced code handles. Every change is undoable.
+
+    Attributes:
+        current: the one being handled (ConstVal of None: none); None: as when the outermost frame was entered. In a
+            generator that is being run: by the generator.
+        callers: those that a running generator's callers handle.
+        by_graph: restored by the end of a handler that the code starts in, before the graph's first operation.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.current: Value | None = None
+        self.callers: tuple[Value | None, ...] = ()
+        self.by_graph: Value | None = None
+        self.outside, self.inherited = HandledVal(), HandledVal(inherited=True)
+
+    def handle(self, error: Value | None) -> None:
+        """From here on this exception is being handled."""
+        self.journal.set_attr(self, "current", error)
+
+    def enter_generator(self, own: Value | None) -> tuple[Value | None, tuple[Value | None, ...]]:
+        """A generator goes on that handles `own`; returns what `leave_generator` restores."""
+        outer = self.current, self.callers
+        self.journal.set_attr(self, "callers", (*self.callers, self.current))
+        self.handle(own)
+        return outer
+
+    def leave_generator(self, outer: tuple[Value | None, tuple[Value | None, ...]]) -> None:
+        """The generator's caller goes on."""
+        self.handle(outer[0])
+        self.journal.set_attr(self, "callers", outer[1])
+
+    def topmost(self) -> Value | None:
+        """The exception that code run now sees as being handled; None: what was handled outside."""
+        for handled in (self.current, *reversed(self.callers)):
+            if not (isinstance(handled, ConstVal) and handled.value is None):
+                return handled
+        return ConstVal(None)
+
+
 class TracebackVal(Value):
     """The traceback of an exception made while tracing: there is one, and nothing more is known of it."""
 
@@ -224,13 +266,6 @@ def raised_at(value: Value | None) -> Any:
     """The state before the exception was raised, if the value is one that was."""
     error = value.error if isinstance(value, TracebackVal) else value
     return error.raised_at if isinstance(error, ObjVal) else None
-
-
-def exception_arguments(value: Value) -> list[Any]:
-    """Real arguments, for messages."""
-    if not isinstance(value, ExceptionVal):
-        return []
-    return [arg.const() if arg.is_const() else arg.describe() for arg in value.args.items]
 
 
 _PLAIN_TEXTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)

@@ -178,16 +178,6 @@ class FunctionVal(Value):
 
     # -- parts
 
-    def get_defaults(self, tx: Tracer) -> list[Value]:
-        """Positional defaults."""
-        if self.real_function is not None:
-            if not self.real_function.__defaults__:
-                return []
-            wrapped = tx.wrap(self.real_function.__defaults__, AttrSource(self.base_source(), "__defaults__"))
-            assert isinstance(wrapped, TupleVal)
-            return wrapped.values(tx)
-        return self.defaults.values(tx) if isinstance(self.defaults, TupleVal) else []
-
     def default_count(self) -> int:
         if self.real_function is not None:
             return len(self.real_function.__defaults__ or ())
@@ -526,7 +516,3 @@ class SuperVal(Value):
             out.push(self.obj)
 
         out.call_const(super, push, 2)
-
-
-def not_callable(value: Value) -> GraphBreak:
-    return GraphBreak(breaks.UNKNOWN_CALL, value.describe())

@@ -86,18 +86,16 @@ class GeneratorVal(IteratorVal):
 
     def _step(self, tx: Tracer, run: Any) -> Value:
         tx.journal.set_attr(self, "state", "running")
-        outer, callers = tx.handled, tx.handled_by_callers
-        tx.journal.set_attr(tx, "handled_by_callers", (*callers, outer))
-        tx.journal.set_attr(tx, "handled", self.handled)
+        outer = tx.exceptions.enter_generator(self.handled)
         try:
             done, value = run()
         except Raised as error:
-            self._leave(tx, outer, callers)
+            self._leave(tx, outer)
             tx.journal.set_attr(self, "state", "closed")
             if issubclass(error.value.py_type(), StopIteration):
                 raise Raised(stop_iteration_error(tx, error.value)) from None
             raise
-        self._leave(tx, outer, callers)
+        self._leave(tx, outer)
         tx.journal.set_attr(self, "state", "closed" if done else "suspended")
         if self.needs_closing() and self not in tx.open_generators:
             tx.open_generators.append(self)
@@ -106,11 +104,10 @@ class GeneratorVal(IteratorVal):
             raise Exhausted(value)
         return value  # type: ignore[no-any-return]
 
-    def _leave(self, tx: Tracer, outer: Value | None, callers: tuple[Value | None, ...]) -> None:
+    def _leave(self, tx: Tracer, outer: Any) -> None:
         """The caller goes on: what the generator handles is its own affair."""
-        tx.journal.set_attr(self, "handled", tx.handled)
-        tx.journal.set_attr(tx, "handled", outer)
-        tx.journal.set_attr(tx, "handled_by_callers", callers)
+        tx.journal.set_attr(self, "handled", tx.exceptions.current)
+        tx.exceptions.leave_generator(outer)
 
     def _save(self, tx: Tracer) -> None:
         frame = self.frame

@@ -71,7 +71,7 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
     if not (isinstance(function, FunctionVal) and function.real_function is None and all(map(_is_plain_base, bases))):
         return None
     names = _names_needed(function.code, function.globals)
-    if names is None or any(_looks_at_bases(frame.code_object) for frame in tx.frames):  # type: ignore[attr-defined]
+    if names is None or any(_looks_at_bases(frame.code_object) for frame in tx.frames):
         return None
     cells = []
     for cell in function.closure:
@@ -88,8 +88,8 @@ def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value])
     if not all(_is_kept(key, value) for key, value in namespace_of(made).items()):
         return None
     for needed in names:
-        tx.load_global(tx.frames[-1], needed)  # type: ignore[attr-defined]
-    _register(tx, made, tx.snapshot())  # type: ignore[attr-defined]
+        tx.load_global(tx.frames[-1], needed)
+    _register(tx, made, tx.snapshot())
     return tx.wrap(made, ConstSource(made, made.__qualname__))
 
 

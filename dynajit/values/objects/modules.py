@@ -169,9 +169,9 @@ class ModuleVal(RealVal):
     def getattr(self, tx: Tracer, name: str) -> Value:
         if self._finds_itself():
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        written = tx.global_value(self.obj.__dict__, name)
-        if written is not None:
-            return written
+        written = tx.written_global(self.obj.__dict__, name)
+        if written is not None and written[0] is not None:
+            return written[0]
         if not is_trusted(vars(self.obj).get("__name__")):
             own = self._through_class(tx, name)
             if own is not None:

@@ -748,10 +748,6 @@ def payload_of(value: Value) -> Value:
     return payload if payload is not None else value
 
 
-def source_item(source: Source, key: object) -> Source:
-    return ItemSource(source, key)
-
-
 __all__ = [
     "MISSING",
     "BuiltinVal",

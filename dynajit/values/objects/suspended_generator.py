@@ -162,9 +162,7 @@ class SuspendedGenerator(IteratorVal):
         """Run a part; raises Exhausted with the returned value at the end."""
         call = tx.wrap(part, ConstSource(part, part.__qualname__))
         tx.journal.set_attr(self, "running", True)
-        outer, callers = tx.handled, tx.handled_by_callers
-        tx.journal.set_attr(tx, "handled_by_callers", (*callers, outer))
-        tx.journal.set_attr(tx, "handled", ConstVal(None))
+        outer = tx.exceptions.enter_generator(ConstVal(None))
         error: Raised | None = None
         step: Value | None = None
         try:
@@ -172,8 +170,7 @@ class SuspendedGenerator(IteratorVal):
                 step = self._iterated(tx, tx.call(call, [*stack, *self.cells], {}))
         except Raised as raised:
             error = raised
-        tx.journal.set_attr(tx, "handled", outer)
-        tx.journal.set_attr(tx, "handled_by_callers", callers)
+        tx.exceptions.leave_generator(outer)
         tx.journal.set_attr(self, "running", False)
         if error is not None:
             self._suspend_at(tx, _ENDED, [])
