@@ -605,28 +605,31 @@ def repr_(tx: Tracer, value: Value) -> Value:
 
 
 def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
-    if args and isinstance(args[0], ObjVal):
-        found, _ = lookup_type(args[0].cls, method)
+    if len(args) != 1 or kwargs:
+        return tx.fold(fn, args, kwargs)  # decodes bytes
+    value = args[0]
+    if isinstance(value, ObjVal):
+        found, _ = lookup_type(value.cls, method)
         if found is object.__str__:
             method = "__repr__"
-            found, _ = lookup_type(args[0].cls, method)
+            found, _ = lookup_type(value.cls, method)
         if isinstance(found, types.FunctionType):
-            return by_rule(tx, args[0].call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
-        if len(args) == 1 and not kwargs and has_plain_text(args[0], found):
-            return plain_text(tx, args[0], found)
-    if args and isinstance(args[0], ConstVal) and issubclass(args[0].py_type(), enum.Enum):
-        kind = type(args[0].value)  # what its class says of texts may change, though the member does not
+            return by_rule(tx, value.call_special(tx, method), STRUNG if method == "__str__" else REPRESENTED)
+        if has_plain_text(value, found):
+            return plain_text(tx, value, found)
+    if isinstance(value, ConstVal) and issubclass(value.py_type(), enum.Enum):
+        kind = type(value.value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
-            found = tx.call(tx.class_attribute(args[0], kind, method), list(args[1:]), kwargs)
+            found = tx.call(tx.class_attribute(value, kind, method), [], {})
             return by_rule(tx, found, STRUNG if method == "__str__" else REPRESENTED)
-    if args and isinstance(args[0], ModuleVal) and not is_trusted(vars(args[0].obj).get("__name__")):
-        args[0].unsupported("the text")  # its loader, its file and its name are asked
-    if args and isinstance(args[0], TensorVal):
-        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {args[0].describe()}")
-    if len(args) == 1 and not kwargs and args[0].py_type() in (list, tuple, dict) and not args[0].is_const():
-        return _container_text(tx, args[0])
-    unread = unread_text(tx, fn, args) if len(args) == 1 and not kwargs else None
-    return unread if unread is not None else tx.fold(fn, args, kwargs)
+    if isinstance(value, ModuleVal) and not is_trusted(vars(value.obj).get("__name__")):
+        value.unsupported("the text")  # its loader, its file and its name are asked
+    if isinstance(value, TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
+    if value.py_type() in (list, tuple, dict) and not value.is_const():
+        return _container_text(tx, value)
+    unread = unread_text(tx, fn, args)
+    return unread if unread is not None else tx.fold(fn, args)
 
 
 def _container_text(tx: Tracer, value: Value) -> Value:

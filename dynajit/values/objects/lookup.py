@@ -138,8 +138,6 @@ def _bind_from(
         return _bind_classmethod(tx, self_for_class, kind, name, found, source)
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, AttrSource(source, "__func__"))
-    if isinstance(found, types.MethodType):
-        return tx.wrap(found, source)  # bound already
     if isinstance(found, (types.ClassMethodDescriptorType, *_C_DESCRIPTORS)) and not is_trusted(kind.__module__):
         tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
     if isinstance(found, types.ClassMethodDescriptorType):
@@ -154,9 +152,6 @@ def _bind_from(
     if owner is not None and isinstance(found, functools.cached_property):
         return _bind_cached_property(tx, owner, found, source)
     if isinstance(found, property):
-        if owner is None:
-            tx.guard(source, "ID", found)
-            return tx.from_real(found)
         return _bind_property(tx, owner, name, found, source)
     if owner is not None and isinstance(found, NAMED_ITEM):
         return _item_of(tx, owner, found, source)
@@ -190,7 +185,10 @@ def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any,
     return _bind_from(tx, cls, kind, name, inner, kind, cls, inner_source)
 
 
-def _bind_property(tx: Tracer, owner: Value, name: str, found: property, source: Source) -> Value:
+def _bind_property(tx: Tracer, owner: Value | None, name: str, found: property, source: Source) -> Value:
+    if owner is None:
+        tx.guard(source, "ID", found)
+        return tx.from_real(found)
     if found.fget is None:
         raise tx.raised(AttributeError, f"property {name!r} of {owner.py_type().__name__!r} object has no getter")
     return tx.call(tx.wrap(found.fget, AttrSource(source, "fget")), [owner], {}, READ)

@@ -8,7 +8,7 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,57 +52,47 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 _TENSOR_TYPE: type = type(torch.FloatTensor)
 
 
-class Lowered:
+def node_and_fake(tx: Tracer, value: Value) -> tuple[Any, Any]:
     """An argument in two forms: for the fx node and for running on fake tensors."""
+    if isinstance(value, TensorVal):
+        return value.node, value.fake
+    if isinstance(value, SymVal):
+        return value.node, value.number if isinstance(value.node, fx.Node) else value.node
+    if isinstance(value, VaryingScalar):
+        return node_and_fake(tx, value.number)
+    payload = getattr(value, "payload", None)
+    if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
+        return node_and_fake(tx, payload)
+    if isinstance(value, TupleVal):
+        return _of_parts(tx, value.values(tx), torch.Size if value.kind is torch.Size and value.is_const() else tuple)
+    if isinstance(value, (ListVal, DictViewVal)):
+        return _of_parts(tx, tx.unpack(value), list)
+    if isinstance(value, DictVal):
+        items = {key.const(): item for key, item in value.items(tx)}
+        return _of_parts(tx, items.values(), lambda parts: dict(zip(items, parts, strict=True)))
+    slice_parts = getattr(value, "slice_parts", None)
+    if slice_parts is not None:
+        return _of_parts(tx, slice_parts, lambda parts: slice(*parts))
+    real = _real(value)
+    return real, real
 
-    def __init__(self, tx: Tracer) -> None:
-        self.tx = tx
 
-    def both(self, value: Value) -> tuple[Any, Any]:
-        """(fx argument, fake argument)."""
-        if isinstance(value, TensorVal):
-            return value.node, value.fake
-        if isinstance(value, SymVal):
-            node = value.node
-            return node, value.number if isinstance(node, fx.Node) else node
-        if isinstance(value, (TupleVal, ListVal)):
-            pairs = [self.both(item) for item in value.values(self.tx)]
-            if isinstance(value, TupleVal) and value.kind is torch.Size and value.is_const():
-                return torch.Size(pair[0] for pair in pairs), torch.Size(pair[1] for pair in pairs)
-            if isinstance(value, TupleVal):
-                return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        if isinstance(value, DictVal):
-            found = {key.const(): self.both(item) for key, item in value.items(self.tx)}
-            return {key: pair[0] for key, pair in found.items()}, {key: pair[1] for key, pair in found.items()}
-        if isinstance(value, DictViewVal):
-            return self.both(ListVal(self.tx.unpack(value)))
-        if isinstance(value, ArrayVal):
-            return self._array(value)
-        payload = getattr(value, "payload", None)
-        if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
-            return self.both(payload)
-        parts = getattr(value, "slice_parts", None)
-        if parts is not None:
-            pairs = [self.both(part) for part in parts]
-            return slice(*(pair[0] for pair in pairs)), slice(*(pair[1] for pair in pairs))
-        try:
-            real = value.real()
-        except NotReal:
-            raise GraphBreak(
-                breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation"
-            ) from None
-        real = printable(real)
-        return real, real
+def _of_parts(tx: Tracer, values: Iterable[Value], make: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]:
+    pairs = [node_and_fake(tx, value) for value in values]
+    return make(node for node, _ in pairs), make(fake for _, fake in pairs)
 
-    def _array(self, value: ArrayVal) -> tuple[Any, Any]:
-        """NumPy's scalars count as Python's numbers, its truth values as floats."""
-        if isinstance(value, VaryingScalar):
-            return self.both(value.number)
-        if not value.is_scalar:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
+
+def _real(value: Value) -> Any:
+    """What is the same in both forms. NumPy's scalars count as Python's numbers, its truth values as floats."""
+    if isinstance(value, ArrayVal) and value.is_scalar:
         number = value.array.item()
-        return (float(number) if type(number) is bool else number,) * 2
+        return float(number) if type(number) is bool else number
+    try:
+        if not isinstance(value, ArrayVal):
+            return printable(value.real())
+    except NotReal:
+        pass
+    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
 
 
 def printable(real: Any) -> Any:
@@ -164,79 +154,126 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         return _add_node(tx, op, target, args, kwargs)
 
 
-def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-    """The node, the run on fake tensors, and the model of what it gives."""
-    name = _name_of(target)
-    lower = Lowered(tx)
-    pairs = [lower.both(arg) for arg in args]
-    named = {name: lower.both(arg) for name, arg in kwargs.items()}
-    fakes = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
-    versions = _versions(fakes)
-    plain = [fake for fake in _tensors_in(fakes) if not fake.requires_grad] if "requires_grad" in kwargs else []
-    # what dynajit itself puts in an operation's place, as for collectives, stays one node
-    traceable = isinstance(target, types.FunctionType) and not is_own(target.__code__.co_filename)
-    out = kwargs.get("out")
-    given = out.fake.shape if isinstance(out, TensorVal) else None
-    tx.graph.mode.looked_at_values = False
-    with Warned() as warned:
-        result = run_fake(tx.graph, op, target, *fakes)
-    if warned.in_python and traceable and _versions(fakes) == versions:
-        raise WarnsInside
-    if warned.texts and tx.warning_filters is not None:
-        # only where the operation itself runs under these filters is its warning treated as the program wants
-        raise GraphBreak(breaks.OUTPUT_CALL, f"{name}, which warns: {warned.texts[0]}")
-    # the fake of one_hot is made of operations that look at nothing
-    may_raise = tx.graph.mode.looked_at_values or (name == "one_hot" and _on_cpu(fakes))
-    catches = may_raise and tx.catches()
-    undo = tx.graph.undo(catches or target is torch._assert_async) if may_raise else None
-    if catches and undo is None and tx.graph.has_written():
-        # no frame can be run again then, which is how the program gets to see what a graph raises
-        raise GraphBreak(breaks.MAY_RAISE, name)
-    if tx.graph.shapes.unknowns:
-        _check_sizes(tx.graph, name, result)
-    if isinstance(out, TensorVal) and given not in (None, out.fake.shape):
-        if out.source is not None and out.fake.requires_grad:
-            raise GraphBreak(breaks.RESIZED_LEAF, name)
-        if out.source is not None:
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which comes from outside")
-        if tuple(given) != (0,):
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size of out=, which torch warns of")
-        if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in fakes[0]):
+class _Operation:
+    """An operation with its arguments in both forms, and what these were before it ran on the fakes."""
+
+    def __init__(self, tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+        self.tx, self.op, self.target = tx, op, target
+        self.name = _name_of(target)
+        nodes, fakes = _of_parts(tx, args, list)
+        named, named_fakes = _of_parts(tx, kwargs.values(), lambda parts: dict(zip(kwargs, parts, strict=True)))
+        self.nodes, self.fakes = (nodes, named), (fakes, named_fakes)
+        self.tensors = _tensors_in(self.fakes)
+        self.versions = self._versions()
+        self.plain = [fake for fake in self.tensors if not fake.requires_grad] if "requires_grad" in kwargs else []
+        self.out = kwargs.get("out")
+        self.given = self.out.fake.shape if isinstance(self.out, TensorVal) else None
+
+    def _versions(self) -> list[int | None]:
+        """The versions of the tensors among the arguments; None for one that keeps none."""
+        return [None if fake.is_inference() else fake._version for fake in self.tensors]
+
+    def may_write(self) -> bool:
+        return None in self.versions or self._versions() != self.versions
+
+    def run(self) -> Any:
+        """What it gives for the fakes. Raises WarnsInside if it has to be traced for its warning's sake."""
+        # what dynajit itself puts in an operation's place, as for collectives, stays one node
+        traceable = isinstance(self.target, types.FunctionType) and not is_own(self.target.__code__.co_filename)
+        self.tx.graph.mode.looked_at_values = False
+        with Warned() as warned:
+            result = run_fake(self.tx.graph, self.op, self.target, *self.fakes)
+        if warned.in_python and traceable and self._versions() == self.versions:
+            raise WarnsInside
+        if warned.texts and self.tx.warning_filters is not None:
+            # only where the operation itself runs under these filters is its warning treated as the program wants
+            raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
+        return result
+
+    def notes_of_raising(self) -> dict[str, Any]:
+        """What its node says if it may raise when it runs."""
+        graph = self.tx.graph
+        # the fake of one_hot is made of operations that look at nothing
+        one_hot = self.name == "one_hot" and all(fake.device.type == "cpu" for fake in self.tensors)
+        if not graph.mode.looked_at_values and not one_hot:
+            return {}
+        catches = self.tx.catches()
+        undo = graph.undo(catches or self.target is torch._assert_async)
+        if catches and undo is None and graph.has_written():
+            # no frame can be run again then, which is how the program gets to see what a graph raises
+            raise GraphBreak(breaks.MAY_RAISE, self.name)
+        return {"may_raise": True, "undo": undo}
+
+    def check_out(self) -> None:
+        """Break where it changes the size of `out=`, unless that is a new tensor without elements."""
+        if not isinstance(self.out, TensorVal) or self.given in (None, self.out.fake.shape):
+            return
+        if self.out.source is not None and self.out.fake.requires_grad:
+            raise GraphBreak(breaks.RESIZED_LEAF, self.name)
+        changes = f"{self.name} changes the size of out=, which"
+        if self.out.source is not None:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} comes from outside")
+        if tuple(self.given) != (0,):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} torch warns of")
+        if any(isinstance(fake, torch.Tensor) and not fake.is_contiguous() for fake in self.fakes[0]):
             # the kernel may give it the arguments' order of dimensions, which the fake one doesn't
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} changes the size and may change the strides of out=")
-    for written in written_arguments(target, *fakes):
-        if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
-            torch.autograd.graph.increment_version(written)
-    if torch.is_inference_mode_enabled() and None not in versions and _versions(fakes) == versions:
-        # operations made of others are taken apart there before anyone counts what they write
-        for written in written_arguments(target, *fakes):
-            torch.autograd.graph.increment_version(written if isinstance(written, torch.Tensor) else ())
-    if tx.graph.shapes.active:
-        tx.graph.assert_promises()
-        if is_symbolic(result) and tx.graph.knows(result):
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{changes} may change its strides")
+
+    def count_writes(self) -> None:
+        """Raise the versions that the fakes' run left as they were."""
+        for written in written_arguments(self.target, *self.fakes):
+            if isinstance(written, (list, tuple)):  # fake kernels leave the versions of a list's members as they are
+                torch.autograd.graph.increment_version(written)
+        if torch.is_inference_mode_enabled() and not self.may_write():
+            # operations made of others are taken apart there before anyone counts what they write
+            for written in written_arguments(self.target, *self.fakes):
+                torch.autograd.graph.increment_version(written if isinstance(written, torch.Tensor) else ())
+
+    def known_result(self, result: Any) -> Value | None:
+        """The model of a result that needs no node."""
+        tx = self.tx
+        if tx.graph.shapes.active:
+            tx.graph.assert_promises()
+            if is_symbolic(result) and tx.graph.knows(result):
+                return tx.from_real(result)
+        if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
             return tx.from_real(result)
-    if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
-        return tx.from_real(result)
-    if isinstance(result, torch.Tensor) and out is None and None not in versions and _versions(fakes) == versions:
-        known = tx.tensors.get(id(result))
-        if known is not None and not (facts(target).writes or target in OPAQUE):
-            if any(result is fake for fake in plain) and result.requires_grad:
-                result.requires_grad_(False)
-                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} makes the tensor that it is given a leaf")
-            return known  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
-    node = tx.graph.create(
-        op, target, [pair[0] for pair in pairs], {name: pair[0] for name, pair in named.items()}, tx.node_meta(result)
-    )
-    _note_data(tx, node, result)
-    if may_raise:
-        note(node, may_raise=True, undo=undo)
-    statistics = _statistics(name, fakes)
-    if None in versions or _versions(fakes) != versions or statistics:
-        now = zip(_tensors_in(fakes), versions, strict=True)
+        known = tx.tensors.get(id(result)) if self.out is None and not self.may_write() else None
+        if known is None or facts(self.target).writes or self.target in OPAQUE:
+            return None
+        if any(result is fake for fake in self.plain) and result.requires_grad:
+            result.requires_grad_(False)
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{self.name} makes the tensor that it is given a leaf")
+        return known  # type: ignore[no-any-return]  # `x.contiguous()`, `x.to(x.dtype)`, ...: nothing to compute
+
+    def note_writes(self, node: fx.Node) -> None:
+        statistics = _statistics(self.name, self.fakes)
+        if not self.may_write() and not statistics:
+            return
+        now = zip(self.tensors, self.versions, strict=True)
         counted = [fake for fake, version in now if version is None or fake._version != version]
         note(node, changes=True, writes=tuple(memory_of(fake) for fake in (*counted, *statistics)))
-        if tx.graph.conflict():
+        if self.tx.graph.conflict():
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "writing a tensor that may share memory with a NumPy array")
+
+
+def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """The node, the run on fake tensors, and the model of what it gives."""
+    operation = _Operation(tx, op, target, args, kwargs)
+    result = operation.run()
+    raising = operation.notes_of_raising()
+    if tx.graph.shapes.unknowns:
+        _check_sizes(tx.graph, operation.name, result)
+    operation.check_out()
+    operation.count_writes()
+    known = operation.known_result(result)
+    if known is not None:
+        return known
+    node = tx.graph.create(op, target, *operation.nodes, tx.node_meta(result))
+    _note_data(tx, node, result)
+    if raising:
+        note(node, **raising)
+    operation.note_writes(node)
     if result is None:
         tx.graph.impure = True
         if target is not torch._assert_async:
@@ -249,7 +286,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
         # the generator moves on, or anything else does, whatever becomes of the result
         tx.graph.impure = True
         note(node, changes=True)
-    if isinstance(result, list) and name.startswith("_foreach_") and facts(target).writes:
+    if isinstance(result, list) and operation.name.startswith("_foreach_") and facts(target).writes:
         return args[0]  # the list itself, whose tensors were written
     return model_result(tx, result, node)
 
@@ -258,7 +295,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
 def _sizes_given_back(tx: Tracer, out: Value | None) -> Iterator[None]:
     """An operation gives `out=` the size of its result. Where it ends the graph, the graph has not run it: what the
     fakes stand for is as large as before."""
-    given = [] if out is None else _tensors_in(Lowered(tx).both(out)[1])
+    given = [] if out is None else _tensors_in(node_and_fake(tx, out)[1])
     before = [(fake.shape, fake.stride(), fake.storage_offset()) for fake in given]
     try:
         yield
@@ -294,15 +331,6 @@ def _tensors_in(fakes: Any) -> list[torch.Tensor]:
     if isinstance(fakes, (list, tuple)):
         return [tensor for fake in fakes for tensor in _tensors_in(fake)]
     return _tensors_in(list(fakes.values())) if isinstance(fakes, dict) else []
-
-
-def _on_cpu(fakes: Any) -> bool:
-    return all(fake.device.type == "cpu" for fake in _tensors_in(fakes))
-
-
-def _versions(fakes: Any) -> list[int | None]:
-    """The versions of the tensors among an operation's arguments; None for one that keeps none."""
-    return [None if fake.is_inference() else fake._version for fake in _tensors_in(fakes)]
 
 
 def _statistics(name: str, fakes: Any) -> list[torch.Tensor]:
@@ -371,14 +399,10 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
     if not isinstance(factor, TensorVal) or len(kwargs) != 1 or name not in _FACTORED:
         return None
     add, combine = _FACTORED[name]
-    if len(args) != (2 if combine is None else 3):
-        return None
-    if not all(isinstance(arg, TensorVal) for arg in args):
+    if len(args) != (2 if combine is None else 3) or not all(isinstance(arg, TensorVal) for arg in args):
         return None
 
     def cast(value: Value, dtype: torch.dtype) -> Value:
-        if isinstance(value, TensorVal) and value.fake.dtype is dtype:
-            return value
         return torch_op(tx, "call_method", "to", [value, ConstVal(dtype)], {})
 
     fakes: list[Any] = [arg.fake for arg in args if isinstance(arg, TensorVal)]
@@ -402,14 +426,9 @@ def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs:
 
 # name → method that adds, how the arguments after the first are combined
 _FACTORED: dict[str, tuple[str, Any]] = {
-    "add": ("add", None),
-    "add_": ("add_", None),
-    "sub": ("sub", None),
-    "sub_": ("sub_", None),
-    "addcmul": ("add", torch.mul),
-    "addcmul_": ("add_", torch.mul),
-    "addcdiv": ("add", torch.div),
-    "addcdiv_": ("add_", torch.div),
+    f"{name}{end}": (f"{name[:3]}{end}", combine)
+    for name, combine in {"add": None, "sub": None, "addcmul": torch.mul, "addcdiv": torch.div}.items()
+    for end in ("", "_")
 }
 
 

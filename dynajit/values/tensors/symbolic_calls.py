@@ -37,22 +37,15 @@ for _name in ("sym_int", "sym_float", "sym_not", "sym_max", "sym_min", "sym_ite"
 
 @builtin(torch.sym_sum)
 def sym_sum(tx: Tracer, numbers: Value) -> Value:
-    total: Value = ConstVal(0)
-    for number in tx.unpack(numbers):
-        total = tx.call(tx.from_real(operator.add), [total, number], {})
-    return total
+    return tx.call(tx.from_real(sum), [numbers], {})
 
 
-def _product(tx: Tracer, numbers: Value, start: Value | None) -> Value:
+@builtin(math.prod, torch.Size.numel)
+def prod(tx: Tracer, numbers: Value, *, start: Value | None = None) -> Value:
     total: Value = ConstVal(1) if start is None else start
     for number in tx.unpack(numbers):
         total = tx.call(tx.from_real(operator.mul), [total, number], {})
     return total
-
-
-@builtin(math.prod)
-def prod(tx: Tracer, numbers: Value, *, start: Value | None = None) -> Value:
-    return _product(tx, numbers, start)
 
 
 @constructor(torch.Size)
@@ -63,11 +56,6 @@ def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if all(item.py_type() is int for item in items) and any(isinstance(item, SymVal) for item in items):
             return TupleVal(items, torch.Size)
     return tx.fold(torch.Size, list(args), kwargs)
-
-
-@builtin(torch.Size.numel)
-def numel(tx: Tracer, size: Value) -> Value:
-    return _product(tx, size, None)
 
 
 @builtin(torch._check)

@@ -391,13 +391,8 @@ class TensorVal(Value):
                 return answer
         if name == "detach" and self.replacement is not None:
             return self.replacement.call_method(tx, name, args, kwargs)
-        if name == "requires_grad_":
-            flag = self._flag_to_set(tx, args, kwargs)
-            if flag is not None and flag is not self.fake.requires_grad:
-                self._set_requires_grad(tx, flag)
-                return self
-            if self._requires_as_said(args, kwargs):
-                return self
+        if name == "requires_grad_" and self._took_flag(tx, args, kwargs):
+            return self
         if name == "as_subclass":
             return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
         if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
@@ -406,12 +401,8 @@ class TensorVal(Value):
             return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
         if name == "size":
             return self._size(tx, args, kwargs)
-        if name == "tolist":
-            return self._tolist(tx)
-        if name == "__len__":
-            return self.length(tx)
-        if name == "__iter__":
-            return self.iterate(tx)
+        if name in _WITHOUT_ARGUMENTS:
+            return _WITHOUT_ARGUMENTS[name](self, tx)
         if name in CONSTANT_METHODS and not (name == "type" and (args or kwargs)):
             return self._constant_method(tx, name, args, kwargs)
         function = getattr(self.kind, name)
@@ -419,6 +410,14 @@ class TensorVal(Value):
         if owner is None or (isinstance(function, types.FunctionType) and function is not owner):
             return tx.inline(tx.from_real(function), [self, *args], kwargs)
         return tx.torch_op("call_method", name, [self, *args], kwargs)
+
+    def _took_flag(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether `requires_grad_` needs no operation: it changes nothing, or no more than an input's flag."""
+        flag = self._flag_to_set(tx, args, kwargs)
+        if flag is None or flag is self.fake.requires_grad:
+            return self._requires_as_said(args, kwargs)
+        self._set_requires_grad(tx, flag)
+        return True
 
     def _allowed(self, name: str) -> bool:
         """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
@@ -474,6 +473,9 @@ class TensorVal(Value):
 
     def effect_children(self) -> Sequence[Value]:
         return [*self.attrs.values(), self]
+
+
+_WITHOUT_ARGUMENTS = {"tolist": TensorVal._tolist, "__len__": TensorVal.length, "__iter__": TensorVal.iterate}
 
 
 class TensorMethod(BoundMethod):

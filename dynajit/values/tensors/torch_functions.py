@@ -17,11 +17,11 @@ from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundBuiltin
-from dynajit.values.core.registry import builtin, tail_call
+from dynajit.values.core.registry import builtin, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, payload_of
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors.tensor import CONSTANT_METHODS, TensorVal
+from dynajit.values.tensors.tensor import TensorVal
 
 _TORCH_C: Any = torch._C
 _NAMESPACES: tuple[Any, ...] = (
@@ -130,30 +130,17 @@ def is_tensor(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, TensorVal) or issubclass(obj.py_type(), torch.Tensor))
 
 
-@builtin(torch.numel)
-def numel(tx: Tracer, input: Value) -> Value:
-    return input.call_method(tx, "numel", [], {})
-
-
-def _predicate(name: str) -> None:
+def _method(name: str) -> None:
     @builtin(getattr(torch, name))
     def model(tx: Tracer, input: Value, *rest: Value) -> Value:
         return input.call_method(tx, name, list(rest), {})
 
 
-for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference"):
-    assert _name in CONSTANT_METHODS
-    _predicate(_name)
+for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "numel"):
+    _method(_name)
 
 
-@builtin(torch.promote_types)
-def promote_types(tx: Tracer, left: Value, right: Value) -> Value:
-    return tx.fold(torch.promote_types, [left, right])
-
-
-@builtin(torch.can_cast)
-def can_cast(tx: Tracer, left: Value, right: Value) -> Value:
-    return tx.fold(torch.can_cast, [left, right])
+pure(torch.promote_types, torch.can_cast)
 
 
 @builtin(torch._has_compatible_shallow_copy_type)
