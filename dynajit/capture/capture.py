@@ -583,7 +583,7 @@ class FrameCapture:
         own = self._own_backend()
         examples = [tx.graph.example(entry) if own or entry.symbol is not None else entry.real for entry in inputs]
         kinds: set[Any] = {type(entry.real) for entry in inputs}
-        quiet = bool(tx.entry_modes) or any(map(overrides.overriding, kinds))
+        quiet = bool(tx.overrides.entered[1]) or any(map(overrides.overriding, kinds))
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
         as_it_stands = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))

@@ -17,7 +17,6 @@ from typing import Any
 from dynajit import torch_compat
 from dynajit.bytecode import KEEPS
 from dynajit.bytecode.landing import Landing
-from dynajit.bytecode.unbound import unbound_text
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
@@ -44,7 +43,7 @@ from dynajit.report.records import FrameLoc
 from dynajit.values.containers.identity import MOST_COMPARED
 from dynajit.values.core.finalizers import dies_with, dropped
 from dynajit.values.core.journal import Journal
-from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Value
+from dynajit.values.core.value import GraphBreak, Raised, Value
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.library.wrap import from_real, wrap
 from dynajit.values.objects.exceptions import ExceptionVal, HandledExceptions, raised
@@ -122,8 +121,7 @@ class Interpreter(Calls):
         self._work_seen = 0
         self.entry_state = EntryState()
         self.guard(None, "GLOBAL_STATE")
-        self.functions_off = self.entry_functions_off = overrides.state_now()
-        self.function_modes = self.entry_modes = overrides.modes_at_entry(self)
+        self.overrides = overrides.Overrides(self)
 
     # ------------------------------------------------------------------------------------------------- stepping
 
@@ -261,8 +259,7 @@ class Interpreter(Calls):
         graph that opened it."""
         return (
             self.open_levels == 0
-            and self.function_modes == self.entry_modes
-            and self.functions_off == self.entry_functions_off
+            and (self.overrides.off, self.overrides.modes) == self.overrides.entered
             and autocast_nesting() == self.entry_state.nesting
         )
 
@@ -421,9 +418,6 @@ class Interpreter(Calls):
         return raised(self, kind, args, slots)
 
     # ------------------------------------------------------------------------------------------ locals and globals
-
-    def load_local(self, frame: SymFrame, name: str) -> Value:
-        raise self.raised(UnboundLocalError, unbound_text(name, free=False))
 
     def start_root(
         self, names: Sequence[str], values: Sequence[Any], frame: SymFrame, cells: Sequence[tuple[str, Any]]
@@ -621,6 +615,3 @@ class LazyLocals(dict[str, Any]):
         others = (dict.get(self, other) for other in self if other != name)
         if not any(getattr(value, "real_object", None) is real for value in (*self.tx.frames[0].stack, *others)):
             self.tx.journal.set_attr(self.tx, "dropped", kind)
-
-
-__all__ = ["Exhausted", "Interpreter"]

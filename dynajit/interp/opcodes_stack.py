@@ -58,14 +58,14 @@ def load_fast(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if value is None:
         value = frame.cells.get(instr.arg)
     if value is None:
-        value = tx.load_local(frame, instr.arg)
+        raise unbound(tx, frame, instr.arg)
     frame.stack.append(value)
 
 
 @opcode("LOAD_FAST_CHECK")
 def load_fast_check(tx: Any, frame: SymFrame, instr: Instr) -> None:
     if instr.arg not in frame.locals:
-        tx.load_local(frame, instr.arg)  # which raises
+        raise unbound(tx, frame, instr.arg)
     load_fast(tx, frame, instr)
 
 

@@ -66,10 +66,7 @@ class Tracer(Protocol):
     globals_written: dict[tuple[int, str], Any]
     # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
     open_levels: int
-    function_modes: list[Value]
-    entry_modes: list[Value]
-    # whose `__torch_function__` torch does not ask: nobody's, arguments', anybody's (`overrides.py`)
-    functions_off: int
+    overrides: Any  # `Overrides`, of tensors/overrides.py
     # what is traced runs for real in the graph's call too: numbers in it are as they are
     static_numbers: bool
     class_writes: dict[tuple[type, str], Value | None]

@@ -119,7 +119,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
-    if tx.function_modes and target in _device_constructors() and not _says(kwargs.get("device")):
+    if tx.overrides.modes and target in _device_constructors() and not _says(kwargs.get("device")):
         device = _default_device(tx)
         kwargs = {**kwargs, "device": device} if device is not None else kwargs
     if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
@@ -370,8 +370,8 @@ def _is_empty(fake: torch.Tensor) -> bool:
 
 def _default_device(tx: Tracer) -> Value | None:
     """The device that the innermost mode is, if it is one; a mode of the user's is asked before those around it."""
-    innermost = tx.function_modes[-1]
-    return innermost if isinstance(innermost, ConstVal) and tx.functions_off != overrides.ALL_OFF else None
+    innermost = tx.overrides.modes[-1]
+    return innermost if isinstance(innermost, ConstVal) and tx.overrides.off != overrides.ALL_OFF else None
 
 
 def _says(device: Value | None) -> bool:

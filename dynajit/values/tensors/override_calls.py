@@ -6,6 +6,7 @@ tracer; the classes that torch enters with `with` are objects whose methods chan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -99,16 +100,14 @@ def _switch(cls: Any, state: int) -> None:
 
     @builtin(cls.__enter__)
     def enter(tx: Tracer, switch: Value) -> Value:
-        tx.opening()
-        tx.journal.set_attr(switch, "before", tx.functions_off)
-        tx.journal.set_attr(tx, "functions_off", max(tx.functions_off, state))
+        tx.journal.set_attr(switch, "before", tx.overrides.turn_off(state))
         return ConstVal(None)
 
     @builtin(cls.__exit__)
     def leave(tx: Tracer, switch: Value, *exception: Value) -> Value:
         if not isinstance(switch, SwitchVal) or switch.before is None:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"leaving a {cls.__name__} that was entered outside")
-        tx.journal.set_attr(tx, "functions_off", switch.before)
+        tx.overrides.set("off", switch.before)
         return ConstVal(None)
 
 
@@ -116,44 +115,30 @@ _switch(torch._C.DisableTorchFunctionSubclass, overrides.SUBCLASSES_OFF)
 _switch(torch._C.DisableTorchFunction, overrides.ALL_OFF)
 
 
-@builtin(torch._C._is_torch_function_enabled)
-def is_enabled(tx: Tracer) -> Value:
-    return ConstVal(tx.functions_off == overrides.ASKING)
-
-
-@builtin(torch._C._is_torch_function_all_disabled)
-def is_all_disabled(tx: Tracer) -> Value:
-    return ConstVal(tx.functions_off == overrides.ALL_OFF)
-
-
 # -------------------------------------------------------------------------------------------------------- modes
 
 
 @builtin(torch._C._push_on_torch_function_stack)
 def push_mode(tx: Tracer, mode: Value) -> Value:
-    tx.opening()
-    tx.journal.set_attr(tx, "function_modes", [*tx.function_modes, mode])
+    tx.overrides.push(mode)
     return ConstVal(None)
 
 
 @builtin(torch._C._pop_torch_function_stack)
 def pop_mode(tx: Tracer) -> Value:
-    if len(tx.function_modes) <= len(tx.entry_modes) or isinstance(tx.function_modes[-1], ConstVal):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving a mode that was entered outside")
-    tx.opening()
-    found = tx.function_modes[-1]
-    tx.journal.set_attr(tx, "function_modes", tx.function_modes[:-1])
-    return found
+    return tx.overrides.pop(is_device=False)
 
 
-@builtin(torch._C._len_torch_function_stack)
-def count_modes(tx: Tracer) -> Value:
-    return ConstVal(len(tx.function_modes))
+def _question(function: Any, answer: Callable[[overrides.Overrides], object]) -> None:
+    @builtin(function)
+    def model(tx: Tracer) -> Value:
+        return ConstVal(answer(tx.overrides))
 
 
-@builtin(torch._C._is_torch_function_mode_enabled)
-def modes_enabled(tx: Tracer) -> Value:
-    return ConstVal(bool(tx.function_modes) and tx.functions_off != overrides.ALL_OFF)
+_question(torch._C._is_torch_function_enabled, lambda state: state.off == overrides.ASKING)
+_question(torch._C._is_torch_function_all_disabled, lambda state: state.off == overrides.ALL_OFF)
+_question(torch._C._len_torch_function_stack, lambda state: len(state.modes))
+_question(torch._C._is_torch_function_mode_enabled, lambda state: bool(state.modes) and state.off != overrides.ALL_OFF)
 
 
 # ---------------------------------------------------------------------------------------- torch.overrides' own
@@ -171,7 +156,5 @@ def has_torch_function_variadic(tx: Tracer, *args: Value) -> Value:
 
 @builtin(torch.overrides.handle_torch_function)
 def handle_torch_function(tx: Tracer, func: Value, relevant: Value, /, *args: Value, **kwargs: Value) -> Value:
-    named = tx.new_dict()
-    for name, value in kwargs.items():
-        named.setitem(tx, ConstVal(name), value)
+    named = tx.call(tx.from_real(dict), [], kwargs)
     return overrides.ask(tx, func, overrides.asked(tx, tx.unpack(relevant)), tx.new_tuple(args), named)

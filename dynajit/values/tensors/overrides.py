@@ -27,7 +27,7 @@ from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.objects import MISSING, ObjVal, lookup_type
 from dynajit.values.scalars.constant import ConstVal, is_literal
 
-# `tx.functions_off`: torch's three states of asking
+# torch's three states of asking
 ASKING, SUBCLASSES_OFF, ALL_OFF = 0, 1, 2
 _TORCH_C: Any = torch._C  # its stubs lack what is read here
 _TENSOR_CLASSES = (torch.Tensor, torch._C.TensorBase)
@@ -49,7 +49,45 @@ def overriding(cls: type) -> bool:
     return found is not MISSING and function is not torch._C._disabled_torch_function_impl
 
 
-def modes_at_entry(tx: Tracer) -> list[Value]:
+class Overrides:
+    """Which `__torch_function__` torch asks while the program is traced. Every change is undoable.
+
+    Attributes:
+        off: whose is not asked: nobody's (ASKING), arguments' (SUBCLASSES_OFF), anybody's (ALL_OFF).
+        modes: the active modes, innermost last; default devices as devices.
+        entered: both as they were where the outermost frame began.
+    """
+
+    def __init__(self, tx: Tracer) -> None:
+        self.tx = tx
+        self.off, self.modes = self.entered = state_now(), _modes_at_entry(tx)
+
+    def set(self, name: str, value: object) -> None:
+        """Change one of both."""
+        self.tx.journal.set_attr(self, name, value)
+
+    def turn_off(self, state: int) -> int:
+        """Ask no more than `state` says from here on; returns what was asked."""
+        before = self.off
+        self.tx.opening()
+        self.set("off", max(before, state))
+        return before
+
+    def push(self, mode: Value) -> None:
+        """Enter a mode, or a default device."""
+        self.tx.opening()
+        self.set("modes", [*self.modes, mode])
+
+    def pop(self, is_device: bool) -> Value:
+        """Leave the innermost mode. Raises GraphBreak where that is of another kind, or was entered outside."""
+        if len(self.modes) <= len(self.entered[1]) or isinstance(self.modes[-1], ConstVal) is not is_device:
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving a mode or device context that was entered outside")
+        *rest, left = self.modes
+        self.set("modes", rest)
+        return left
+
+
+def _modes_at_entry(tx: Tracer) -> list[Value]:
     """The modes that are active where the frame begins; default devices as devices. Their classes are guarded."""
     found: list[Value] = []
     for index in range(torch._C._len_torch_function_stack()):
@@ -74,7 +112,7 @@ def _mode_at(index: int, _: object) -> object:
 def asked(tx: Tracer, values: Sequence[Value]) -> list[ObjVal]:
     """The arguments that are asked, subclasses before their bases; one for each class."""
     found: list[ObjVal] = []
-    if tx.functions_off == ASKING:
+    if tx.overrides.off == ASKING:
         for value in values:
             _consider(tx, value, found)
     return found
@@ -98,11 +136,7 @@ def is_overriding(value: Value) -> bool:
 
 def user_modes(tx: Tracer) -> bool:
     """Whether a mode of the user's sees torch's calls."""
-    return (
-        bool(tx.function_modes)
-        and tx.functions_off != ALL_OFF
-        and any(not isinstance(mode, ConstVal) for mode in tx.function_modes)
-    )
+    return tx.overrides.off != ALL_OFF and not all(isinstance(mode, ConstVal) for mode in tx.overrides.modes)
 
 
 def dispatch(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -138,12 +172,12 @@ def ask(tx: Tracer, func: Value, objects: Sequence[ObjVal], args: Value, kwargs:
 
 def _ask_mode(tx: Tracer, given: list[Value]) -> Value:
     """The innermost mode of the user's; while it is asked it is not active, nor is what is inside of it."""
-    modes = tx.function_modes
+    modes = tx.overrides.modes
     place = max(index for index, mode in enumerate(modes) if not isinstance(mode, ConstVal))
     tx.opening()
-    tx.journal.set_attr(tx, "function_modes", modes[:place])
+    tx.overrides.set("modes", modes[:place])
     answer = tx.call(modes[place].getattr(tx, "__torch_function__"), given, {})
-    tx.journal.set_attr(tx, "function_modes", modes)
+    tx.overrides.set("modes", modes)
     return answer
 
 
@@ -154,11 +188,9 @@ def _unknown(answer: Value) -> bool:
 @contextlib.contextmanager
 def functions_off(tx: Tracer, state: int) -> Iterator[None]:
     """Nobody (ALL_OFF), or no argument (SUBCLASSES_OFF), is asked in the body."""
-    before = tx.functions_off
-    tx.opening()
-    tx.journal.set_attr(tx, "functions_off", max(before, state))
+    before = tx.overrides.turn_off(state)
     yield
-    tx.journal.set_attr(tx, "functions_off", before)
+    tx.overrides.set("off", before)
 
 
 # ------------------------------------------------------------------------------------------------------ the spies

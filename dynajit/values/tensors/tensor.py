@@ -199,7 +199,7 @@ class TensorVal(Value):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         key = _without_arrays(tx, key)
         parts = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
-        if any(map(_is_symbol, parts)) and all(map(_is_basic, parts)) and not tx.function_modes:
+        if any(map(_is_symbol, parts)) and all(map(_is_basic, parts)) and not tx.overrides.modes:
             found = self._selected(tx, parts)
             if found is not None:
                 return found
@@ -243,7 +243,7 @@ class TensorVal(Value):
     # -- attributes
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if tx.function_modes and name != "__class__" and isinstance(vars(_BASE).get(name), types.GetSetDescriptorType):
+        if tx.overrides.modes and name != "__class__" and isinstance(vars(_BASE).get(name), types.GetSetDescriptorType):
             answer = overrides.attribute(tx, self, name)
             if answer is not None:
                 return answer
@@ -359,7 +359,7 @@ class TensorVal(Value):
         if len(said) != 1 or not said[0].is_const() or type(said[0].const()) is not bool or not set(kwargs) <= {_FLAG}:
             return None
         plain = self.fake.layout is torch.strided and not self.fake.is_inference()
-        if self.source is None or not plain or tx.runs_elsewhere or tx.open_levels or tx.function_modes:
+        if self.source is None or not plain or tx.runs_elsewhere or tx.open_levels or tx.overrides.modes:
             return None
         if not (self.fake.is_floating_point() or self.fake.is_complex()) or not self._is_leaf(tx).const():
             return None
@@ -385,7 +385,7 @@ class TensorVal(Value):
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name in self.attrs or not hasattr(self.kind, name):
             return tx.call(self.getattr(tx, name), args, kwargs)
-        if tx.function_modes or any(map(overrides.is_overriding, args)):
+        if tx.overrides.modes or any(map(overrides.is_overriding, args)):
             answer = overrides.dispatch(tx, "call_method", name, [self, *args], kwargs)
             if answer is not None:
                 return answer

@@ -90,7 +90,7 @@ def _without_scalars(
 def _of_numbers(tx: Tracer, data: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """A tensor of nested lists with single numbers that the graph computes among others, or with a few symbolic ones:
     these stacked. Of a symbolic number: a tensor filled with it, since torch would read it for what it is now."""
-    if tx.function_modes or args or kwargs.keys() - {"dtype"}:
+    if tx.overrides.modes or args or kwargs.keys() - {"dtype"}:
         return None
     given = kwargs.get("dtype")
     dtype = None if given is None else given.const()
@@ -186,7 +186,7 @@ def _old_constructor(cls: Any) -> None:
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         """Sizes make a tensor that nobody has filled, a sequence one of its numbers."""
         dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
-        if kwargs or tx.function_modes or tx.caller_module().startswith("torch."):
+        if kwargs or tx.overrides.modes or tx.caller_module().startswith("torch."):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} with options")
         named: dict[str, Value] = {"dtype": ConstVal(dtype), "device": ConstVal(torch.device("cpu"))}
         first = args[0] if args else ConstVal(0)
@@ -213,7 +213,7 @@ for _class in (torch.Tensor, *(getattr(torch, f"{name}Tensor") for name in _NAME
 @constructor(torch.nn.Parameter)
 def parameter(tx: Tracer, data: Value | None = None, requires_grad: Value | None = None) -> Value:
     """A leaf that shares the memory of a plain tensor."""
-    if not isinstance(data, TensorVal) or data.kind not in (torch.Tensor, torch.nn.Parameter) or tx.function_modes:
+    if not isinstance(data, TensorVal) or data.kind not in (torch.Tensor, torch.nn.Parameter) or tx.overrides.modes:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "making a Parameter")
     flag = requires_grad.truth(tx) if requires_grad is not None else True
     if flag and not (data.fake.is_floating_point() or data.fake.is_complex()):

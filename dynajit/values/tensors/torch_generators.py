@@ -69,7 +69,7 @@ def _stays_cpus(tx: Tracer, value: Value) -> bool:
 
 def _generator(tx: Tracer, value: Value, name: str) -> tuple[Value, torch.device]:
     """A generator that is none of torch's own, and its device."""
-    if tx.function_modes or tx.open_levels or torch.is_inference_mode_enabled():
+    if tx.overrides.modes or tx.open_levels or torch.is_inference_mode_enabled():
         refuse(f"{name} with a generator in a mode, or in a torch.func transform")
     if isinstance(value, RunTimeObject) and value.kind is torch.Generator:
         return value, torch.device("cpu")

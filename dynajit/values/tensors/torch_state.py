@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from dynajit.guards.source import ConstSource
-from dynajit.report import breaks
 from dynajit.torch_compat import settle_attention
 from dynajit.values.core.registry import builtin
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.scalars.constant import ConstVal
 
@@ -151,16 +150,13 @@ def hooks_refused(tx: Tracer) -> Value:
 @builtin(torch.device.__enter__)
 def enter_device(tx: Tracer, device: Value) -> Value:
     """`with torch.device(...)`: until it is left, what makes tensors is given the device (`ops.torch_op`)."""
-    tx.opening()
-    tx.journal.set_attr(tx, "function_modes", [*tx.function_modes, device])
+    tx.overrides.push(device)
     return device
 
 
 @builtin(torch.device.__exit__)
 def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
-    if len(tx.function_modes) <= len(tx.entry_modes) or not isinstance(tx.function_modes[-1], ConstVal):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving a device context that was entered outside")
-    tx.journal.set_attr(tx, "function_modes", tx.function_modes[:-1])
+    tx.overrides.pop(is_device=True)
     return ConstVal(None)
 
 
