@@ -277,7 +277,7 @@ class FrameCapture:
     def _trace(self) -> _C.Variant | None:
         budget = self.session.idle.budget(self.code)
         tx = Interpreter(self.record.compile_id, self.session.memory(self.code).seen, budget)
-        tx.told_compiling = self.answers.compiling
+        tx.compiling_answer = self.answers.compiling
         with overrides.stack_put_away(), rules.no_saved_tensor_hooks():  # the state that is guarded was read before
             return self._run(tx)
 

@@ -31,7 +31,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.slots import by_rule
-from dynajit.values.core.value import NULL, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
@@ -39,10 +39,10 @@ from dynajit.values.library import BUILTINS, CONSTRUCTORS, TAIL_CALLS, is_pure, 
 from dynajit.values.library.construct import construct
 from dynajit.values.library.dispatching import single_dispatch
 from dynajit.values.objects.exceptions import raised_again, with_context
-from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.objects.functions import CellVal, FunctionVal
 from dynajit.values.objects.generators import GeneratorVal
 from dynajit.values.objects.modules import LibraryVal, ProxyVal
-from dynajit.values.objects.objects import MISSING, ClassVal, ObjVal, bind, lookup_type, payload_of, super_attribute
+from dynajit.values.objects.objects import MISSING, ObjVal, bind, lookup_type, payload_of, super_attribute
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.number_calls import call_on_number
 from dynajit.values.scalars.symbolic import operate
@@ -590,6 +590,3 @@ def _mismatch(tx: Tracer, function: FunctionVal, args: Sequence[Value], kwargs: 
 
 def _EMPTY() -> None:
     pass
-
-
-__all__ = ["NULL", "Calls", "ClassVal", "MethodVal", "SuperVal", "call_handler"]

@@ -84,7 +84,7 @@ class Interpreter(Calls):
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
         #: what the program is told that asks whether it is being compiled, and whether it asked
-        self.told_compiling = self.asked_compiling = False
+        self.compiling_answer = self.asked_compiling = False
         self.static_numbers = False
         #: calls that generated code makes around the graph's
         self.calls: list[Any] = []
@@ -97,8 +97,8 @@ class Interpreter(Calls):
         self.addresses_are_keys = self.ids_are_keys = False
         self.keyed: dict[int, tuple[Value, int]] = {}
         #: pairs and groups of objects from outside that have to be distinct; and which objects are keys of one dict
-        self.told_apart: dict[tuple[int, int], tuple[Value, Value, FrameLoc | None]] = {}
-        self.groups_apart: dict[int, list[Value]] = {}
+        self.distinct_pairs: dict[tuple[int, int], tuple[Value, Value, FrameLoc | None]] = {}
+        self.distinct_groups: dict[int, list[Value]] = {}
         self.tables: dict[Source, frozenset[int]] = {}
         self.context_values: dict[int, Any] = {}
         self.class_writes: dict[tuple[type, str], Value | None] = {}
@@ -330,10 +330,10 @@ class Interpreter(Calls):
     def guard_aliases(self) -> None:
         """Guard which objects are distinct: those that the program compared from each other, and those that it changed
         from all others; called once, at the end."""
-        groups = [*self.groups_apart.values()]
+        groups = [*self.distinct_groups.values()]
         if any(hashed for _, hashed in self.keyed.values()):  # any two may have been compared, unnoticed
             groups.append([value for value, _ in self.keyed.values()])
-        for guard in compared_objects(self.told_apart.values(), groups, self.tables.values()):
+        for guard in compared_objects(self.distinct_pairs.values(), groups, self.tables.values()):
             self.guards.add(guard)
         for guard in distinct_objects(self._objects.values(), self.journal.dirty.values(), self.graph.inputs):
             self.guards.add(guard)
@@ -354,13 +354,13 @@ class Interpreter(Calls):
         if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
             left, right = left.target, right.target
         key = (id(left), id(right)) if id(left) < id(right) else (id(right), id(left))
-        if key not in self.told_apart and may_be_one(left, right):
-            self.journal.set_item(self.told_apart, key, (left, right, self._location()))
+        if key not in self.distinct_pairs and may_be_one(left, right):
+            self.journal.set_item(self.distinct_pairs, key, (left, right, self._location()))
 
     def guard_all_distinct(self, values: Sequence[Value]) -> None:
         """The trace relied on it that no two of these are one object."""
         if len(values) > MOST_COMPARED:
-            self.journal.set_item(self.groups_apart, len(self.groups_apart), list(values))
+            self.journal.set_item(self.distinct_groups, len(self.distinct_groups), list(values))
             return
         for left, right in itertools.combinations(values, 2):
             self.guard_distinct(left, right)
@@ -518,7 +518,7 @@ class Interpreter(Calls):
         if self.caller_module().split(".", 1)[0] == "torch":
             return True
         self.asked_compiling = True
-        return self.told_compiling
+        return self.compiling_answer
 
     def catches(self) -> bool:
         """Whether a block of the program's sees what the operation at hand raises when it runs."""

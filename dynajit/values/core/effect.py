@@ -20,7 +20,7 @@ class Place(NamedTuple):
     current: Any
 
 
-class Effect(Value):
+class CallEffect(Value):
     """One call to make, in order with the other effects.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dynajit import _C
 from dynajit.guards.source import CallSource, Source
 from dynajit.report import breaks
-from dynajit.values.core.effect import Effect
+from dynajit.values.core.effect import CallEffect
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
@@ -23,7 +23,7 @@ from dynajit.values.scalars.constant import ConstVal
 _UNSET: Any = object()
 
 
-class Held(NamedTuple):
+class VariableContent(NamedTuple):
     """What a variable holds; None: it has no value."""
 
     value: Value | None
@@ -39,7 +39,9 @@ class TokenVal(Value):
         is_undone: whether that left nothing to do.
     """
 
-    def __init__(self, variable: Value, value: Value, before: Held | None, pending: Sequence[TokenVal]) -> None:
+    def __init__(
+        self, variable: Value, value: Value, before: VariableContent | None, pending: Sequence[TokenVal]
+    ) -> None:
         self.variable = variable
         self.value = value
         self.before = before
@@ -107,7 +109,7 @@ def set_value(tx: Tracer, variable: Value, value: Value) -> Value:
     pending = [token for token in _tokens(tx) if _real(token.variable) is real]
     made = TokenVal(variable, value, tx.context_values.get(id(real)), pending)
     tx.journal.touch(made)
-    tx.journal.set_item(tx.context_values, id(real), Held(value))
+    tx.journal.set_item(tx.context_values, id(real), VariableContent(value))
     return made
 
 
@@ -117,7 +119,7 @@ def reset(tx: Tracer, variable: Value, token: Value) -> Value:
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable")
     if not isinstance(token, TokenVal):
-        before: Held | None = _before_outside(tx, real, token)
+        before: VariableContent | None = _before_outside(tx, real, token)
     elif token.is_used or _real(token.variable) is not real:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable with a token that does not fit")
     else:
@@ -126,7 +128,7 @@ def reset(tx: Tracer, variable: Value, token: Value) -> Value:
     if isinstance(token, TokenVal) and _nothing_since(tx, token):
         tx.journal.set_attr(token, "is_undone", True)
     else:
-        tx.journal.touch(Effect(tx.from_real(contextvars.ContextVar.reset), [variable, token]))
+        tx.journal.touch(CallEffect(tx.from_real(contextvars.ContextVar.reset), [variable, token]))
     tx.journal.changes += 1
     tx.journal.set_item(tx.context_values, id(real), before)
     return ConstVal(None)
@@ -158,17 +160,17 @@ def _default_of(variable: contextvars.ContextVar[Any]) -> Any:
         return _UNSET
 
 
-def _held_outside(tx: Tracer, variable: Value) -> Held:
+def _held_outside(tx: Tracer, variable: Value) -> VariableContent:
     """What it held before the trace."""
     real, source = _from_outside(tx, variable)
     found, read = _value_alone(real), CallSource(source, _value_alone, "{}.get(default)")
     if found is _UNSET:
         tx.guard(read, "ID", _UNSET)
-        return Held(None)
-    return Held(tx.wrap(found, read))
+        return VariableContent(None)
+    return VariableContent(tx.wrap(found, read))
 
 
-def _before_outside(tx: Tracer, variable: contextvars.ContextVar[Any], token: Value) -> Held:
+def _before_outside(tx: Tracer, variable: contextvars.ContextVar[Any], token: Value) -> VariableContent:
     """What the variable holds when a token from before the trace has set it back."""
     real: Any = getattr(token, "real_object", None)
     source = token.source
@@ -179,8 +181,8 @@ def _before_outside(tx: Tracer, variable: contextvars.ContextVar[Any], token: Va
     old, read = _old_value(real), CallSource(source, _old_value, "{}.old_value")
     if old is contextvars.Token.MISSING:
         tx.guard(read, "ID", old)
-        return Held(None)
-    return Held(tx.wrap(old, read))
+        return VariableContent(None)
+    return VariableContent(tx.wrap(old, read))
 
 
 def _fits(variable: contextvars.ContextVar[Any], token: Any) -> bool:
@@ -196,7 +198,7 @@ def _effects(tx: Tracer) -> list[Any]:
 
 
 def _is_reset(effect: Any) -> bool:
-    return isinstance(effect, Effect) and getattr(effect.function, "obj", None) is contextvars.ContextVar.reset
+    return isinstance(effect, CallEffect) and getattr(effect.function, "obj", None) is contextvars.ContextVar.reset
 
 
 def _tokens(tx: Tracer) -> list[TokenVal]:

@@ -15,14 +15,14 @@ import torch
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
-from dynajit.values.core.effect import Effect, Place
+from dynajit.values.core.effect import CallEffect, Place
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.mutation_snapshot import MutationSnapshot
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal
 
 
-class DeferredCall(Effect):
+class DeferredCall(CallEffect):
     """An effect that runs code which may look at what the program does meanwhile.
 
     Attributes:

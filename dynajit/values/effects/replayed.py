@@ -26,7 +26,7 @@ from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
 
 
-class Kind(NamedTuple):
+class ReplayedClass(NamedTuple):
     """What is known of a class: methods that only read, methods that change the object, attributes; methods among the
     second that draw from a container; what gives the object's state and sets it, which stands for all calls."""
 
@@ -37,10 +37,10 @@ class Kind(NamedTuple):
     state: tuple[str, ...] = ()
 
 
-def _kind(reading: str, changing: str, attributes: str = "", drawing: str = "", state: str = "") -> Kind:
+def _kind(reading: str, changing: str, attributes: str = "", drawing: str = "", state: str = "") -> ReplayedClass:
     changes = frozenset(f"{changing} {drawing}".split())
     named = frozenset(reading.split()), changes, frozenset(attributes.split()), frozenset(drawing.split())
-    return Kind(*named, tuple(state.split()))
+    return ReplayedClass(*named, tuple(state.split()))
 
 
 _STREAM = _kind(
@@ -64,7 +64,7 @@ _RANDOM = _kind(
     state="getstate setstate",
 )
 _HASHES = (getattr(hashlib, name) for name in sorted(hashlib.algorithms_guaranteed))
-_KINDS: list[tuple[Any, Kind]] = [
+_KINDS: list[tuple[Any, ReplayedClass]] = [
     (io.StringIO, _STREAM),
     (io.BytesIO, _STREAM),
     (array.array, _ARRAY),
@@ -110,7 +110,9 @@ def replay(make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 class ReplayedVal(Value):
     """An object whose state is the calls of its methods."""
 
-    def __init__(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: Kind) -> None:
+    def __init__(
+        self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: ReplayedClass
+    ) -> None:
         self.make = make
         self.args = args
         self.kwargs = kwargs
@@ -249,7 +251,7 @@ def seeded(seed: float | str | bytes) -> Value:
     return ReplayedVal(random.Random, (seed,), {}, _RANDOM)
 
 
-def _make(make: Any, kind: Kind, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _make(make: Any, kind: ReplayedClass, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     given = tuple(known_argument(arg) for arg in args)
     named = {name: known_argument(arg) for name, arg in kwargs.items()}
     try:

@@ -110,6 +110,7 @@ class RunTimeObject(Value):
 
 
 def refuse(detail: str) -> NoReturn:
+    """Raise the GraphBreak of a call that no table has a row for, or of arguments that its row does not take."""
     raise GraphBreak(breaks.SKIPPED_CALL, detail)
 
 

@@ -65,7 +65,7 @@ from dynajit.values.objects.local_classes import make_class
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_trusted, lookup_type, payload_of
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error, name_real_error
+from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
 from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import SymVal, operate
@@ -236,7 +236,7 @@ def _runs_code(obj: Value, name: str) -> bool:
 @builtin(name_error)
 def name_error_(tx: Tracer, error: Value, obj: Value, name: Value) -> Value:
     if not isinstance(error, ExceptionVal):
-        return tx.run_python(name_real_error, [error, obj, name])
+        return tx.inline_body(name_error, [error, obj, name], {})
     give_context(tx, error, obj, name)
     return ConstVal(None)
 

@@ -235,6 +235,3 @@ def _slot_names(kind: type) -> list[str]:
                 mangled = name.startswith("__") and not name.endswith("__")
                 found.append(f"_{base.__name__.lstrip('_')}{name}" if mangled else name)
     return found
-
-
-__all__ = ["Memo", "deep_copy", "shallow_copy"]

@@ -201,6 +201,3 @@ def _is_reached(tx: Any, target: Value) -> bool:
 def _parts(value: Value) -> Iterable[Value]:
     """What an object holds; of one from outside what the program put there is among the effects."""
     return [*value.children(), *value.fill_children()] if value.source is None else ()
-
-
-__all__ = ["WeakRefVal"]

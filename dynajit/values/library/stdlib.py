@@ -31,7 +31,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.registry import Model, builtin, constructor, pure
-from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
 from dynajit.values.objects.functions import FunctionVal, MethodVal
@@ -449,6 +449,3 @@ def _handled(tx: Tracer, asked: str) -> Value:
 def exception(tx: Tracer) -> Value:
     """Likewise; contextlib asks with this one since 3.13."""
     return _handled(tx, "sys.exception")
-
-
-__all__ = ["DictVal", "Raised"]

@@ -15,7 +15,7 @@ from typing import Any
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.core.effect import Effect
+from dynajit.values.core.effect import CallEffect
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import namespace_of
 from dynajit.values.scalars.constant import ConstVal
@@ -96,7 +96,7 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r}, which a base class has, too")
     tx.journal.set_item(tx.class_writes, (cls, name), value)
     change = [tx.from_real(cls), ConstVal(name), *([] if value is None else [value])]
-    tx.journal.touch(Effect(tx.from_real(delattr if value is None else setattr), change))
+    tx.journal.touch(CallEffect(tx.from_real(delattr if value is None else setattr), change))
 
 
 def _is_plain(value: Value) -> bool:

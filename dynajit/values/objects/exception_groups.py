@@ -19,7 +19,7 @@ Condition = Callable[[ExceptionVal], bool]
 NONE = ConstVal(None)
 
 
-def is_group(value: Value) -> bool:
+def _is_group(value: Value) -> bool:
     return isinstance(value, ExceptionVal) and issubclass(value.cls, BaseExceptionGroup)
 
 
@@ -63,7 +63,7 @@ def split(tx: Tracer, error: ExceptionVal, condition: Condition) -> tuple[Value,
     """(what fulfils the condition, the rest), None for nothing."""
     if condition(error):
         return error, NONE
-    if not is_group(error):
+    if not _is_group(error):
         return NONE, error
     matching: list[Value] = []
     others: list[Value] = []
@@ -94,7 +94,7 @@ def match_star(tx: Tracer, error: Value, wanted: Value) -> tuple[Value, Value]:
     if error.is_const():
         return NONE, NONE  # nothing is left
     match, rest = split(tx, _traced(error), lambda part: issubclass(part.cls, kinds))
-    if isinstance(match, ExceptionVal) and not is_group(match):
+    if isinstance(match, ExceptionVal) and not _is_group(match):
         match = make_group(tx, BaseExceptionGroup, [ConstVal(""), TupleVal([match])])
     return match, rest
 
@@ -105,21 +105,21 @@ def reraise_star(tx: Tracer, original: Value, raised: Value) -> Value:
     if not errors:
         return NONE
     original = _traced(original)
-    if not is_group(original):
+    if not _is_group(original):
         return errors[0]
     untaken = [part for part in errors if part is original or part.origin is (original.origin or original)]
     new: list[Value] = [part for part in errors if part not in untaken]
     left: Value = NONE
     if untaken:
         leaves = {id(leaf) for part in untaken for leaf in _leaves(tx, part)}
-        left = split(tx, original, lambda part: not is_group(part) and id(part) in leaves)[0]
+        left = split(tx, original, lambda part: not _is_group(part) and id(part) in leaves)[0]
     if not new:
         return left
     return make_group(tx, BaseExceptionGroup, [ConstVal(""), ListVal([*new, *([left] if left is not NONE else [])])])
 
 
 def _leaves(tx: Tracer, error: ExceptionVal) -> list[ExceptionVal]:
-    if not is_group(error):
+    if not _is_group(error):
         return [error]
     return [leaf for part in members(tx, error) for leaf in _leaves(tx, part)]
 

@@ -88,6 +88,7 @@ def is_data_descriptor(found: Any) -> bool:
 
 
 def type_source(kind: type, name: str) -> Source:
+    """How the guards reach an attribute found in the class, or in a base of it."""
     return TypeAttrSource(ConstSource(kind, kind.__qualname__), name)
 
 

@@ -748,18 +748,4 @@ def payload_of(value: Value) -> Value:
     return payload if payload is not None else value
 
 
-__all__ = [
-    "MISSING",
-    "BuiltinVal",
-    "ClassVal",
-    "InstanceDict",
-    "ObjVal",
-    "RealVal",
-    "TupleVal",
-    "bind",
-    "class_value",
-    "guard_missing",
-    "is_trusted",
-    "lookup_type",
-    "type_source",
-]
+__all__ = ["MISSING", "bind", "class_value", "is_trusted", "lookup_type"]

@@ -21,6 +21,7 @@ _PLAIN = (torch.Tensor, int, float, bool, str, type(None), torch.dtype, torch.de
 
 
 def is_scripted(real: Any) -> bool:
+    """Whether it is what `torch.jit.script` made of a function that is still known."""
     return type(real) is torch.jit.ScriptFunction and hasattr(real, _ORIGINAL)
 
 

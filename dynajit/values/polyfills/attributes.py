@@ -33,19 +33,18 @@ def from_property(get: Callable[[Any], Any], obj: Any, name: str) -> Any:
 
 
 def ask_fallback(obj: Any, name: str) -> Any:
+    """`obj.name`, of a class whose `__getattr__` comes after all else. Has a model of its own."""
     return type(obj).__getattr__(obj, name)
 
 
 def name_error(error: Any, obj: Any, name: str) -> None:
-    name_real_error(error, obj, name)
-
-
-def name_real_error(error: Any, obj: Any, name: str) -> None:
+    """Give an AttributeError that has none the object and the name. Has a model for errors made while tracing."""
     if error.name is None and error.obj is None:
         error.name, error.obj = name, obj
 
 
 def has_attribute(obj: Any, name: str) -> bool:
+    """`hasattr(obj, name)`"""
     try:
         getattr(obj, name)
     except AttributeError:
@@ -54,6 +53,7 @@ def has_attribute(obj: Any, name: str) -> bool:
 
 
 def attribute_or(obj: Any, name: str, default: Any) -> Any:
+    """`getattr(obj, name, default)`"""
     try:
         return getattr(obj, name)
     except AttributeError:

@@ -19,6 +19,7 @@ def flattened(tree: Any) -> Any:
 
 
 def unflattened(leaves: list[Any], structure: Any) -> Any:
+    """The tree of that structure with these leaves."""
     return pytree.tree_unflatten(leaves, structure)
 
 

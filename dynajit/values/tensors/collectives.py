@@ -154,6 +154,3 @@ def _world(tx: Tracer, cls: Value) -> Value:
 
 def _world_of(cls: Any) -> Any:
     return cls.WORLD
-
-
-__all__ = ["model_of"]

@@ -83,7 +83,7 @@ UFUNCS: dict[Any, Any] = {
 }
 
 
-class Memory:
+class ArrayMemory:
     """Whose memory an array is in that NumPy would have made: its own, until another one looks at it."""
 
     def __init__(self, owned: bool) -> None:
@@ -95,7 +95,11 @@ class GraphArrayVal(Value):
     that a tensor gives, whose `base` is the tensor."""
 
     def __init__(
-        self, tensor: TensorVal, is_scalar: bool = False, source: Source | None = None, memory: Memory | None = None
+        self,
+        tensor: TensorVal,
+        is_scalar: bool = False,
+        source: Source | None = None,
+        memory: ArrayMemory | None = None,
     ) -> None:
         self.tensor = tensor
         self.is_scalar = is_scalar
@@ -493,7 +497,7 @@ def _matched(tx: Tracer, name: str, found: Value, expected: Any, owners: Sequenc
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"numpy.{name}, which gives a view")
     elif any(_shares(found, owner.tensor) for owner, _ in owners) or not _same_steps(found, strides):
         found = _copied(tx, name, found, strides)
-    return GraphArrayVal(found, memory=Memory(not looks_at and expected.flags.owndata))
+    return GraphArrayVal(found, memory=ArrayMemory(not looks_at and expected.flags.owndata))
 
 
 def _copied(tx: Tracer, name: str, found: TensorVal, strides: Sequence[int]) -> TensorVal:

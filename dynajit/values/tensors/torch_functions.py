@@ -16,7 +16,6 @@ import torch.nn.functional
 from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, payload_of
@@ -230,6 +229,3 @@ def _written(tx: Any, module: ObjVal, real: torch.nn.Module) -> bool:
         if known is not None and not tx.journal.dirty.keys().isdisjoint((id(known), id(payload_of(known)))):
             return True
     return False
-
-
-__all__ = ["BoundBuiltin", "is_operation", "is_tensor_method"]
