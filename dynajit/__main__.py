@@ -4,7 +4,7 @@
   python -m dynajit explain -c step train.py           the same, then report graphs, breaks, guards and kernels
   python -m dynajit survey model.py:make               is your program right, what breaks, recompiles or is slow
   python -m dynajit doctor                             what dynajit finds on this machine, and what it lacks
-  python -m dynajit cache [list|clear]                 the kernels kept on disk
+  python -m dynajit cache [list|clear|pack|unpack]     the kernels kept on disk; take them to another machine
 
 Each has a --help of its own.
 
@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -29,11 +30,11 @@ from dynajit import api, script
 from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends
 from dynajit.config import config
-from dynajit.exc import ConfigError
+from dynajit.exc import ArtifactError, ConfigError
 from dynajit.replacing import as_torch_compile
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
-from dynajit.runtime import memory, store, toolchain
+from dynajit.runtime import memory, store, toolchain, travel
 
 _MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -223,29 +224,76 @@ def _prepared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> s
 
 
 def cache(arguments: list[str]) -> int:
-    """List the kernels kept on disk, or delete them: the next processes compile them again. The folder and its size
-    are the settings cache_dir (DYNAJIT_CACHE_DIR) and cache_size_mb; the least recently used go first."""
-    parser = _parser("cache", cache)
-    parser.add_argument("action", nargs="?", choices=["list", "clear"], default="list", help="list is the default")
+    """What is kept on disk: a summary, or each file (list). Delete it all (clear): the next processes compile again.
+    Take it along: `pack` writes it into a file, `unpack` adds that file's kernels to this machine's. A kernel is used
+    where compiler, flags and processor are those it was made with. Unpack only what you would run: it is machine code.
+
+    The folder and its size are the settings cache_dir (DYNAJIT_CACHE_DIR) and cache_size_mb; the least recently used go
+    first. A second folder, which is only read, is cache_read (DYNAJIT_CACHE_READ)."""
+    parser = _parser(
+        "cache",
+        cache,
+        "  python -m dynajit cache pack kernels.djc       on the machine where everything was compiled",
+        "  python -m dynajit cache unpack kernels.djc     on others, or when an image is built",
+    )
+    actions = ["summary", "list", "clear", "pack", "unpack"]
+    parser.add_argument("action", nargs="?", choices=actions, default="summary", help="summary is the default")
+    parser.add_argument("file", nargs="?", type=Path, help="for pack and unpack")
     options = parser.parse_args(arguments)
+    if (options.file is not None) != (options.action in ("pack", "unpack")):
+        parser.error(f"{options.action} takes {'a FILE' if options.file is None else 'no file'}")
     kept = store.find()
-    # os.walk and the test for a size: other processes add to the store and take away from it meanwhile
-    found = ((path, _size(path)) for top, _, names in os.walk(kept.root) for path in (Path(top, n) for n in names))
-    files = [(path, size) for path, size in found if size is not None]
-    size = sum(size for _, size in files)
+    if options.action in ("pack", "unpack"):
+        return _travel(options.action, kept, options.file)
+    files = [(path, status) for path in kept.files() if (status := _status(path)) is not None]
+    size = sum(status.st_size for _, status in files)
     if options.action == "clear":
         kept.clear()
         print(f"deleted {len(files)} files, {size / 1e6:.1f} MB, from {kept.root}")
         return 0
-    for path, bytes_kept in sorted(files):
-        print(f"{bytes_kept:>10}  {path.relative_to(kept.root)}")
+    if options.action == "list":
+        for path, status in sorted(files):
+            print(f"{status.st_size:>10}  {path.relative_to(kept.root)}")
+    else:
+        _summarise(files)
     print(f"{len(files)} files, {size / 1e6:.1f} MB of {kept.limit / 1e6:.0f} MB, in {kept.root}")
+    if config.cache_read:
+        others = [*store.ReadOnlyStore(Path(config.cache_read).expanduser()).files()]
+        print(f"{len(others)} files that are only read, in {config.cache_read}")
     return 0
 
 
-def _size(path: Path) -> int | None:
+_KINDS = {".so": "libraries of C kernels", ".cubin": "kernels for GPUs", ".best": "choices by timing"}
+
+
+def _summarise(files: list[tuple[Path, os.stat_result]]) -> None:
+    """A line for each kind of file: how many, how large, when they were last used."""
+    kinds: dict[str, list[os.stat_result]] = {}
+    for path, status in files:
+        kinds.setdefault(path.suffix, []).append(status)
+    for suffix, found in sorted(kinds.items()):
+        used = [time.strftime("%Y-%m-%d", time.localtime(status.st_mtime)) for status in found]
+        size = sum(status.st_size for status in found) / 1e6
+        name = _KINDS.get(suffix, "other files")
+        print(f"{len(found):>6} {suffix:<7} {size:>8.1f} MB  {name}, last used {min(used)} to {max(used)}")
+
+
+def _travel(action: str, kept: store.Store, file: Path) -> int:
+    """Pack or unpack; exit status 1 where that fails."""
     try:
-        return path.stat().st_size
+        done = travel.pack(kept, file) if action == "pack" else travel.unpack(kept, file)
+    except (ArtifactError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    known = f"; {done.known} were there already" if done.known else ""
+    print(f"{action}ed {done.files} files, {done.size / 1e6:.1f} MB{known}: {file}, {kept.root}")
+    return 0
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None for a file that another process has deleted meanwhile."""
+    try:
+        return path.stat()
     except OSError:
         return None
 

@@ -48,6 +48,9 @@ class Config:
         True, "warnings.warn and changes of filters are made after the graph, in their order, rather than breaking it"
     )
     cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
+    cache_read: str = _doc(
+        "", "a second folder of compiled kernels that is only read, as in an image or on a shared file system"
+    )
     cache_size_mb: int = _doc(1024, "the least recently used kernels beyond this many megabytes are deleted")
     compiler: str = _doc("", "path of the C compiler; empty: the first of $CC, cc, gcc, clang that works")
     threads: int = _doc(0, "threads of generated CPU kernels; 0: torch.get_num_threads() at compile time")

@@ -124,6 +124,14 @@ class BackendCompilerFailed(DynajitError):
         self.__cause__ = inner_exception
 
 
+class ArtifactError(DynajitError):
+    """A file of dynajit's, an exported program or a packed cache, can't be used: it is damaged, cut short, foreign, of
+    a newer format, made for other hardware or another torch; or it was called with inputs that it is not for.
+
+    The message names the file and what was expected. Export or pack it again, or give it what it was exported for.
+    """
+
+
 class ConfigError(ValueError):
     """An option, mode, backend, configuration field or log name that does not exist, or a value of the wrong kind.
 

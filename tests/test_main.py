@@ -44,13 +44,40 @@ def test_cache_lists_and_clears(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with config.patch(cache_dir=str(tmp_path / "kernels")):
         kept = store.find()
         kept.put("ab12", ".so", Path.touch)
-        assert cli.main(["cache"]) == 0
+        assert cli.main(["cache", "list"]) == 0
         assert "ab12.so" in capsys.readouterr().out
+        assert cli.main(["cache"]) == 0
+        summary = capsys.readouterr().out
+        assert "1 .so" in summary and "libraries of C kernels" in summary and "ab12" not in summary
         assert cli.main(["cache", "clear"]) == 0
         assert "deleted" in capsys.readouterr().out
         assert kept.get("ab12", ".so") is None
         assert cli.main(["cache", "list"]) == 0
         assert capsys.readouterr().out.startswith("0 files")
+
+
+def test_cache_travels_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = str(tmp_path / "packed.djc")
+    with config.patch(cache_dir=str(tmp_path / "here")):
+        store.find().put("ab" * 32, ".so", lambda path: path.write_bytes(b"code"))
+        assert cli.main(["cache", "pack", packed]) == 0
+        assert "packed 1 files" in capsys.readouterr().out
+    with config.patch(cache_dir=str(tmp_path / "there")):
+        assert cli.main(["cache", "unpack", packed]) == 0
+        assert cli.main(["cache", "unpack", packed]) == 0
+        assert "unpacked 0 files, 0.0 MB; 1 were there already" in capsys.readouterr().out
+        found = store.find().get("ab" * 32, ".so")
+        assert found is not None and found.read_bytes() == b"code"
+        Path(packed).write_bytes(b"something else, long enough for the prefix of such a file" * 9)
+        assert cli.main(["cache", "unpack", packed]) == 1
+        assert "it is no dynajit file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["pack"], ["unpack"], ["list", "file"]])
+def test_cache_says_where_a_file_is_wanted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["cache", *arguments])
+    assert "FILE" in capsys.readouterr().err or arguments[0] == "list"
 
 
 def test_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +151,7 @@ def test_run_refuses_what_the_script_does_not_have(tmp_path: Path, capsys: pytes
 
 
 def test_cache_survives_files_that_vanish(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = [("/nowhere/v1", [], ["taken-away.so"])]
-    monkeypatch.setattr("os.walk", lambda *_, **__: gone)
+    monkeypatch.setattr(store.Store, "files", lambda _: iter([Path("/nowhere/v1/ta/taken-away.so")]))
     assert cli.main(["cache"]) == 0
     assert capsys.readouterr().out.startswith("0 files")
 

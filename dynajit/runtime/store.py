@@ -39,13 +39,27 @@ class Store:
     def get(self, key: str, suffix: str) -> Path | None:
         """The verified file kept under `key`, or None."""
         path = self._path(key, suffix)
-        try:
-            if _is_ours(path) and _checksum_file(path).read_text(encoding="ascii") == _digest(path):
-                os.utime(path)
-                return path
-        except (OSError, UnicodeDecodeError):
+        if not self.is_sound(path):
             return None
-        return None
+        try:
+            self._used(path)
+        except OSError:  # another process has deleted it meanwhile
+            return None
+        return path
+
+    def is_sound(self, path: Path) -> bool:
+        """Is the file there, complete, and from who may put files here?"""
+        try:
+            return self._is_trusted(path) and _checksum_file(path).read_text(encoding="ascii") == _digest(path)
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _is_trusted(self, path: Path) -> bool:
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and _is_own(status)
+
+    def _used(self, path: Path) -> None:
+        os.utime(path)
 
     def put(self, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
         """`make(path)` writes the file; it is kept under `key`, and returned. Raises OSError, or what `make` raises."""
@@ -75,7 +89,7 @@ class Store:
         for folder in self.root.glob("tmp-*"):
             if now - _modified(folder) > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)
-        files = sorted(self._files(), key=_modified, reverse=True)
+        files = sorted(self.files(), key=_modified, reverse=True)
         total = 0
         for path in files:
             total += _size(path)
@@ -87,11 +101,29 @@ class Store:
         """Delete everything."""
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def _files(self) -> Iterator[Path]:
+    def files(self) -> Iterator[Path]:
+        """What is kept, without the checksums beside it."""
         return (path for path in self.root.glob("??/*") if path.suffix != ".sum")
 
     def _path(self, key: str, suffix: str) -> Path:
         return self.root / key[:2] / f"{key}{suffix}"
+
+
+class ReadOnlyStore(Store):
+    """A folder made elsewhere, as part of an image or on a shared file system: nothing in it is changed. Its files
+    belong to whoever the folder belongs to, and nobody else may be able to write them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, limit=0)
+
+    def _is_trusted(self, path: Path) -> bool:
+        top = self.root.parent.stat()
+        found = [top, *(part.lstat() for part in (self.root, path.parent, path))]
+        private = not any(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for status in found)
+        return private and all(status.st_uid == top.st_uid for status in found) and stat.S_ISREG(found[-1].st_mode)
+
+    def _used(self, path: Path) -> None:
+        pass
 
 
 def find() -> Store:
@@ -100,10 +132,12 @@ def find() -> Store:
 
 
 def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
-    """The file for `key`, made if no process has yet. Where the store can't be written (full disk, read-only), a file
-    of this process's own."""
+    """The file for `key`, made if no process has yet, nor is it in the folder that is only read. Where the store can't
+    be written (full disk, read-only), a file of this process's own."""
     store = find()
     path = store.get(key, suffix)
+    if path is None and config.cache_read:
+        path = ReadOnlyStore(Path(config.cache_read).expanduser()).get(key, suffix)
     if path is not None:
         return path
     try:
@@ -158,11 +192,6 @@ def _checksum_file(path: Path) -> Path:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _is_ours(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISREG(status.st_mode) and _is_own(status)
 
 
 def _modified(path: Path) -> float:
