@@ -32,6 +32,7 @@ from dynajit.api import (  # noqa: E402
 )
 from dynajit.backends.registry import list_backends, lookup_backend, register_backend  # noqa: E402
 from dynajit.bisection import bisect  # noqa: E402
+from dynajit.capture.background import wait  # noqa: E402
 from dynajit.capture.stance import run, set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
 from dynajit.interp.marks import (  # noqa: E402
@@ -87,4 +88,5 @@ __all__ = [
     "set_stance",
     "substitute_in_graph",
     "testing",
+    "wait",
 ]

@@ -78,7 +78,8 @@ def compile(
         options: settings of the backend, by name; and for every backend `verify`: True, or N for one call in N, to
             compare with eager and a float64 reference (`AccuracyError`); `guard_filter_fn`: called with the list of a
             variant's guards (each with `kind`, `source`, `params`), gives for each whether to keep it. A guard left out
-            is a promise that what it looks at never changes.
+            is a promise that what it looks at never changes. `background`: True to run each graph as captured until
+            another thread has compiled it; see `wait`.
         disable: return `model` as it is.
 
     Returns:
@@ -132,11 +133,28 @@ def _choices(
     guard_filter = own.pop("guard_filter_fn", None)
     if guard_filter is not None and not callable(guard_filter):
         raise ConfigError(f"the option guard_filter_fn takes a function, not {guard_filter!r}")
+    background = own.pop("background", False)
+    if type(background) is not bool:
+        raise ConfigError(f"the option background takes True or False, not {background!r}")
+    if background:
+        _check_background(found, name, own)
     if own:
         _check_options(found, own)
         named["options"] = own
     settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
-    return Choices(found, name, fullgraph, dynamic, named, guard_filter, verify, settings)
+    return Choices(found, name, fullgraph, dynamic, named, guard_filter, verify, settings, background)
+
+
+def _check_background(backend: Callable[..., Any], name: str, options: dict[str, Any]) -> None:
+    """Only a backend that looks at the graph and fake tensors alone can do so while the program runs."""
+    if not getattr(backend, "works_apart", False):
+        raise ConfigError(
+            f"the backend {name!r} can't compile in the background, for it may run the graph on the program's tensors; "
+            "codegen and aot_eager can"
+        )
+    for other in ("freezing", "max_autotune"):
+        if options.get(other):
+            raise ConfigError(f"the options background and {other} exclude each other: it reads or times live tensors")
 
 
 def _new_session(choices: Choices) -> Session:
@@ -149,7 +167,7 @@ def _check_options(backend: Callable[..., Any], options: dict[str, Any]) -> None
     """Known options and what they take are listed by the backend itself, if it lists any."""
     known = getattr(backend, "known_options", None)
     if known is not None:
-        check_options(options, known, also=("verify", "guard_filter_fn"))
+        check_options(options, known, also=("verify", "guard_filter_fn", "background"))
 
 
 def _compiled(model: Any, choices: Choices) -> Any:
@@ -316,6 +334,8 @@ def _settings_of(fn: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {**call.key.choices.settings, "fullgraph": False}
     if not isinstance(settings["backend"], str):
         settings["backend"], settings["options"] = "eager", None  # a backend of the user's own sees its own graphs only
+    if settings["options"]:  # what is reported is to be complete
+        settings["options"] = {name: value for name, value in settings["options"].items() if name != "background"}
     return settings
 
 

@@ -118,6 +118,22 @@ def first_calls_unwatched() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def generators_untouched() -> Iterator[None]:
+    """Inside, in this thread, AOTAutograd does not put the random generators back to where they were: it traces with
+    fake tensors, which draw nothing, and another thread may draw meanwhile."""
+    import torch._functorch.aot_autograd as aot_autograd
+
+    module: Any = aot_autograd
+    given = module.preserve_rng_state
+    thread = threading.get_ident()
+    module.preserve_rng_state = lambda: contextlib.nullcontext() if threading.get_ident() == thread else given()
+    try:
+        yield
+    finally:
+        module.preserve_rng_state = given
+
+
+@contextlib.contextmanager
 def floats_stay_symbolic() -> Iterator[None]:
     """Inside, in this thread, AOTAutograd leaves symbolic floats in its inference graphs. Its own pass makes tensors of
     those that meet the operators it knows, and constants of the others: an optimizer whose learning rate follows a

@@ -18,9 +18,10 @@ typedef struct {
 
 enum { FEW_ARGUMENTS = 16 };
 
-static inline PyObject *call(GraphCall *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+static inline PyObject *call(GraphCall *self, PyObject *function, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames)
 {
-    PyObject *function = self->function, *all[FEW_ARGUMENTS];
+    PyObject *all[FEW_ARGUMENTS];
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     if (PyMethod_Check(function) && kwnames == NULL && n < FEW_ARGUMENTS) {
         all[0] = PyMethod_GET_SELF(function);
@@ -41,13 +42,34 @@ static PyObject *graph_call(PyObject *object, PyObject *const *args, size_t narg
 {
     GraphCall *self = (GraphCall *)object;
     HookRegion region;
-    if (!dj_hook_pause(&region, self->flat)) {
-        return call(self, args, nargsf, kwnames);
+    PyObject *function = Py_NewRef(self->function); /* another may take its place meanwhile */
+    bool paused = dj_hook_pause(&region, self->flat);
+    PyObject *result = call(self, function, args, nargsf, kwnames);
+    if (paused) {
+        dj_hook_leave(&region);
     }
-    PyObject *result = call(self, args, nargsf, kwnames);
-    dj_hook_leave(&region);
+    Py_DECREF(function);
     return result;
 }
+
+static PyObject *graph_call_become(PyObject *object, PyObject *args)
+{
+    GraphCall *self = (GraphCall *)object;
+    PyObject *function;
+    int flat;
+    if (!PyArg_ParseTuple(args, "Op:become", &function, &flat)) {
+        return NULL;
+    }
+    self->flat = (char)flat;
+    Py_SETREF(self->function, Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef graph_call_methods[] = {
+    {"become", graph_call_become, METH_VARARGS,
+     "become(fn, flat)\n--\n\nCalls from the next one on are of fn; those under way end as they began."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyObject *graph_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -127,6 +149,7 @@ static PyType_Slot graph_call_slots[] = {
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_repr, graph_call_repr},
     {Py_tp_members, graph_call_members},
+    {Py_tp_methods, graph_call_methods},
     {Py_tp_getset, graph_call_getset},
     {0, NULL},
 };

@@ -180,6 +180,7 @@ def _aot_autograd(
         functorch_config.patch(torch_compat.aot_options()),
         torch_compat.floats_stay_symbolic(),
         torch_compat.first_calls_unwatched(),
+        torch_compat.generators_untouched(),
         tracing(halves.context),
     ):
         return _again_if_asked(

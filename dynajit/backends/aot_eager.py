@@ -28,3 +28,6 @@ def _run_op_by_op(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The ATen graphs of `gm` without decompositions, each run by its own generated Python."""
     return compile_joint(gm, example_inputs, _run_op_by_op)
+
+
+aot_eager.works_apart = True  # type: ignore[attr-defined]  # it needs neither the program's tensors nor its thread

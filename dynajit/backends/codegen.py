@@ -96,6 +96,7 @@ def codegen(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: 
         return gm.forward
 
 
+codegen.works_apart = True  # type: ignore[attr-defined]  # it needs neither the program's tensors nor its thread
 codegen.known_options = _CHOICES  # type: ignore[attr-defined]  # `dynajit.compile` checks against it
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import traceback
 import types
 import warnings
@@ -19,10 +20,11 @@ import torch
 from torch import fx
 
 from dynajit import _C
+from dynajit.backends.eager import eager
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
-from dynajit.capture import collector, rules, stance, unfit
+from dynajit.capture import background, collector, rules, stance, unfit
 from dynajit.capture.answers import Answers, AskAgain
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -91,6 +93,11 @@ class BackendError(Exception):
         self.cause = cause
         self.graph = graph
         self.stack = stack
+
+    def shown(self, backend: str) -> BackendCompilerFailed:
+        """The error that the user gets."""
+        stack = "\n".join(location.render() for location in self.stack)
+        return BackendCompilerFailed(backend, self.cause, self.graph, stack)
 
 
 def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
@@ -250,12 +257,16 @@ class FrameCapture:
         self.known = _C.variants(code)
         self.part = part_of(function)
         self.answers = Answers()
+        self.jobs: list[background.BackgroundCompile] = []
 
     def run(self) -> _C.Variant | None:
         try:
             while True:
                 with contextlib.suppress(AskAgain):
-                    return self._kept(self._trace())
+                    variant = self._kept(self._trace())
+                    for job in self.jobs:
+                        job.submit()
+                    return variant
         finally:
             self.values = ()
 
@@ -292,9 +303,7 @@ class FrameCapture:
             if config.suppress_errors:
                 self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
                 return self._left_eager(tx)
-            stack = "\n".join(location.render() for location in error.stack)
-            name = self.session.choices.backend_name
-            raise BackendCompilerFailed(name, error.cause, error.graph, stack) from error.cause
+            raise error.shown(self.session.choices.backend_name) from error.cause
         except (AskAgain, Unsupported, RecompileLimitExceeded, ConstraintViolation):
             raise
         except RecursionError:
@@ -590,26 +599,31 @@ class FrameCapture:
         backend = _as_it_stands if as_it_stands else self.session.choices.backend
         every = self.session.choices.verify or config.verify
         original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given
-        try:
-            with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
-                compiled = backend(module, examples, **self.session.choices.options)
-        except Exception as error:
-            if not (tx.graph.shapes.unknowns and is_data_dependent(error)):
-                raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
-            compiled = module.forward  # which decides by the numbers that were drawn
-        if not callable(compiled):
-            cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
-            raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
-        if quiet:
-            compiled = _asking_nobody(compiled)
-        if original is not None:
-            name = f"graph {len(self.record.graphs)} of {self.record.compile_id} {self.code.co_name}"
-            compiled = VerifiedGraph(original, compiled, name, every)
-        alone = only_result(compiled) if isinstance(compiled, _C.GraphTape) else None
-        call = _C.GraphCall(
-            alone or compiled, f"dynajit {self.record.compile_id} {self.code.co_name}", _is_flat(compiled)
-        )
+        shapes, text = tx.graph.shapes, f"{self.record.compile_id} {self.code.co_name}"
+        name = f"graph {len(self.record.graphs)} of {text}"
+
+        def make(backend: Callable[..., Any]) -> Any:
+            try:
+                with timer("backend"), torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
+                    compiled = backend(module, examples, **self.session.choices.options)
+            except Exception as error:
+                if not (shapes.unknowns and is_data_dependent(error)):
+                    raise BackendError(error, module.print_readable(print_output=False), _places(nodes)) from error
+                compiled = module.forward  # which decides by the numbers that were drawn
+            if not callable(compiled):
+                cause = TypeError(f"the backend returned {type(compiled).__name__}, which can't be called")
+                raise BackendError(cause, module.print_readable(print_output=False), _places(nodes))
+            compiled = _asking_nobody(compiled) if quiet else compiled
+            return VerifiedGraph(original, compiled, name, every) if original is not None else compiled
+
+        later = self.session.choices.background and not as_it_stands and background.possible(shapes)
+        compiled = make(eager if later else backend)
+        alone = only_result(compiled) if isinstance(compiled, _C.GraphTape) and not later else None
+        call = _C.GraphCall(alone or compiled, f"dynajit {text}", _is_flat(compiled))
         call.gives_only_result = alone is not None
+        if later:
+            made = functools.partial(_made_later, make, backend, self.session.choices.backend_name)
+            self.jobs.append(background.BackgroundCompile(call, made, examples, shapes, tx.entry_state, self.record))
         return call
 
     def _write_graph(self, module: fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
@@ -702,6 +716,15 @@ def _needs_grad(entry: GraphInput) -> bool:
 def _as_it_stands(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The graph, operator by operator."""
     return module.forward
+
+
+def _made_later(make: Callable[..., Any], backend: Any, name: str) -> tuple[Callable[..., Any], bool]:
+    """The compiled graph and whether it is flat; raises the user's error."""
+    try:
+        compiled = make(backend)
+    except BackendError as error:
+        raise error.shown(name) from error.cause
+    return compiled, _is_flat(compiled)
 
 
 def _asking_nobody(call: Callable[..., Any]) -> Callable[..., Any]:

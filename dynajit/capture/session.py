@@ -131,6 +131,7 @@ class Choices(NamedTuple):
         guard_filter: which of a variant's guards are kept; None: all.
         verify: compare one in this many calls of each graph with eager; 0: none (then `config.verify` says).
         settings: the arguments themselves, for pickling.
+        background: graphs run as captured until they are compiled, in another thread.
     """
 
     backend: Callable[..., Any]
@@ -141,6 +142,7 @@ class Choices(NamedTuple):
     guard_filter: Callable[[list[Any]], list[bool]] | None
     verify: int
     settings: dict[str, Any]
+    background: bool = False
 
 
 class Session:

@@ -71,7 +71,17 @@ def _key(target: Any, choices: Choices, held: list[weakref.ref[Any]], keys: list
     named = isinstance(choices.settings["backend"], str)
     return (
         tuple(_identity(part, held, keys) for part in called),
-        _value([named, choices.backend_name, choices.fullgraph, choices.dynamic, choices.options, choices.verify]),
+        _value(
+            [
+                named,
+                choices.backend_name,
+                choices.fullgraph,
+                choices.dynamic,
+                choices.options,
+                choices.verify,
+                choices.background,
+            ]
+        ),
         tuple(repr(getattr(config, name)) for name in fields()),
     )
 
