@@ -628,21 +628,23 @@ def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom,
     return replace
 
 
-def load(tensor: Tensor, address: Index) -> Load:
-    key = ("load", tensor, address)
+def load(tensor: Tensor, address: Index, dtype: torch.dtype | None = None) -> Load:
+    """The element at the address; with a dtype, its bits as one of these."""
+    key = ("load", tensor, address, dtype)
     found = nodes.interned(key)
     if found is None:
         found = Load()
         found.tensor = tensor
         found.address = address
-        found.dtype = tensor.dtype
+        found.dtype = dtype or tensor.dtype
         nodes.intern(key, found)
     assert isinstance(found, Load)
     return found
 
 
-def load_at(tensor: Tensor, address: Scalar, even: Index) -> Scalar:
-    key = ("load at", tensor, address)
+def load_at(tensor: Tensor, address: Scalar, even: Index, dtype: torch.dtype | None = None) -> Scalar:
+    """The element where the address evaluates to; with a dtype, its bits as one of these."""
+    key = ("load at", tensor, address, dtype)
     found = nodes.interned(key)
     if found is None:
         made = LoadAt()
@@ -650,7 +652,7 @@ def load_at(tensor: Tensor, address: Scalar, even: Index) -> Scalar:
         made.arguments = (address,)
         made.tensor = tensor
         made.even = even
-        made.dtype = tensor.dtype
+        made.dtype = dtype or tensor.dtype
         nodes.intern(key, made)
         return made
     return found

@@ -167,25 +167,21 @@ class Expressions:
 
     def store(self, store: Store) -> None:
         """The element of a stored tensor."""
-        half = store.tensor.dtype is torch.float16
-        if half and isinstance(store.value, Load) and store.value.dtype is torch.float16 and not self.stored_over:
-            self.put(f"{self.arguments[store.tensor]}[{index_text(store.address)}] = {self._memory(store.value)};")
-            return
         rounded = isinstance(store.value, Load) or (isinstance(store.value, Op) and store.value.name == "convert")
         self.put_stored(store, self.expression(store.value), rounded)
 
     def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
         """The line that stores this value; `rounded`: the tensor's dtype can hold it as it is."""
         target = f"{self.arguments[store.tensor]}[{index_text(store.address)}]"
-        cut = rounded and store.value.dtype is store.tensor.dtype
-        self.put(f"{target} = {self.in_memory(value, store.tensor.dtype, cut)};")
+        self.put(f"{target} = {self.in_memory(value, store.value.dtype, store.tensor.dtype, rounded)};")
 
-    def in_memory(self, value: str, dtype: torch.dtype, cut: bool = False) -> str:
-        """A value as memory of that dtype holds it; `cut`: it is one that the dtype can hold."""
+    def in_memory(self, value: str, source: torch.dtype, dtype: torch.dtype, rounded: bool = False) -> str:
+        """A value of dtype `source` as memory of that dtype holds it; `rounded`: it is one that the dtype can hold."""
         helper = _HELPERS.get(dtype)
-        if helper is None:
+        if helper is None or source is torch.int16:  # these are the bits, see `bits.py`
             return value
         self.helpers[helper] = None
+        cut = rounded and source is dtype
         return f"{'cut' if cut else 'store'}_{helper}({value})"
 
     def expression(self, node: Scalar) -> str:

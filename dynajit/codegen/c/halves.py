@@ -73,17 +73,14 @@ class Halves(Expressions):
         read = _always_read(section.values(), self.piece)
         for store in section.stores:
             rows = store.tensor.dtype is torch.float16 and stride_of(store.address, last) == 1
-            if not rows or isinstance(store.value, Load) or any(load.tensor is store.tensor for load in read):
+            if not rows or store.value.dtype is torch.int16 or any(load.tensor is store.tensor for load in read):
                 continue
             source = _unrounded(store.value)
             if isinstance(source, Load) and source.dtype is torch.float32 and self._row(source, last):
                 found.copies.append((store, source))
             else:
                 found.stores.append(store)
-        moved = {store.value for store in section.stores if isinstance(store.value, Load)}
-        found.loads = [
-            load for load in read if load.dtype is torch.float16 and self._row(load, last) and load not in moved
-        ]
+        found.loads = [load for load in read if load.dtype is torch.float16 and self._row(load, last)]
         return found
 
     def _row(self, load: Load, last: Axis) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dynajit.codegen.c.bits import with_bits
 from dynajit.codegen.c.expressions import NOWHERE, ROW
 from dynajit.codegen.c.halves import BLOCK, Halves, Span
 from dynajit.codegen.c.segments import cuts, outer_cuts
@@ -57,7 +58,7 @@ class Printed:
 
 def print_kernel(kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -> Printed:
     """The kernel in C. `stored_in`: tensors that it stores in another's memory."""
-    printer = _Printer(kernel, stored_in)
+    printer = _Printer(with_bits(kernel), stored_in)
     text = printer.function()
     return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked, printer.parameters)
 
@@ -544,7 +545,7 @@ class _Printer(Halves):
         target = f"{self.arguments[update.tensor]}[{' + '.join(parts)}]"
         value, dtype = self.expression(update.value), update.tensor.dtype
         if update.kind == "set":
-            self.put(f"{target} = {self.in_memory(value, dtype)};")
+            self.put(f"{target} = {self.in_memory(value, update.value.dtype, dtype)};")
         else:
             operation = OPS[REDUCTIONS[update.kind].combine].text(dtype)
             self.put(f"{target} = {operation.format(target, value)};")
