@@ -21,6 +21,7 @@ from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
 from dynajit.aot.pipeline import PassContext, run_passes
 from dynajit.aot.runtime_wrappers import wrap_inference
+from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
 from dynajit.aot.training.late_views import with_late_views
 from dynajit.aot.training.optimizer_step import split_after_optimizer_step, without_gradients
@@ -67,7 +68,26 @@ def compile_joint(
     with contextlib.ExitStack() as inside:
         for mode in passes.inside:
             inside.enter_context(mode())
-        return passes.wrapped(_compile(gm, example_inputs, compile_fn, {**ALWAYS, **(decompositions or {})}, layouts))
+        how = compile_fn, {**ALWAYS, **(decompositions or {})}, layouts
+        taken_apart = _compile_wrappers(gm, example_inputs, *how) if has_wrappers(gm) else None
+        return passes.wrapped(taken_apart or _compile(gm, example_inputs, *how))
+
+
+def _compile_wrappers(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *how: Any) -> Callable[..., Any] | None:
+    """The road of a graph with tensor subclasses that wrap tensors; None where AOTAutograd takes them apart."""
+    facts = GraphFacts(gm)
+    reason = why_not_traceable(facts)
+    text = why_as_captured(facts) if reason is None else reason.text
+    if text is None and not facts.has_levels and not _may_need_grad(facts, example_inputs):
+        try:
+            plain, makers = without_wrappers(gm)
+        except (NotDesugared, *_CANT_EXPRESS) as error:
+            logs.emit("aot_graphs", f"through AOTAutograd: {error}")
+            if torch.is_inference_mode_enabled():
+                text = "tensor subclasses are asked about other operations in inference mode than there"
+        else:
+            return wrapped(gm, makers, _compile(plain, plain_inputs(example_inputs), *how))
+    return None if text is None else _as_captured(gm, text)
 
 
 def _compile(

@@ -30,6 +30,7 @@ from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import Cut
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
+from dynajit.wrappers import is_wrapper, leaves_of
 
 
 class _Quiet(threading.local):
@@ -47,8 +48,9 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(_quiet.filter)
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often the tensor was written in place; inference tensors don't count."""
-    return 0 if tensor.is_inference() else tensor._version
+    """How often the tensor, and those that it wraps, were written in place; inference tensors don't count."""
+    own = 0 if tensor.is_inference() else tensor._version
+    return own + sum(map(version_of, leaves_of(tensor))) if is_wrapper(tensor) else own
 
 
 # bytes: what is copied before a graph that writes it and may raise; the second where it would break otherwise
@@ -156,6 +158,9 @@ class GraphBuilder:
     def undo(self, needed: bool = True) -> tuple[str, ...] | None:
         """Names of the inputs written so far, if writing what they held undoes all that was done, at no great cost."""
         written = self.written()
+        writes = any(notes(node).writes for node in self._nodes)
+        if writes and any(entry.symbol is None and is_wrapper(entry.fake) for entry in self.inputs):
+            return None  # which share memory with others unnoticed
         if not self.only_draws() or not all(entry.symbol or _stays_as_it_is(entry) for entry in self.inputs):
             return None
         if any(entry.real.layout is not torch.strided for entry in written):

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynajit.graph import lazy_dynamo
 from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
+from dynajit.wrappers import is_wrapper, is_wrapper_class
 
 # higher-order operators that the mode knows itself; for the others there is a rule under its class
 _BY_FUNCTION: Any = registered_hop_fake_fns
@@ -56,6 +57,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
+        if any(map(is_wrapper_class, types)):
+            return NotImplemented  # the class is asked, and computes with fakes
         if isinstance(func, torch._ops.HigherOrderOperator) and func not in _BY_FUNCTION:
             rule = func.python_key_table.get(FakeTensorMode)
             if rule is not None:
@@ -137,7 +140,7 @@ def modes_left() -> Iterator[None]:
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """A fake tensor with the real one's metadata, sizes static; tensors that share memory get fakes that do."""
-    if isinstance(real, torch.nn.Parameter) and type(real) not in _PLAIN:
+    if isinstance(real, torch.nn.Parameter) and type(real) not in _PLAIN and not is_wrapper(real):
         # a subclass that computes as parameters do
         real = torch.nn.Parameter(real.detach(), real.requires_grad)
     if not _is_ordinary(real):

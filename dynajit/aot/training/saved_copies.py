@@ -109,5 +109,6 @@ def _is_copied_late(node: Node, given: set[int | None]) -> bool:
 
 
 def is_small(node: Node) -> bool:
-    sizes = node.meta["val"].shape
-    return all(type(size) is int for size in sizes) and sizes.numel() <= SMALL
+    value = node.meta["val"]
+    known = isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
+    return known and value.numel() <= SMALL

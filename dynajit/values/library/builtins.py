@@ -72,6 +72,7 @@ from dynajit.values.scalars.symbolic import SymVal, operate
 from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors import graph_arrays
 from dynajit.values.tensors.tensor import TensorMethod, TensorVal
+from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 # ------------------------------------------------------------------------------------------------ types and attributes
 
@@ -100,6 +101,8 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
     check, _ = lookup_type(type(cls), "__instancecheck__")
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls)
+    if cls is torch.nn.Parameter and isinstance(obj, WrapperVal):
+        return obj.is_parameter()
     if isinstance(check, types.FunctionType) and check.__module__ == "typing" and not _checks_class_alone(cls):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
     if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:

@@ -65,6 +65,8 @@ from dynajit.values.tensors.numpy_numbers import wrap_scalar
 from dynajit.values.tensors.opaque_tensor import OpaqueTensorVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal, traceable
+from dynajit.values.tensors.wrapper_subclass import WrapperVal, guard_wrapper, traceable_wrapper
+from dynajit.wrappers import is_wrapper
 
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -205,12 +207,13 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if not _has_history(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
     base: Any = type(obj._base) if obj._is_view() else torch.Tensor
-    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    wraps = is_wrapper(obj)
+    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not wraps:
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a view of a {base.__name__}")
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
         # only a write of what requires gradients makes one of these; it has no fake
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor of dtype {obj.dtype} with gradients")
-    entry = tx.graph.add_input(source, obj, tx.seen.tensor(source, obj))
+    entry = tx.graph.add_input(source, obj, None if wraps else tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
@@ -230,12 +233,14 @@ def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     try:
         with torch._C.DisableTorchFunction():
             plain = _tensor(tx, obj, source)
+            if is_wrapper(obj):
+                guard_wrapper(tx, obj, source)
     except Exception as error:  # whatever code of the class, asked for its metadata, raises
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"its class raises {type(error).__name__}")
     if not isinstance(plain, TensorVal):
         return plain
     plain.kind = torch.Tensor
-    made = SubTensorVal(type(obj), plain, obj, source)
+    made = (WrapperVal if is_wrapper(obj) else SubTensorVal)(type(obj), plain, obj, source)
     tx.remember_tensor(made)
     return made
 
@@ -425,7 +430,7 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if issubclass(kind, torch.Tensor):
         if _computes_plainly(kind) and obj.is_leaf:
             return _tensor(tx, obj, source)
-        if traceable(kind):
+        if traceable(kind) or traceable_wrapper(kind):
             return _sub_tensor(tx, obj, source)
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"the tensor subclass {kind.__name__}")
     if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):

@@ -44,6 +44,8 @@ from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
 from dynajit.values.tensors.numpy_numbers import VaryingScalar
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result
+from dynajit.values.tensors.wrapper_subclass import made_by_graph
+from dynajit.wrappers import is_wrapper
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
@@ -501,6 +503,10 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
     known = tx.tensors.get(id(result))
     if known is not None:
         return known
+    if is_wrapper(result):
+        wrapper = made_by_graph(node, result)
+        tx.remember_tensor(wrapper)
+        return wrapper
     if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
     tx.graph.bind_data(node, result)

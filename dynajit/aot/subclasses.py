@@ -1,0 +1,219 @@
+"""Graphs with tensor subclasses that wrap tensors: without gradients, a graph of what their `__torch_dispatch__` does.
+
+In:  a torch-level graph some of whose nodes give instances of wrapper subclasses. Out: `without_wrappers`: the same
+with plain tensors alone, where each operation on an instance has become the operations that its class made of it; the
+call takes its inputs apart and makes instances of results. With gradients, which are those of the operations on
+instances, it is AOTAutograd that takes them apart. `why_as_captured` says what neither road expresses.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynajit.aot.legality import GraphFacts
+from dynajit.aot.rewrite import Copy
+from dynajit.graph.meta import value_of
+from dynajit.symbols import is_symbolic
+from dynajit.torch_compat import any_autocast_enabled, memory_of
+from dynajit.wrappers import Flattened, is_wrapper, leaves_of
+
+Makers = list[Callable[[Iterator[Any]], Any]]
+# what is asked of a tensor without computing anything
+_QUERIES = frozenset({torch.ops.prim.device.default, torch.ops.prim.layout.default})
+
+
+class NotDesugared(Exception):
+    """A graph's subclasses can't be taken apart; the text says why."""
+
+
+def has_wrappers(gm: torch.fx.GraphModule) -> bool:
+    """Whether a node gives an instance of a wrapper subclass."""
+    return any(is_wrapper(part) for node in gm.graph.nodes for part in pytree.tree_leaves(value_of(node)))
+
+
+def why_as_captured(facts: GraphFacts) -> str | None:
+    """Why a graph with wrapper subclasses runs as it was captured; None if it need not."""
+    given = {memory for node in facts.inputs for memory in _memories(value_of(node))}
+    written = {memory for parts in facts.writes.values() for part in parts for memory in _memories(value_of(part))}
+    if not given.isdisjoint(written) or facts.outs:
+        return "it writes inputs, or by out=, and there are tensor subclasses"
+    seen = set(given)
+    for node in facts.returned:
+        own = _memories(value_of(node))
+        if not own.isdisjoint(seen):
+            return "a result shares memory with an input or another result, and there are tensor subclasses"
+        seen |= own
+    wrappers = [value_of(node) for node in facts.inputs if is_wrapper(value_of(node))]
+    if any(leaf.requires_grad for wrapper in wrappers for leaf in leaves_of(wrapper)):
+        return "a tensor inside of a subclass has gradients of its own"
+    return None
+
+
+def _memories(value: Any) -> set[int | None]:
+    """The memory of a tensor, and of those that it wraps."""
+    own = [value] if isinstance(value, torch.Tensor) else []
+    return {memory_of(part) for part in (*own, *leaves_of(value))} - {None}
+
+
+def without_wrappers(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Makers]:
+    """A graph of plain tensors for `gm`, whose results have no gradients, and what makes its results of that one's.
+    Raises NotDesugared, and what the classes raise."""
+    if any_autocast_enabled():
+        raise NotDesugared("autocast, which is asked before a subclass, would be asked again")
+    recorder = _Desugar(gm)
+    return recorder.run(), recorder.makers
+
+
+def plain_inputs(inputs: Sequence[Any]) -> list[Any]:
+    """The plain tensors, and the numbers, that a graph's inputs consist of."""
+    return [leaf for value in inputs for leaf in _flat(value)]
+
+
+def wrapped(gm: torch.fx.GraphModule, makers: Makers, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of `gm` by way of its graph of plain tensors: takes inputs apart, makes instances of results."""
+    paths = [_paths(value_of(node)) for node in gm.graph.find_nodes(op="placeholder")]
+
+    def call(*given: Any) -> Any:
+        flat: list[Any] = []
+        for value, ways in zip(given, paths, strict=True):
+            for way in ways:
+                part = value
+                for name in way:
+                    part = getattr(part, name)
+                flat.append(part)
+        results = iter(compiled(*flat))
+        return tuple([make(results) for make in makers])
+
+    return call
+
+
+def _flat(value: Any) -> list[Any]:
+    return list(leaves_of(value)) if isinstance(value, torch.Tensor) else [value]
+
+
+def _paths(value: Any) -> list[tuple[str, ...]]:
+    """For each plain tensor that a value consists of, the attributes that lead to it."""
+    if not is_wrapper(value):
+        return [()]
+    return [(name, *rest) for name in Flattened(value).names for rest in _paths(getattr(value, name))]
+
+
+def _maker(value: Any) -> Callable[[Iterator[Any]], Any]:
+    """What makes a result of the next ones of the plain graph's."""
+    if not is_wrapper(value):
+        return next
+    flat = Flattened(value)
+    known = pytree.tree_leaves((flat.context, flat.size, flat.stride))
+    if any(isinstance(part, torch.Tensor) or is_symbolic(part) for part in known):
+        raise NotDesugared("a subclass's context depends on what the graph computes")
+    inner = [_maker(getattr(value, name)) for name in flat.names]
+    return lambda results: flat.again(*[make(results) for make in inner])
+
+
+def _fakes(value: Any) -> Iterator[FakeTensor]:
+    for part in pytree.tree_leaves(value):
+        yield from (leaf for leaf in leaves_of(part) if isinstance(leaf, FakeTensor))
+
+
+class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A copy of a graph; operations on instances become those that reach this mode when they run on fakes."""
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gm = gm
+        self.copy = Copy(gm)
+        self.makers: Makers = []
+        self._interpreter = torch.fx.Interpreter(gm)
+        self._values: dict[torch.fx.Node, Any] = {}
+        # of plain tensors by identity, which live as long as they are here
+        self._nodes: dict[int, tuple[torch.Tensor, torch.fx.Node]] = {}
+
+    def run(self) -> torch.fx.GraphModule:
+        """The graph of plain tensors."""
+        mode = next((leaf.fake_mode for node in self.gm.graph.nodes for leaf in _fakes(value_of(node))), None)
+        if mode is None:
+            raise NotDesugared("its tensors are not fake")
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self._input(node)
+            elif node.op != "output":
+                self._step(node, mode)
+        results: Any = self.gm.graph.output_node().args[0]
+        flat: list[Any] = []
+        for node in results:
+            value = self._values[node] if isinstance(node, torch.fx.Node) else node
+            self.makers.append(_maker(value))
+            plain = self.copy.of.get(node)
+            flat.extend([self._operand(leaf) for leaf in _flat(value)] if plain is None else [plain])
+        self.copy.graph.output(tuple(flat))
+        return self.copy.module()
+
+    def _input(self, node: torch.fx.Node) -> None:
+        value = self._values[node] = value_of(node)
+        if not is_wrapper(value):
+            self._bind(value, self.copy.take(node))
+            return
+        for number, leaf in enumerate(leaves_of(value)):
+            made = self.copy.graph.placeholder(f"{node.name}_{number}")
+            made.meta = {**node.meta, "example_value": leaf}
+            self._bind(leaf, made)
+
+    def _step(self, node: torch.fx.Node, mode: FakeTensorMode) -> None:
+        """A node among plain tensors as it is; else what it comes to."""
+        value = value_of(node)
+        parts = [*(self._values[part] for part in node.all_input_nodes), *pytree.tree_leaves(value)]
+        if not any(map(is_wrapper, parts)) and all(part in self.copy.of for part in node.all_input_nodes):
+            if value is None and node.op != "get_attr":
+                raise NotDesugared("it changes torch's state")
+            self._values[node] = value
+            self._bind(value, self.copy.take(node))
+            return
+        args, kwargs = map_arg((node.args, node.kwargs), self._values.__getitem__)
+        with mode, self:
+            made = self._values[node] = getattr(self._interpreter, node.op)(node.target, args, kwargs)
+        if isinstance(made, torch.Tensor) and not is_wrapper(made):
+            self.copy.of[node] = self._operand(made)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(map(is_wrapper, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented  # the class is asked
+        result = func(*args, **kwargs)
+        if func in _QUERIES:
+            return result
+        if not isinstance(func, torch._ops.OpOverload):
+            raise NotDesugared(f"{func} is not a plain operator")
+        node = self.copy.graph.call_function(func, *pytree.tree_map(self._operand, (args, kwargs)))
+        node.meta["example_value"] = result
+        self._bind(result, node)
+        return result
+
+    def _bind(self, value: Any, node: torch.fx.Node) -> None:
+        if isinstance(value, torch.Tensor):
+            self._nodes.setdefault(id(value), (value, node))
+        elif isinstance(value, (tuple, list)):
+            for index, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    part = self.copy.graph.call_function(operator.getitem, (node, index))
+                    part.meta["example_value"] = item
+                    self._bind(item, part)
+
+    def _operand(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            found = self._nodes.get(id(value))
+            if found is None:
+                raise NotDesugared("a subclass computes with a tensor of unknown origin")
+            return found[1]
+        if is_symbolic(value):
+            raise NotDesugared("a subclass computes with symbolic numbers")
+        return value

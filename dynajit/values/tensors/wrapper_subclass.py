@@ -1,0 +1,119 @@
+"""Tensor subclasses that wrap tensors (`__torch_dispatch__`, `__tensor_flatten__`) while tracing.
+
+In: an instance from outside (`wrap.py`), or what an operation gives (`ops.py`). Out: `WrapperVal`. Its fake is an
+instance of the class with fake tensors in it, so that operations on it run the class's own `__torch_dispatch__`; they
+are nodes that take the instance. The backend takes it apart (`aot/subclasses.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from dynajit.guards.source import AttrSource, Source
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.objects.lookup import is_data_descriptor
+from dynajit.values.objects.objects import MISSING, lookup_type
+from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.tensors import overrides
+from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_subclass import SubTensorVal
+from dynajit.wrappers import Expected, Flattened, is_wrapper, is_wrapper_class
+
+
+class WrapperVal(SubTensorVal):
+    """An instance of a wrapper subclass; `payload` is its node, whose fake is an instance too."""
+
+    def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
+        found, _ = lookup_type(self.cls, name)
+        if found is MISSING or not is_data_descriptor(found):
+            part = self._part(tx, name)
+            if part is not None:
+                return part
+        return super().generic_getattr(tx, name, fallback)
+
+    def _part(self, tx: Tracer, name: str) -> Value | None:
+        """An attribute of the instance itself: a tensor in it, or of what the graph made, anything."""
+        fake: Any = self.fake
+        flat = Flattened(fake)
+        if name in flat.names:
+            return self._inner(tx, name)
+        if self.real_object is not None or name not in getattr(fake, "__dict__", {}):
+            return None
+        value = vars(fake)[name]
+        constants = [*pytree.tree_leaves(flat.context), *flat.objects.values()]
+        if all(map(is_literal, pytree.tree_leaves(value))) or any(value is part for part in constants):
+            return tx.from_real(value)
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name!r} of {self.describe()}")
+
+    def _inner(self, tx: Tracer, name: str) -> Value:
+        real = None if self.real_object is None else getattr(self.real_object, name)
+        source = None if self.source is None or real is None else AttrSource(self.source, name)
+        if source is not None:
+            known = tx.known_object(real, source)
+            if known is not None:
+                return known
+        with overrides.functions_off(tx, overrides.ALL_OFF):
+            part = tx.torch_op("call_function", getattr, [self.payload, ConstVal(name)], {})
+        if source is not None:
+            # it comes from outside, as part of this instance: reached otherwise, it has to be the same one
+            part.source = source
+            plain = part.payload if isinstance(part, SubTensorVal) else part
+            assert isinstance(plain, TensorVal)
+            plain.source, plain.real_tensor = source, real
+            if isinstance(part, SubTensorVal):
+                part.real_object = real
+            tx.remember_object(real, part)
+        return part
+
+    def setattr(self, tx: Tracer, name: str, value: Value) -> None:
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"setting {name!r} of {self.describe()}")
+
+    def is_parameter(self) -> bool:
+        """Whether `isinstance(self, torch.nn.Parameter)`."""
+        return bool(getattr(self.fake, "_is_param", False))
+
+    # -- generated code
+
+    def children(self) -> Sequence[Value]:
+        return (self.payload,)
+
+    def rebuild(self, out: Any) -> None:
+        out.push(self.payload)
+
+
+def traceable_wrapper(cls: type) -> bool:
+    """Whether instances wrap tensors by torch's protocol, and attributes are plain."""
+    return (
+        is_wrapper_class(cls)
+        and cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+        and cls.__getattribute__ is object.__getattribute__
+        and cls.__setattr__ is object.__setattr__
+        and not issubclass(cls, torch.nn.Parameter)
+    )
+
+
+def guard_wrapper(tx: Tracer, obj: Any, source: Source) -> None:
+    """Guard what the fake has taken for granted: the context, and what the inner tensors are like."""
+    expected = Expected(obj)
+    tx.guard(source, "PREDICATE", expected, f"consists of {', '.join(expected.names)}, with the same context")
+    for name in expected.names:
+        inner, of_inner = getattr(obj, name), AttrSource(source, name)
+        if not isinstance(inner, torch.Tensor):
+            tx.guard(of_inner, "ID", inner)
+            continue
+        tx.guard(of_inner, "TENSOR", inner)
+        if is_wrapper(inner):
+            guard_wrapper(tx, inner, of_inner)
+
+
+def made_by_graph(node: fx.Node, fake: Any) -> WrapperVal:
+    """The model of an instance that a node gives."""
+    if not traceable_wrapper(type(fake)):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"an operation that returns a {type(fake).__name__}")
+    return WrapperVal(type(fake), TensorVal(node, fake))

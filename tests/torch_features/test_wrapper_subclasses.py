@@ -1,0 +1,327 @@
+"""Tensor subclasses that wrap tensors (`__torch_dispatch__`, `__tensor_flatten__`): one graph, with eager's results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+import dynajit
+from dynajit.report import records
+from dynajit.report.explain import ExplainReport
+
+BACKENDS = ["eager", "aot_eager", "codegen"]
+
+
+class Int8(torch.Tensor):
+    """A weight of eight bits with a scale for each row; what computes with it sees floats."""
+
+    int_data: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, data: Any, scale: Any, shape: Any, dtype: Any) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=data.device)  # type: ignore
+
+    def __init__(self, data: Any, scale: Any, shape: Any, dtype: Any) -> None:
+        self.int_data, self.scale = data, scale
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __tensor_flatten__(self) -> Any:
+        return ["int_data", "scale"], (self.dtype,)
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["int_data"], inner["scale"], size, context[0])
+
+    @classmethod
+    def quantize(cls, weight: torch.Tensor) -> Any:
+        scale = weight.abs().amax(1) / 127
+        return cls((weight / scale[:, None]).round().to(torch.int8), scale, weight.shape, weight.dtype)
+
+    def dequantize(self) -> Any:
+        return self.int_data.to(self.dtype) * self.scale[:, None]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            made = cls(func(args[0].int_data), func(args[0].scale), args[0].shape, args[0].dtype)
+            return return_and_correct_aliasing(func, args, kwargs, made)
+        args, kwargs = pytree.tree_map_only(Int8, lambda part: part.dequantize(), (args, kwargs))
+        return func(*args, **kwargs)
+
+
+class Int8ByFunction(Int8):
+    """The same for linear layers by `__torch_function__`."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear:
+            x, weight, bias = args
+            return x @ weight.int_data.to(x.dtype).t() * weight.scale + bias
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class Pair(torch.Tensor):
+    """Two tensors and a number; every operation is made on both."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    factor: float
+
+    @staticmethod
+    def __new__(cls, a: Any, b: Any, factor: float) -> Any:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, a.shape, strides=a.stride(), dtype=a.dtype, device=a.device, requires_grad=a.requires_grad
+        )
+
+    def __init__(self, a: Any, b: Any, factor: float) -> None:
+        self.a, self.b, self.factor = a, b, factor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a", "b"], {"factor": self.factor}
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Pair(inner["a"], inner["b"], context["factor"])
+
+    def total(self) -> Any:
+        return self.a + self.b * self.factor
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        given = (args, kwargs or {})
+        if func is torch.ops.aten.cos.default:
+            raise NotImplementedError("a pair has no cosine")
+        if func is torch.ops.aten.exp.default:
+            return args[0].a * float(args[0].b.sum().item())
+        first = next(part for part in pytree.tree_leaves(given) if isinstance(part, Pair))
+        (args_a, kwargs_a) = pytree.tree_map_only(Pair, lambda pair: pair.a, given)
+        (args_b, kwargs_b) = pytree.tree_map_only(Pair, lambda pair: pair.b, given)
+        made_a, spec = pytree.tree_flatten(func(*args_a, **kwargs_a))
+        made_b = pytree.tree_leaves(func(*args_b, **kwargs_b))
+        made = [Pair(a, b, first.factor) for a, b in zip(made_a, made_b, strict=True)]
+        return return_and_correct_aliasing(func, *given, pytree.tree_unflatten(made, spec))
+
+
+def pair(*shape: int, factor: float = 2.0, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return Pair(torch.rand(shape, generator=generator), torch.rand(shape, generator=generator), factor)
+
+
+def seen_of(value: Any) -> Any:
+    """What a program sees of a result: of tensors the class, the flags, and what they consist of."""
+    if isinstance(value, (tuple, list)):
+        return [seen_of(part) for part in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    said = [type(value), value.shape, value.stride(), value.dtype, value.requires_grad, value._is_view()]
+    if hasattr(value, "__tensor_flatten__"):
+        names, context = value.__tensor_flatten__()
+        return [*said, context, *(seen_of(getattr(value, name)) for name in names)]
+    return [*said, value.detach().double().tolist()]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == pytest.approx(other) if isinstance(one, float) else one == other)
+
+
+def check(
+    program: Callable[[Callable[..., Any]], Any],
+    function: Any,
+    backend: str = "eager",
+    graphs: int = 1,
+    breaks: int = 0,
+    captures: int | None = None,
+) -> None:
+    """Compare what the program, given the function and given it compiled, sees; three times, compiled once."""
+    dynajit.reset()
+    expected = seen_of(program(function))
+    seen: list[records.CompileRecord] = []
+    with records.listen(seen.append):
+        compiled = dynajit.compile(function, backend=backend)
+        for _ in range(2):
+            actual = seen_of(program(compiled))
+            assert same(actual, expected), f"{actual}\n{expected}"
+        report = ExplainReport(seen)
+        before = len(seen)
+        assert same(seen_of(program(compiled)), expected)
+    assert (report.graph_count, report.graph_break_count) == (graphs, breaks), str(report)
+    assert len(seen) == before, "the same program is compiled again"
+    if captures is not None:
+        assert before == captures
+
+
+class Net(nn.Module):
+    """Two linear layers with weights of the class."""
+
+    def __init__(self, cls: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        for layer in self.layers:
+            layer.weight = nn.Parameter(cls.quantize(layer.weight.detach()), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for layer in self.layers:
+            x = torch.relu(layer(x)) if isinstance(layer.weight, nn.Parameter) else x
+        return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cls", [Int8, Int8ByFunction])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_quantised_weights_in_inference(backend: str, cls: Any, mode: Any) -> None:
+    def program(net: Any) -> Any:
+        with mode():
+            return net(torch.arange(16.0).reshape(2, 8) / 7)
+
+    check(program, Net(cls), backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_inputs_beside_quantised_weights(backend: str) -> None:
+    net = Net(Int8)
+
+    def program(call: Any) -> Any:
+        x = (torch.arange(16.0).reshape(2, 8) / 7).requires_grad_()
+        net.zero_grad()
+        result = call(x)
+        result.sum().backward()
+        return result, x.grad, [layer.bias.grad for layer in net.layers]
+
+    check(program, net, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_subclasses_are_subclasses(backend: str) -> None:
+    net = nn.Module()
+    net.weight = nn.Parameter(pair(3))
+    net.forward = lambda x: ((net.weight * x).relu(), x + 1)
+
+    def program(call: Any) -> Any:
+        net.weight.grad = None
+        x = pair(3, seed=1).requires_grad_()
+        result, other = call(x)
+        result.backward(pair(3, seed=2))
+        return result.detach(), net.weight.grad, x.grad, other.detach()
+
+    check(program, net.forward, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_and_parts(backend: str) -> None:
+    def function(s: Any, x: torch.Tensor) -> Any:
+        t = (s * 2 + s).sin()
+        kinds = isinstance(t, Pair), type(t) is Pair, t.factor, tuple(t.shape)
+        return t, t.total() + s.total(), t.a * x, s.b - 1, s[0], kinds
+
+    check(lambda call: call(pair(2, 3), torch.arange(3.0)), function, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parts_are_the_objects_themselves(backend: str) -> None:
+    def function(s: Any) -> Any:
+        return s.a, s.b + 1
+
+    s = pair(3)
+    check(lambda call: [call(s)[0] is s.a, call(s)[1]], function, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_and_views(backend: str) -> None:
+    def writes(s: Any) -> Any:
+        s.mul_(2)
+        return s + 1
+
+    def writes_part(s: Any) -> Any:
+        s.a.add_(1)
+        return s * 2
+
+    def views(s: Any) -> Any:
+        return s.view(6)[1:], s.t()
+
+    def writes_own(s: Any) -> Any:
+        t = s + 1
+        t[0].mul_(3)
+        t.add_(s)
+        return t
+
+    def program(call: Any) -> Any:
+        s = pair(2, 3)
+        result = call(s)
+        seen = seen_of((result, s, s._version))
+        return seen, s.mul_(2), result, [part._base is s for part in result] if isinstance(result, tuple) else None
+
+    for function in (writes, writes_part, views, writes_own):
+        check(program, function, backend)
+
+
+def test_compiled_again_for_another_context_or_other_parts() -> None:
+    def function(s: Any) -> Any:
+        return s * 2, s.factor, s.total()
+
+    odd = Pair(torch.rand(3), torch.rand(3, dtype=torch.float64), 2.0)
+    calls = [pair(3), pair(3, factor=3.0), odd, pair(3, seed=4)]
+    check(lambda call: [call(s) for s in calls], function, "codegen", graphs=3, captures=3)
+
+
+def test_a_part_that_is_reached_by_another_way_too() -> None:
+    def part_first(s: Any, t: torch.Tensor) -> Any:
+        return s.a * 2 + t, t.contiguous()
+
+    def part_last(s: Any, t: torch.Tensor) -> Any:
+        return t * 2 - s.a, s.a.contiguous()
+
+    def writes(s: Any, t: torch.Tensor) -> Any:
+        t.add_(1)
+        return s + 1, s.a * 1
+
+    for function, graphs in ((part_first, 2), (part_last, 2), (writes, 2)):
+
+        def program(call: Any) -> Iterator[Any]:
+            s, other = pair(3), torch.ones(3)
+            return [*call(s, s.a), *call(s, other), s, other]  # type: ignore[return-value]
+
+        check(program, function, "codegen", graphs=graphs)
+
+
+def test_what_breaks() -> None:
+    def sets(s: Any) -> Any:
+        s.factor = 5.0
+        return s * 2
+
+    def depends_on_data(s: Any) -> Any:
+        return (s * 2).exp()
+
+    check(lambda call: call(pair(3)), sets, graphs=1, breaks=1)
+    check(lambda call: call(pair(3)), depends_on_data, graphs=1, breaks=1)
+
+
+def test_what_raises() -> None:
+    def function(s: Any) -> Any:
+        return (s * 2).cos()
+
+    with pytest.raises(NotImplementedError, match="no cosine"):
+        dynajit.compile(function, backend="eager")(pair(3))
+
+
+def test_a_break_between() -> None:
+    def function(s: Any) -> Any:
+        t = s * 2
+        print(end="")
+        return t + s, t.a, t.factor
+
+    check(lambda call: call(pair(3)), function, "codegen", graphs=2, breaks=1)
