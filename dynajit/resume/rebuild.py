@@ -20,7 +20,7 @@ from dynajit.values.containers.keys import has_user_key
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.rebuild_containers import replace_entries
-from dynajit.values.containers.sequence import ListVal
+from dynajit.values.containers.sequence import Lazy, ListVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.effect import Place
 from dynajit.values.core.value import NULL, Value
@@ -224,7 +224,7 @@ class Rebuilder:
 
     def _prepare_cyclic(self, value: Any) -> None:
         """A list or dictionary that contains itself: made empty, filled when all it holds exists."""
-        self.call_const(value.py_type(), lambda: None, 0)
+        self.call_on(value.py_type())
         name = self.variable("made")
         self.emit.store_fast(name)
         self.bind(value, name)
@@ -237,13 +237,12 @@ class Rebuilder:
     def _fill_cyclic(self, value: Any) -> None:
         def push() -> None:
             self.push(value)
-            if isinstance(value, ListVal):
-                value.push_items(self)
-                self.emit.build_list(len(value.items))
-            else:
-                value.push_entries(self)
+            value.push_entries(self)
 
-        self.call_const(list.extend if isinstance(value, ListVal) else replace_entries, push, 2)
+        if isinstance(value, ListVal):
+            self.call_on(list.extend, value, value.items)
+        else:
+            self.call_const(replace_entries, push, 2)
         self.emit.pop_top()
 
     def later(self, value: Value, fill: Callable[[Any], None]) -> None:
@@ -346,3 +345,33 @@ class Rebuilder:
     ) -> None:
         """Call a known function with arguments that `push_args` pushes."""
         self.emit.call_function(lambda: self.emit.load_const(fn), push_args, argc, names)
+
+    def call_on(self, fn: Callable[..., Any], *parts: object, names: tuple[str, ...] = ()) -> None:
+        """Call a known function with models, what sources lead to, new lists of these, and constants; the last of
+        them go by `names`."""
+
+        def push() -> None:
+            for part in parts:
+                self._push_part(part)
+
+        self.call_const(fn, push, len(parts), names)
+
+    def _push_part(self, part: Any) -> None:
+        if isinstance(part, (Value, Lazy)):
+            self.push_value(part)
+        elif isinstance(part, Source):
+            self.load(part)
+        elif type(part) is list:
+            self.push_list(part)
+        else:
+            self.const(part)
+
+    def push_list(self, items: Sequence[Any]) -> None:
+        for item in items:
+            self.push_value(item)
+        self.emit.build_list(len(items))
+
+    def push_tuple(self, items: Sequence[Any]) -> None:
+        for item in items:
+            self.push_value(item)
+        self.emit.build_tuple(len(items))

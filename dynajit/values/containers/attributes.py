@@ -120,13 +120,7 @@ class AttributeDict(DictVal):
                 out.const(name)
                 out.emit.store_subscr()
             else:
-
-                def push(name: Any = name) -> None:
-                    out.load(self.source)
-                    out.const(name)
-                    out.const(None)
-
-                out.call_const(dict.pop, push, 3)
+                out.call_on(dict.pop, self.source, name, None)
                 out.emit.pop_top()
 
     def effect_children(self) -> Sequence[Value]:
@@ -139,21 +133,15 @@ class AttributeDict(DictVal):
             return
         names = [key.const() if key.is_const() else None for key, _ in self.entries.values()]
         if len(names) <= MOST_AT_ONCE and all(type(name) is str for name in names):
+            fill = out.filler(self.owner.py_type(), tuple(names))
+            out.call_on(fill, self.owner, *(value for _, value in self.entries.values()))
+        else:
 
-            def push_all() -> None:
-                out.push(self.owner)
-                for _, value in self.entries.values():
-                    out.push(value)
+            def push() -> None:
+                self.rebuild(out)
+                self.push_entries(out)
 
-            out.call_const(out.filler(self.owner.py_type(), tuple(names)), push_all, 1 + len(names))
-            out.emit.pop_top()
-            return
-
-        def push() -> None:
-            self.rebuild(out)
-            self.push_entries(out)
-
-        out.call_const(dict.update, push, 2)
+            out.call_const(dict.update, push, 2)
         out.emit.pop_top()
 
     def entry_values(self) -> Sequence[Value]:
@@ -167,10 +155,5 @@ class AttributeDict(DictVal):
         if not isinstance(self.owner.py_type().__getattribute__, types.FunctionType):
             out.push(self.owner)
             out.emit.load_attr("__dict__")
-            return
-
-        def push() -> None:
-            out.push(self.owner)
-            out.const("__dict__")
-
-        out.call_const(_C.generic_getattr, push, 2)
+        else:
+            out.call_on(_C.generic_getattr, self.owner, "__dict__")

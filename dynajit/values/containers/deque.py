@@ -7,7 +7,6 @@ In: items and a maximal length, or a real deque with its source. Out: `DequeVal`
 from __future__ import annotations
 
 import collections
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -106,7 +105,7 @@ class DequeVal(SequenceVal):
 
     def rebuild(self, out: Any) -> None:
         """Made empty and filled afterwards, since it may contain itself."""
-        out.call_const(collections.deque, lambda: (out.const(()), out.const(self.limit)), 2)
+        out.call_on(collections.deque, (), self.limit)
         out.later(self, self._refill)
 
     def children(self) -> Sequence[Value]:
@@ -119,24 +118,13 @@ class DequeVal(SequenceVal):
         return self.fill_children()
 
     def _refill(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self)
-            self.push_items(out)
-            out.emit.build_list(len(self.items))
-
-        out.call_const(collections.deque.extend, push, 2)
+        out.call_on(collections.deque.extend, self, self.items)
         out.emit.pop_top()
 
     def emit_effect(self, out: Any) -> None:
         """Bring the real deque up to date."""
-
-        def push() -> None:
-            out.load(self.source)
-            self.push_items(out)
-            out.emit.build_list(len(self.items))
-
         # other items at their places are no change to the program's iterators
-        out.call_const(replace_items if self.changes else exchange_items, push, 2)
+        out.call_on(replace_items if self.changes else exchange_items, self.source, self.items)
         out.emit.pop_top()
 
 
@@ -189,14 +177,8 @@ class OutsideDeque(DequeVal):
             return
         for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
             if self._added[left]:
-                out.call_const(extend_real, functools.partial(self._push_added, out, left), 2)
+                out.call_on(extend_real, self.source, self._added[left])
                 out.emit.pop_top()
-
-    def _push_added(self, out: Any, left: bool) -> None:
-        out.load(self.source)
-        for item in self._added[left]:
-            out.push(item)
-        out.emit.build_list(len(self._added[left]))
 
 
 def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:
@@ -232,14 +214,10 @@ class DequeIterator(LiveIterator):
 
     def rebuild(self, out: Any) -> None:
         out.bring_up_to_date(self.deque)  # an iterator made before the change would notice it
-        stale = self.changes != self.deque.changes
-
-        def push() -> None:
-            out.const(self.make)
-            out.push(self.sequence)
-            out.consts(self.index, *([self.made_over] if stale else []))
-
-        out.call_const(_stale_iterator if stale else _iterator_at, push, 4 if stale else 3)
+        if self.changes != self.deque.changes:
+            out.call_on(_stale_iterator, self.make, self.sequence, self.index, self.made_over)
+        else:
+            out.call_on(_iterator_at, self.make, self.sequence, self.index)
 
 
 def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], index: int, length: int) -> Any:

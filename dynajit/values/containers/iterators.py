@@ -98,16 +98,7 @@ class SequenceIterator(IteratorVal):
 
     def rebuild(self, out: Any) -> None:
         rest = self.items[self.index :]
-        if not rest:
-            out.call_const(iter, lambda: out.const(()), 1)
-            return
-
-        def push() -> None:
-            for item in rest:
-                out.push(item)
-            out.emit.build_tuple(len(rest))
-
-        out.call_const(iter, push, 1)
+        out.call_const(iter, lambda: out.push_tuple(rest), 1)
 
 
 class ConstIterator(SequenceIterator):
@@ -129,9 +120,9 @@ class ConstIterator(SequenceIterator):
 
     def rebuild(self, out: Any) -> None:
         if self.ended:
-            out.call_const(ended_iterator, lambda: out.const(self.value[:0]), 1)
+            out.call_on(ended_iterator, self.value[:0])
         else:
-            out.call_const(iterator_at, lambda: out.consts(self.value, self.index), 2)
+            out.call_on(iterator_at, self.value, self.index)
 
 
 def _length(value: Any) -> int:
@@ -158,11 +149,7 @@ class EnumerateIterator(IteratorVal):
         return (self.inner,)
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.inner)
-            out.const(self.index)
-
-        out.call_const(enumerate, push, 2)
+        out.call_on(enumerate, self.inner, self.index)
 
 
 class ZipIterator(IteratorVal):
@@ -201,16 +188,5 @@ class ZipIterator(IteratorVal):
         return self.inner
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for part in self.inner:
-                out.push(part)
-
-        if self.strict:
-
-            def push_strictly() -> None:
-                push()
-                out.const(True)
-
-            out.call_const(zip, push_strictly, len(self.inner) + 1, ("strict",))
-        else:
-            out.call_const(zip, push, len(self.inner))
+        strict = {"strict": True} if self.strict else {}
+        out.call_on(zip, *self.inner, *strict.values(), names=tuple(strict))

@@ -87,7 +87,7 @@ class IdVal(Value):
         return (self.target,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(id, lambda: out.push(self.target), 1)
+        out.call_on(id, self.target)
 
 
 class _IdKey(ObjectKey):

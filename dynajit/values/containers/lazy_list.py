@@ -97,12 +97,5 @@ class OutsideList(ListVal):
         if self._items is not None:
             super().emit_effect(out)
             return
-
-        def push() -> None:
-            out.load(self.source)
-            for item in self._added:
-                out.push(item)
-            out.emit.build_list(len(self._added))
-
-        out.call_const(list.extend, push, 2)
+        out.call_on(list.extend, self.source, self._added)
         out.emit.pop_top()

@@ -318,19 +318,15 @@ class DictVal(Value):
 
     def emit_effect(self, out: Any) -> None:
         """Bring the real dictionary up to date, its order included."""
+        gone = self.removed if self.complete else ()
+        entries = self.entries if self.complete else {hashed: self.entries[hashed] for hashed in self.written}
 
         def push() -> None:
             out.load(self.source)
-            if self.complete:
-                self.push_entries(out)
-                out.consts(*self.removed)
-            else:
-                push_dict(out, {hashed: self.entries[hashed] for hashed in self.written})
+            push_dict(out, entries)
+            out.consts(*gone)
 
-        if self.complete:
-            out.call_const(replace_entries, push, 2 + len(self.removed))
-        else:
-            out.call_const(store_entries, push, 2)
+        out.call_const(replace_entries if self.complete else store_entries, push, 2 + len(gone))
         out.emit.pop_top()
 
 
@@ -385,26 +381,18 @@ class DictIterator(IteratorVal):
     def rebuild(self, out: Any) -> None:
         if not self.ended:
             out.bring_up_to_date(self.mapping)  # an iterator made before the change would notice it
-
-        def push() -> None:
-            if self.ended:
-                out.call_const(self.mapping.kind, lambda: None, 0)
-            else:
-                out.push(self.mapping)
-            for part in (self.what, -1 if self.ended else self.index, self.backwards):
-                out.const(part)
-
-        out.call_const(_dict_iterator_at, push, 4)
+        # when it ended, over an empty dictionary of the kind
+        mapping = self.mapping.kind if self.ended else self.mapping
+        out.call_on(_dict_iterator_at, mapping, self.what, -1 if self.ended else self.index, self.backwards)
 
 
-def _dict_iterator_at(mapping: dict[Any, Any], what: str, index: int, backwards: bool) -> Any:
+def _dict_iterator_at(mapping: Any, what: str, index: int, backwards: bool) -> Any:
     """An iterator over a dictionary that has given `index` items, or came to its end (-1); in generated code."""
+    mapping = mapping() if index < 0 else mapping
     view = getattr(collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict, what)(mapping)
     iterator = reversed(view) if backwards else iter(view)
-    for _ in range(index):
-        next(iterator)
-    if index < 0:
-        next(iterator, None)  # of an empty dictionary
+    for _ in range(abs(index)):
+        next(iterator, None)  # none of an empty dictionary
     return iterator
 
 
@@ -451,7 +439,7 @@ class DictViewVal(SetLike):
         return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(getattr(self.mapping.kind, self.what), lambda: out.push(self.mapping), 1)
+        out.call_on(getattr(self.mapping.kind, self.what), self.mapping)
 
 
 Method = Callable[..., Value]

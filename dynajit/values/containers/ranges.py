@@ -65,13 +65,8 @@ class UnreadRangeIterator(IteratorVal):
     def rebuild(self, out: Any) -> None:
         if self.known is not None:
             self.known.rebuild(out)
-            return
-
-        def push() -> None:
-            out.push(self.iterated)
-            out.const(int(self.begun))
-
-        out.call_const(iterator_at, push, 2)
+        else:
+            out.call_on(iterator_at, self.iterated, int(self.begun))
 
 
 def make_range(tx: Tracer, parts: Sequence[Value]) -> Value:

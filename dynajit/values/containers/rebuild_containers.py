@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,19 +23,13 @@ from dynajit.values.scalars.constant import is_literal
 def push_dict(out: Any, entries: dict[Any, tuple[Value, Any]]) -> None:
     """Push a plain dict of the entries; a value that nobody looked at is loaded."""
     hashes = known_hashes(entries)
-
-    def push() -> None:
-        if hashes is not None:
-            out.const(hashes)
-        for key, value in entries.values():
-            out.push(key)
-            out.push_value(value)
-
-    if hashes is None:
-        push()
-        out.emit.build_map(len(entries))
-    else:
-        out.call_const(_C.dict_with_hashes, push, 1 + 2 * len(entries))
+    if hashes is not None:
+        out.call_on(_C.dict_with_hashes, hashes, *itertools.chain.from_iterable(entries.values()))
+        return
+    for key, value in entries.values():
+        out.push(key)
+        out.push_value(value)
+    out.emit.build_map(len(entries))
 
 
 def push_members(out: Any, entries: dict[Any, Value]) -> None:
@@ -45,14 +40,8 @@ def push_members(out: Any, entries: dict[Any, Value]) -> None:
             out.push(member)
         out.emit.build_set(len(entries))
         return
-
-    def push() -> None:
-        out.const(hashes)
-        for member in entries.values():
-            out.push(member)
-            out.const(None)
-
-    out.call_const(set, lambda: out.call_const(_C.dict_with_hashes, push, 1 + 2 * len(entries)), 1)
+    pairs = [part for member in entries.values() for part in (member, None)]
+    out.call_const(set, lambda: out.call_on(_C.dict_with_hashes, hashes, *pairs), 1)
 
 
 def known_hashes(keys: Iterable[object]) -> tuple[int | None, ...] | None:
@@ -100,25 +89,18 @@ def replace_members(real: set[Any], members: set[Any]) -> None:
     set.update(real, members)
 
 
-def push_filled(out: Any, cls: type, push_made: Callable[[], None], entries: dict[Any, tuple[Value, Any]]) -> None:
+def push_filled(out: Any, cls: type, made: Value, entries: dict[Any, tuple[Value, Any]]) -> None:
     """Call what puts entries into an instance of a dict subclass without running the subclass's code."""
     store = _own_store(cls)
     if all(map(is_literal, entries)) and store in (dict.__setitem__, collections.OrderedDict.__setitem__):
+        out.call_on(_C.fill_entries, made, *itertools.chain.from_iterable(entries.values()))
+    else:
 
         def push() -> None:
-            push_made()
-            for key, value in entries.values():
-                out.push(key)
-                out.push_value(value)
+            out.push(made)
+            push_dict(out, entries)
 
-        out.call_const(_C.fill_entries, push, 1 + 2 * len(entries))
-        return
-
-    def push_both() -> None:
-        push_made()
-        push_dict(out, entries)
-
-    out.call_const(functools.partial(_fill_mapping, store), push_both, 2)
+        out.call_const(functools.partial(_fill_mapping, store), push, 2)
 
 
 def _own_store(cls: type) -> Callable[..., None]:

@@ -37,9 +37,6 @@ class Lazy:
         self.source = source
 
 
-_EMPTY: list[Any] = []
-
-
 # Items of a sequence from outside that are read one by one; what is longer the program reads itself.
 MOST_READ = 4096
 
@@ -192,13 +189,6 @@ class SequenceVal(Value):
     def children(self) -> Sequence[Value]:
         return [item for item in self.items if not isinstance(item, Lazy)]
 
-    def push_items(self, out: Any) -> None:
-        for item in self.items:
-            if isinstance(item, Lazy):
-                out.load(item.source)
-            else:
-                out.push(item)
-
 
 def _has_plain_name(kind: type) -> bool:
     """Whether C code says of the type in messages what `__name__` is: it knows others with their module."""
@@ -234,14 +224,10 @@ class LiveIterator(SequenceIterator):
         return () if self.ended else (self.sequence,)
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.sequence)
-            out.const(self.index)
-
         if self.ended:
-            out.call_const(ended_iterator, lambda: out.const(() if self.kind is type(iter(())) else _EMPTY), 1)
+            out.call_on(ended_iterator, () if self.kind is type(iter(())) else [])
         else:
-            out.call_const(iterator_at, push, 2)
+            out.call_on(iterator_at, self.sequence, self.index)
 
 
 class ReversedList(LiveIterator):
@@ -262,14 +248,10 @@ class ReversedList(LiveIterator):
         return found
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.sequence)
-            out.const(self.index)
-
         if self.ended:
-            out.call_const(_ended_reversed, lambda: None, 0)
+            out.call_on(_ended_reversed)
         else:
-            out.call_const(_reversed_at, push, 2)
+            out.call_on(_reversed_at, self.sequence, self.index)
 
 
 def _reversed_at(sequence: list[Any], index: int) -> Any:
@@ -365,22 +347,12 @@ class TupleVal(SequenceVal):
         if self.kind is tuple and not self.items:
             out.const(())  # there is only one; any other is a new object in each call
             return
-
-        def push() -> None:
-            self.push_items(out)
-            out.emit.build_tuple(len(self.items))
-
         if self.kind is tuple:
-            push()
+            out.push_tuple(self.items)
         elif hasattr(self.kind, "_fields"):
-
-            def push_with_class() -> None:
-                out.const(self.kind)
-                push()
-
-            out.call_const(tuple.__new__, push_with_class, 2)
+            out.call_const(tuple.__new__, lambda: (out.const(self.kind), out.push_tuple(self.items)), 2)
         else:
-            out.call_const(self.kind, push, 1)
+            out.call_const(self.kind, lambda: out.push_tuple(self.items), 1)
 
 
 _Named = collections.namedtuple("_Named", "item")
@@ -499,13 +471,11 @@ class ListVal(SequenceVal):
         raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'list'")
 
     def rebuild(self, out: Any) -> None:
-        self.push_items(out)
-        out.emit.build_list(len(self.items))
+        out.push_list(self.items)
 
     def emit_effect(self, out: Any) -> None:
         """Bring the real list up to date: `real[:] = items`."""
-        self.push_items(out)
-        out.emit.build_list(len(self.items))
+        out.push_list(self.items)
         out.load(self.source)
         out.emit.load_const(slice(None))
         out.emit.store_subscr()

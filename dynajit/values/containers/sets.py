@@ -176,15 +176,10 @@ class SetIterator(IteratorVal):
 
     def rebuild(self, out: Any) -> None:
         if self.index > len(self.order):
-            out.call_const(ended_iterator, lambda: out.const(frozenset()), 1)
+            out.call_on(ended_iterator, frozenset())
             return
         out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
-
-        def push() -> None:
-            out.push(self.members)
-            out.const(self.index)
-
-        out.call_const(_set_iterator_at, push, 2)
+        out.call_on(_set_iterator_at, self.members, self.index)
 
 
 def _set_iterator_at(members: set[Any], index: int) -> Any:

@@ -70,12 +70,7 @@ class BoundBuiltin(BoundMethod):
 
     def rebuild(self, out: Any) -> None:
         """Bound to the very function: by name a subclass's own would be found."""
-
-        def push() -> None:
-            out.push(self.function)
-            out.push(self.owner)
-
-        out.call_const(bind_descriptor, push, 2)
+        out.call_on(bind_descriptor, self.function, self.owner)
 
 
 def bind_descriptor(function: Any, owner: Any) -> Any:

@@ -66,7 +66,7 @@ class WeakRefVal(Value):
         return (self.target,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(weakref.ref, lambda: out.push(self.target), 1)
+        out.call_on(weakref.ref, self.target)
 
 
 @constructor(weakref.ref)

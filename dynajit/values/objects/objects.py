@@ -475,7 +475,7 @@ class ObjVal(Value):
         """Contents come after the bare object, since they may refer to it."""
         if self.payload is not None and isinstance(self.payload, DictVal):
             if self.payload.entries:
-                push_filled(out, self.cls, lambda: out.push(self), self.payload.entries)
+                push_filled(out, self.cls, self, self.payload.entries)
                 out.emit.pop_top()
         elif isinstance(self.payload, SetVal) and self.payload.kind is set:
 
@@ -486,13 +486,7 @@ class ObjVal(Value):
             out.call_const(set.update, push_payload, 2)
             out.emit.pop_top()
         elif isinstance(self.payload, ListVal):
-
-            def push_items() -> None:
-                out.push(self)
-                self.payload.push_items(out)  # type: ignore[union-attr]
-                out.emit.build_list(len(self.payload.items))  # type: ignore[union-attr]
-
-            out.call_const(list.extend, push_items, 2)
+            out.call_on(list.extend, self, self.payload.items)
             out.emit.pop_top()
         if self._dict is not None:
             self._dict.fill_owner(out)

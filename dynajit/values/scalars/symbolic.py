@@ -151,14 +151,9 @@ class SymVal(Value):
         if isinstance(tree, str):
             out.load(sources[0])
             return
-
-        def push() -> None:
-            for source in sources:
-                out.load(source)
-
         function = symbols.function_of(tree, tuple(names))
         _C.mark_ours(function.__code__)
-        out.call_const(function, push, len(sources))
+        out.call_on(function, *sources)
 
 
 def decide(graph: GraphBuilder, kind: type, number: Any) -> Any:

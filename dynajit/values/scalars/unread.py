@@ -52,11 +52,7 @@ class UnreadCall(ConstVal):
         return self._parts
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for part in self._parts:
-                out.push(part)
-
-        out.call_const(self._function, push, len(self._parts))
+        out.call_on(self._function, *self._parts)
 
 
 def is_unread(value: Value) -> bool:

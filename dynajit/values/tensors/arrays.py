@@ -138,9 +138,9 @@ class ArrayVal(Value):
         elif self.is_scalar:
             out.const(self.array)
         elif owner is None:
-            out.call_const(self.array.copy, lambda: None, 0)
+            out.call_on(self.array.copy)
         else:
-            out.call_const(_view_like(self.array, owner.array), lambda: out.push(owner), 1)
+            out.call_on(_view_like(self.array, owner.array), owner)
 
 
 class MethodOfArray(BoundMethod):

@@ -206,7 +206,7 @@ class GraphArrayVal(Value):
         return (self.tensor,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(self._maker(), lambda: out.push(self.tensor), 1)
+        out.call_on(self._maker(), self.tensor)
 
     def _maker(self) -> Callable[[torch.Tensor], Any]:
         if self.is_scalar:

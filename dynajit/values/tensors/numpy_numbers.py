@@ -76,7 +76,7 @@ class VaryingScalar(ArrayVal):
         return (self.number,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(self.kind, lambda: out.push(self.number), 1)
+        out.call_on(self.kind, self.number)
 
 
 def wrap_scalar(tx: Tracer, obj: Any, source: Source) -> Value:

@@ -90,7 +90,7 @@ class SwitchVal(ObjVal):
         self.before: int | None = None
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(self.cls, lambda: None, 0)
+        out.call_on(self.cls)
 
 
 def _switch(cls: Any, state: int) -> None:

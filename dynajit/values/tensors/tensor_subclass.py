@@ -83,11 +83,7 @@ class SubTensorVal(ObjVal):
         return (self.payload,) if self.real_object is None else ()
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.payload)
-            out.const(self.cls)
-
-        out.call_const(instance_of, push, 2)
+        out.call_on(instance_of, self.payload, self.cls)
         out.later(self, self._fill)
 
 
