@@ -124,5 +124,5 @@ if __name__ == "__main__":
         cmdclass={"build_ext": ParallelBuild},
         license="BSD-3-Clause",
         # The extension uses torch's C++ classes as the headers of this release lay them out.
-        install_requires=[f"torch=={torch_release}.*", "cffi>=1.16"],
+        install_requires=[f"torch=={torch_release}.*"],
     )

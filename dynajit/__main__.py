@@ -45,12 +45,11 @@ def doctor(arguments: list[str]) -> int:
     _parser("doctor", doctor).parse_args(arguments)
     fine = True
     print(f"Python      {platform.python_implementation()} {sys.version.split()[0]}, {platform.machine()}")
-    for package in ("torch", "cffi"):
-        try:
-            print(f"{package:<11} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            print(f"{package:<11} missing: pip install {package}")
-            fine = False
+    try:
+        print(f"torch       {importlib.metadata.version('torch')}")
+    except importlib.metadata.PackageNotFoundError:
+        print("torch       missing: pip install torch")
+        fine = False
     try:
         extension = importlib.import_module("dynajit._C")
         print(f"extension   {extension.__file__}")

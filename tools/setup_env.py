@@ -28,7 +28,6 @@ PACKAGES = {
     "numpy": "1.26",
     "setuptools": "77",
     "bytecode": "0.16",
-    "cffi": "1.16",
     "pytest": "8",
     "transformers": "4.50",
     "ruff": "0.12",

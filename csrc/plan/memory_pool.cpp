@@ -448,18 +448,6 @@ PyObject *trim_pool(PyObject *, PyObject *)
     Py_RETURN_NONE;
 }
 
-PyObject *enter_pool(PyObject *, PyObject *)
-{
-    scopes++;
-    Py_RETURN_NONE;
-}
-
-PyObject *leave_pool(PyObject *, PyObject *)
-{
-    scopes--;
-    Py_RETURN_NONE;
-}
-
 PyObject *pool_stats(PyObject *, PyObject *)
 {
     Pool &owner = pool();
@@ -481,9 +469,6 @@ PyMethodDef methods[] = {
     {"memory_pool_set_bound", set_bound, METH_O,
      "memory_pool_set_bound(bytes)\n--\n\nKeep at most so much free memory; 0: no pool."},
     {"memory_pool_trim", trim_pool, METH_NOARGS, "memory_pool_trim()\n--\n\nGive all free memory back to the system."},
-    {"memory_pool_enter", enter_pool, METH_NOARGS,
-     "memory_pool_enter()\n--\n\nWhat this thread allocates comes from the pool until memory_pool_leave()."},
-    {"memory_pool_leave", leave_pool, METH_NOARGS, "memory_pool_leave()\n--\n\nUndo one memory_pool_enter()."},
     {"memory_pool_stats", pool_stats, METH_NOARGS, "memory_pool_stats()\n--\n\nBytes in use, kept, and so on."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -25,7 +25,7 @@ struct ExecutorObject {
     PyObject *weakrefs;
 };
 
-enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch, kDraw, kNumber };
+enum StepKind { kAlloc, kReuse, kKernel, kExtern, kView, kFree, kPython, kCpuKernel, kTouch, kDraw, kNumber, kSizes };
 
 void need(bool fine)
 {
@@ -136,13 +136,23 @@ CpuKernelStep cpu_kernel_step(const NativePlan &plan, PyObject *given)
     step.name = name;
     PyObject *refused = item(given, 4);
     step.call = cpu_call(step.slots.size() + step.symbols.size(), refused != Py_None);
-    need(step.call != nullptr);
     step.refused = refused != Py_None ? Py_NewRef(refused) : nullptr;
     Py_INCREF(step.owner);
     return step;
 }
 
-/* (kind, name, overload, values for the schema's arguments, patches, outputs, check, own, plain) */
+/* slots, check, own: from place `at` on. */
+Results results_at(const NativePlan &plan, PyObject *given, Py_ssize_t at)
+{
+    Results results{slot_numbers(plan, item(given, at), true), {}, slot_numbers(plan, item(given, at + 2), true)};
+    for (int check : numbers<int>(item(given, at + 1))) {
+        results.check.push_back(check != 0);
+    }
+    need(results.check.size() == results.slots.size() && results.own.size() == results.slots.size());
+    return results;
+}
+
+/* (kind, name, overload, values for the schema's arguments, patches, slots, check, own, plain) */
 ExternStep extern_step(const NativePlan &plan, PyObject *given)
 {
     const char *name = PyUnicode_AsUTF8(item(given, 1));
@@ -153,8 +163,7 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
     PyObject *values = item(given, 3), *patches = item(given, 4);
     need(length(values) == static_cast<Py_ssize_t>(arguments.size()));
     std::vector<bool> is_patched(arguments.size(), false);
-    ExternStep step{op, {}, {}, slot_numbers(plan, item(given, 5), true), {}, slot_numbers(plan, item(given, 7), true),
-                    PyObject_IsTrue(item(given, 8)) == 1};
+    ExternStep step{op, {}, {}, results_at(plan, given, 5), PyObject_IsTrue(item(given, 8)) == 1};
     for (Py_ssize_t i = 0; i < length(patches); i++) {
         PyObject *patch = item(patches, i);
         int kind = static_cast<int>(as_long(item(patch, 1)));
@@ -168,10 +177,6 @@ ExternStep extern_step(const NativePlan &plan, PyObject *given)
         PyObject *value = item(values, static_cast<Py_ssize_t>(i));
         step.arguments.push_back(is_patched[i] ? c10::IValue() : torch::jit::toIValue(value, arguments[i].real_type()));
     }
-    for (int check : numbers<int>(item(given, 6))) {
-        step.check.push_back(check != 0);
-    }
-    need(step.check.size() == step.outputs.size() && step.own.size() == step.outputs.size());
     return step;
 }
 
@@ -202,7 +207,7 @@ void add_step(NativePlan &plan, PyObject *given)
         break;
     case kPython:
         plan.steps.emplace_back(PythonStep{Py_NewRef(item(given, 1)), slot_numbers(plan, item(given, 2), false),
-                                           slot_numbers(plan, item(given, 3), true)});
+                                           numbers_below(item(given, 3), plan.sizes.size()), results_at(plan, given, 4)});
         break;
     case kCpuKernel:
         plan.steps.emplace_back(cpu_kernel_step(plan, given));
@@ -226,6 +231,14 @@ void add_step(NativePlan &plan, PyObject *given)
         plan.steps.emplace_back(step);
         break;
     }
+    case kSizes: {
+        SizesStep step{PyLong_AsSize_t(item(given, 1)), PyLong_AsSize_t(item(given, 2)),
+                       slot_numbers(plan, item(given, 3), false)};
+        need(!PyErr_Occurred() && step.first <= plan.symbols.size() && step.count <= plan.symbols.size() - step.first);
+        plan.from_inputs = std::min(plan.from_inputs, step.first);
+        plan.steps.emplace_back(std::move(step));
+        break;
+    }
     default:
         need(false);
     }
@@ -236,7 +249,7 @@ SymbolSource symbol_source(const NativePlan &plan, PyObject *given)
 {
     SymbolSource source{static_cast<int>(as_long(item(given, 0))), static_cast<int>(as_long(item(given, 1))),
                         as_long(item(given, 2)), nullptr, numbers_below(item(given, 4), plan.symbols.size())};
-    need(source.what >= 0 && source.what <= 4 && source.slot < plan.inputs && source.at >= 0);
+    need(source.what >= 0 && source.what <= 4 && source.slot < static_cast<int>(plan.buffers.size()) && source.at >= 0);
     need((source.what == 3) == (source.slot < 0));
     PyObject *function = item(given, 3);
     need(source.what != 3 || PyCallable_Check(function));
@@ -251,6 +264,7 @@ void add_sizes(NativePlan &plan, PyObject *given)
     for (Py_ssize_t i = 0; i < length(symbols); i++) {
         plan.symbols.push_back(symbol_source(plan, item(symbols, i)));
     }
+    plan.from_inputs = plan.symbols.size();
     for (Py_ssize_t i = 0; i < length(sizes); i++) {
         Polynomial &size = plan.sizes.emplace_back();
         for (Py_ssize_t j = 0; j < length(item(sizes, i)); j++) {

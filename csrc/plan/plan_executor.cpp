@@ -22,6 +22,7 @@
 #include <c10/util/bit_cast.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 namespace dynajit {
 namespace {
@@ -66,9 +67,8 @@ void clear(Slot &slot, bool holds_gil)
             Py_DECREF(object);
         }
         else {
-            PyGILState_STATE state = PyGILState_Ensure();
+            const GilTaken taken;
             Py_DECREF(object);
-            PyGILState_Release(state);
         }
     }
 }
@@ -223,7 +223,7 @@ struct Executor {
         if (step.refused != nullptr && status != 0) {
             std::vector<int> inputs(static_cast<size_t>(plan.inputs));
             std::iota(inputs.begin(), inputs.end(), 0);
-            (*this)(PythonStep{step.refused, inputs, {}});
+            (*this)(PythonStep{step.refused, inputs, {}, {}});
         }
     }
 
@@ -301,18 +301,35 @@ struct Executor {
         else {
             results = std::move(stack);
         }
-        for (size_t i = 0; i < step.outputs.size(); i++) {
-            int slot = step.outputs[i];
+        for (size_t i = 0; i < step.results.slots.size(); i++) {
             /* an operation may leave out a result that this machine's implementation does not need */
-            if (slot < 0 || results[i].isNone()) {
-                continue;
+            if (step.results.slots[i] >= 0 && !results[i].isNone()) {
+                keep(step.results, i, std::move(results[i]).toTensor());
             }
-            at::Tensor tensor = std::move(results[i]).toTensor();
-            if (step.own[i] >= 0) {
-                set_tensor(at(step.own[i]), tensor);
+        }
+    }
+
+    /* One result of a call. */
+    void keep(const Results &results, size_t i, at::Tensor tensor)
+    {
+        int slot = results.slots[i];
+        if (results.own[i] >= 0) {
+            set_tensor(at(results.own[i]), tensor);
+        }
+        bool check = results.check[i] && spec(slot).known && tensor.defined();
+        set_tensor(at(slot), check ? fixed(std::move(tensor), spec(slot)) : std::move(tensor));
+    }
+
+    void operator()(const SizesStep &step)
+    {
+        {
+            const GilTaken taken;
+            bind_sizes(run, step);
+        }
+        for (int slot : step.results) {
+            if (at(slot).tensor.defined()) {
+                set_tensor(at(slot), fixed(std::move(at(slot).tensor), spec(slot)));
             }
-            bool check = step.check[i] && spec(slot).known && tensor.defined();
-            set_tensor(at(slot), check ? fixed(std::move(tensor), spec(slot)) : std::move(tensor));
         }
     }
 
@@ -359,43 +376,36 @@ struct Executor {
 
     void operator()(const PythonStep &step)
     {
-        PyGILState_STATE state = PyGILState_Ensure();
-        bool fine = call_python(step);
-        PyGILState_Release(state);
-        if (!fine) {
-            throw PythonError();
-        }
-    }
-
-    bool call_python(const PythonStep &step)
-    {
-        PyObject *arguments = PyTuple_New(static_cast<Py_ssize_t>(step.inputs.size()));
+        const GilTaken taken;
+        PyObject *arguments = PyTuple_New(static_cast<Py_ssize_t>(step.inputs.size() + step.sizes.size()));
         for (size_t i = 0; arguments != nullptr && i < step.inputs.size(); i++) {
             Slot &slot = at(step.inputs[i]);
             PyObject *item = slot.tensor.defined() ? THPVariable_Wrap(slot.tensor)
                                                    : Py_NewRef(slot.object != nullptr ? slot.object : Py_None);
             PyTuple_SET_ITEM(arguments, static_cast<Py_ssize_t>(i), item);
         }
+        for (size_t i = 0; arguments != nullptr && i < step.sizes.size(); i++) {
+            PyTuple_SET_ITEM(arguments, static_cast<Py_ssize_t>(step.inputs.size() + i),
+                             PyLong_FromLongLong(size(step.sizes[i])));
+        }
         PyObject *results = arguments != nullptr ? PyObject_Call(step.function, arguments, nullptr) : nullptr;
         Py_XDECREF(arguments);
         if (results == nullptr) {
-            return false;
+            throw PythonError();
         }
-        for (size_t i = 0; i < step.outputs.size(); i++) {
+        const THPObjectPtr held(results);
+        for (size_t i = 0; i < step.results.slots.size(); i++) {
             PyObject *item = PyTuple_GET_ITEM(results, static_cast<Py_ssize_t>(i));
-            if (step.outputs[i] < 0) {
+            if (step.results.slots[i] < 0) {
                 continue;
             }
-            Slot &slot = at(step.outputs[i]);
             if (THPVariable_Check(item)) {
-                set_tensor(slot, THPVariable_Unpack(item));
+                keep(step.results, i, THPVariable_Unpack(item));
             }
             else {
-                slot.object = Py_NewRef(item);
+                at(step.results.slots[i]).object = Py_NewRef(item);
             }
         }
-        Py_DECREF(results);
-        return true;
     }
 };
 
@@ -419,6 +429,11 @@ template <typename Result, size_t N> int call_of(void *function, char *const *ad
 
 constexpr size_t kMostArguments = 96;
 
+int call_with_array(void *function, char *const *addresses)
+{
+    return reinterpret_cast<int (*)(char *const *)>(function)(addresses);
+}
+
 template <typename Result, size_t... N> constexpr auto calls(std::index_sequence<N...>)
 {
     return std::array<CpuCall, sizeof...(N)>{call_of<Result, N>...};
@@ -430,7 +445,7 @@ CpuCall cpu_call(size_t arity, bool checked)
 {
     static constexpr auto plain = calls<void>(std::make_index_sequence<kMostArguments + 1>());
     static constexpr auto with_status = calls<int>(std::make_index_sequence<kMostArguments + 1>());
-    return arity > kMostArguments ? nullptr : checked ? with_status[arity] : plain[arity];
+    return arity > kMostArguments ? call_with_array : checked ? with_status[arity] : plain[arity];
 }
 
 Run::~Run()

@@ -50,7 +50,8 @@ struct KernelStep {
 };
 /* Calls a C function with these addresses; what it returns. */
 using CpuCall = int (*)(void *function, char *const *addresses);
-/* How to call a function of so many addresses, or null where there are too many; `checked`: it returns an int. */
+/* How to call a function of so many addresses; `checked`: it returns an int. One of too many returns an int and is given
+ * them as an array. */
 CpuCall cpu_call(size_t arity, bool checked);
 struct CpuKernelStep {
     PyObject *owner; /* keeps the function's library open */
@@ -67,13 +68,17 @@ struct Patch {
                  whose bits are a size; 7, 9: as 3 and 5, in the place of a tensor */
     std::vector<int> slots; /* of sizes: their numbers */
 };
+/* Where the results of a call go. */
+struct Results {
+    std::vector<int> slots;  /* -1: not kept */
+    std::vector<bool> check; /* whether the layout is to be the slot's */
+    std::vector<int> own;    /* where a result goes as the call gave it; -1: nowhere */
+};
 struct ExternStep {
     c10::OperatorHandle op;
     torch::jit::Stack arguments; /* None where a patch goes */
     std::vector<Patch> patches;
-    std::vector<int> outputs; /* -1: not kept */
-    std::vector<bool> check;
-    std::vector<int> own; /* where a checked result goes as the operator gave it; -1: nowhere */
+    Results results;
     bool plain; /* a function of torch's own: no result shares memory with an argument, nothing is written to */
 };
 struct ViewStep {
@@ -87,8 +92,14 @@ struct FreeStep {
     std::vector<int> slots;
 };
 struct PythonStep {
-    PyObject *function;
-    std::vector<int> inputs, outputs;
+    PyObject *function; /* of the inputs, then of the sizes */
+    std::vector<int> inputs, sizes;
+    Results results;
+};
+/* Finds symbols whose values the results of the steps before it tell. */
+struct SizesStep {
+    size_t first, count;
+    std::vector<int> results; /* whose layouts could not be checked before */
 };
 struct TouchStep {
     int slot; /* an input that a kernel has written to */
@@ -105,7 +116,7 @@ struct NumberStep {
     int size;
 };
 using Step = std::variant<AllocStep, ReuseStep, KernelStep, ExternStep, ViewStep, FreeStep, PythonStep, CpuKernelStep,
-                          TouchStep, DrawStep, NumberStep>;
+                          TouchStep, DrawStep, NumberStep, SizesStep>;
 
 struct Output {
     int slot;         /* -1: the object; -2: the size of this number; -3: the float whose bits that size is */
@@ -153,6 +164,7 @@ struct NativePlan {
     std::vector<Step> steps;
     std::vector<Output> outputs;
     std::vector<SymbolSource> symbols; /* empty: all sizes are known */
+    size_t from_inputs = 0; /* so many symbols, the first, are found at the inputs; the others in SizesSteps */
     std::vector<Polynomial> sizes;
     std::vector<SpecPatch> patches;
     mutable std::mutex spare_lock;
@@ -201,11 +213,21 @@ struct GilReleased {
     }
 };
 
+struct GilTaken {
+    PyGILState_STATE state = PyGILState_Ensure();
+    ~GilTaken()
+    {
+        PyGILState_Release(state);
+    }
+};
+
 /* With the GIL. Throws PythonError. */
 void set_inputs(Run &run, PyObject *const *inputs, Py_ssize_t count);
 void take_inputs(Run &run, Values &inputs); /* which is empty then */
 /* Finds the sizes of this run from its inputs. With the GIL. Throws PythonError. */
 void bind_sizes(Run &run);
+/* The values of the symbols that the step is about, and what they make known. With the GIL. Throws PythonError. */
+void bind_sizes(Run &run, const SizesStep &step);
 /* What an output that is no slot is, as a new reference, or null with an error set. With the GIL. */
 PyObject *number_of(const Run &run, const Output &output);
 /* The run's buffers can serve another one. */

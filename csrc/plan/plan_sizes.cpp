@@ -1,8 +1,9 @@
 /* Sizes of a call plan that differ from call to call.
  *
- * In: a run whose inputs are set. Out: the values of the plan's symbols (sizes and strides of inputs, ints and the bits of
- * floats among them, and what Python functions compute of those), of its sizes, which are sums of products of symbols, and with them the shapes,
- * strides and bytes of its buffers, in a copy of the plan's table that belongs to the run and then serves the next one. */
+ * In: a run whose inputs are set; later, one some of whose results tell more. Out: the values of the plan's symbols
+ * (sizes and strides of tensors, ints and the bits of floats, and what Python functions compute of those), of its sizes,
+ * which are sums of products of symbols, and with them the shapes, strides and bytes of its buffers, in a copy of the
+ * plan's table that belongs to the run and then serves the next one. */
 #include "plan/plan_executor.h"
 
 #include <algorithm>
@@ -83,13 +84,12 @@ int64_t value_of(Run &run, const SymbolSource &source, const std::vector<int64_t
     }
 }
 
-/* Reads what is found at the inputs, and computes the rest if any of that has changed; whether it has. */
-bool bind_symbols(Run &run, SizedBuffers &sized)
+/* Reads symbols that are found in slots, and computes the rest if any of those has changed; whether it has. */
+bool bind_symbols(Run &run, SizedBuffers &sized, size_t first, size_t count, bool changed)
 {
     const std::vector<SymbolSource> &sources = run.plan.symbols;
-    bool changed = !sized.bound;
-    sized.bound = false;
-    for (size_t i = 0; i < sources.size(); i++) {
+    sized.bound = false; /* until all are found */
+    for (size_t i = first; i < first + count; i++) {
         if (sources[i].what == 3 && !changed) {
             continue; /* of the same symbols: those come before it */
         }
@@ -148,9 +148,16 @@ void bind_sizes(Run &run)
         run.sized->buffers = plan.buffers;
     }
     run.buffers = &run.sized->buffers;
-    if (bind_symbols(run, *run.sized)) {
+    if (bind_symbols(run, *run.sized, 0, plan.from_inputs, !run.sized->bound)) {
         bind_buffers(plan, *run.sized);
     }
+    run.sized->bound = true;
+}
+
+void bind_sizes(Run &run, const SizesStep &step)
+{
+    bind_symbols(run, *run.sized, step.first, step.count, true);
+    bind_buffers(run.plan, *run.sized);
     run.sized->bound = true;
 }
 

@@ -28,7 +28,7 @@ from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
-from dynajit.runtime.plan_sizes import NotNative, TooLarge
+from dynajit.runtime.plan_sizes import TooLarge
 
 # option -> the values it takes, the default first
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -50,7 +50,7 @@ MODES = tuple(_MODES.values())
 # modes in which kernels are timed, and the same without
 _UNTIMED = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
 # why there may be no kernels that take sizes as arguments
-_NOT_FOR_ALL = (generator.CannotGenerate, triton_compiler.TritonError, NotNative)
+_NOT_FOR_ALL = (generator.CannotGenerate, triton_compiler.TritonError)
 _CPU = torch.device("cpu")
 _serial = itertools.count()
 _told: set[str] = set()

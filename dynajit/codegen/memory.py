@@ -166,12 +166,17 @@ def names_in(step: Step) -> Iterator[str]:
 
 def refs_in(tree: Any) -> Iterator[BufferRef]:
     """The `BufferRef`s in nested arguments."""
-    if isinstance(tree, BufferRef):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from refs_in(item)
-    elif isinstance(tree, dict):
-        yield from refs_in(tuple(tree.values()))
+    return (leaf for leaf in leaves_in(tree) if isinstance(leaf, BufferRef))
+
+
+def leaves_in(tree: Any) -> Iterator[Any]:
+    """What is in nested arguments."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
     elif isinstance(tree, slice):
-        yield from refs_in((tree.start, tree.stop, tree.step))
+        tree = (tree.start, tree.stop, tree.step)
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from leaves_in(item)
+    else:
+        yield tree

@@ -1,7 +1,7 @@
 """From C source and a plan to something that runs.
 
-In:  C text (`load.load_source`), or a `codegen.plan.Plan` (`executor.build`).
-Out: bound native functions; a straight-line Python function from the graph's inputs to its outputs.
-Files: `toolchain` finds and runs the C compiler, `store` keeps what it made, `load` opens it, `executor` runs a plan.
+In:  a `codegen.plan.Plan` (`cpu.build`, `gpu.build`).
+Out: a function from the graph's inputs to its outputs.
+Files: `toolchain` finds and runs the C compiler, `store` keeps what it made, `load` opens it, `native` has plans run.
 To support one more compiler: a family in `toolchain`.
 """

@@ -1,8 +1,7 @@
 """A plan whose kernels run on CPUs, made callable.
 
 In:  a `codegen.plan.Plan` for CPUs.
-Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs. It runs natively; a plan with sizes
-     or floats that only values tell, or with kernels of very many arguments, runs as a Python function (`executor.py`).
+Out: `build(plan)`: a function from the graph's inputs to the tuple of its outputs.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dynajit.codegen.plan import KernelInfo, KernelStep, Plan
-from dynajit.runtime import executor, load, memory, native, plan_sizes
+import torch
 
-# As many arguments as csrc/plan/plan_executor.cpp can call a function with.
-MOST_ARGUMENTS = 96
+from dynajit.codegen.plan import KernelInfo, Plan
+from dynajit.runtime import load, memory, native
+
+# As many arguments as csrc/plan/plan_executor.cpp calls a function with; more are given in an array.
+MAX_ARGUMENTS = 96
 
 
 def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
@@ -24,31 +25,42 @@ def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
     The executor has attributes `source` and `plan`.
     """
     memory.configure()
-    if not _has_short_calls(plan):
-        return executor.build(plan)
-    try:
-        call: Any = native.build(plan, _load_kernels(plan))
-    except plan_sizes.NotNative:
-        return executor.build(plan)
+    call: Any = native.build(plan, _load_kernels(plan))
     call.source, call.plan = plan.source, plan
     return call
 
 
-def _has_short_calls(plan: Plan) -> bool:
-    sizes = {kernel.name: len(kernel.sizes) for kernel in plan.kernels if isinstance(kernel, KernelInfo)}
-    calls = (step for step in plan.steps if isinstance(step, KernelStep))
-    return all(len(step.args) + sizes.get(step.kernel, 0) <= MOST_ARGUMENTS for step in calls)
-
-
 def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
-    if not plan.kernels:
-        return {}
-    library = load.load_source(plan.source, len(plan.kernels))
-    refused = functools.partial(executor.refused, plan.eager)
     kernels = [kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)]
+    if not kernels:
+        return {}
+    many = {kernel.name for kernel in kernels if kernel.arity + len(kernel.sizes) > MAX_ARGUMENTS}
+    source = plan.source + "".join(_of_array(kernel) for kernel in kernels if kernel.name in many)
+    library = load.load_source(source, len(kernels))
+    refuse = functools.partial(refused, plan.eager)
     return {
         kernel.name: native.CpuKernel(
-            library.address(kernel.name), library, refused if kernel.checked else None, kernel.sizes
+            library.address(f"{kernel.name}_of_array" if kernel.name in many else kernel.name),
+            library,
+            refuse if kernel.checked else None,
+            kernel.sizes,
         )
         for kernel in kernels
     }
+
+
+def _of_array(kernel: KernelInfo) -> str:
+    """A function that calls the kernel with what is in an array."""
+    arguments = [f"(void *)given[{at}]" for at in range(kernel.arity)]
+    arguments += [f"(long long)given[{kernel.arity + at}]" for at in range(len(kernel.sizes))]
+    call = f"{kernel.name}({', '.join(arguments)})"
+    body = f"return {call};" if kernel.checked else f"{call}; return 0;"
+    return f"\nint {kernel.name}_of_array(char *const *given) {{ {body} }}\n"
+
+
+def refused(eager: Callable[..., Any] | None, *inputs: Any) -> None:
+    """A kernel met a value that the operator refuses: run the graph operator by operator for the operator's error."""
+    with torch.no_grad():
+        if eager is not None:
+            eager(*inputs)
+    raise IndexError("index out of range")

@@ -1,8 +1,7 @@
 """Compiled C into this process.
 
 In:  C source and what to call in it.
-Out: an open `Library`: addresses of functions for native plans, or functions that take addresses as integers, during
-     which the GIL is released.
+Out: an open `Library`, which knows the addresses of its functions.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import functools
 import hashlib
 import os
 import weakref
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from dynajit.locks import process_lock
 from dynajit.report import phases, progress
@@ -46,17 +43,6 @@ class Library:
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
         assert address is not None
         return address
-
-    def functions(self, prototypes: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
-        """The functions of these names; a prototype has `{}` for the name: "void {}(uintptr_t, uintptr_t);"."""
-        # Imported here because it brings a C parser along, and most processes never need it.
-        import cffi
-
-        ffi = cffi.FFI()
-        ffi.cdef("\n".join(text.format(name) for name, text in prototypes.items()))
-        # ABI mode: nothing is generated or compiled for the binding. cffi releases the GIL around each call.
-        library = ffi.dlopen(str(self.path))
-        return {name: getattr(library, name) for name in prototypes}
 
 
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()

@@ -3,7 +3,7 @@
 In:  a `codegen.plan.Plan`, and its kernels loaded: for a GPU `_C.GpuKernel`s, for CPUs `CpuKernel`s.
 Out: `build(plan, kernels)`: a `_C.PlanExecutor`. Tensors live in numbered slots: inputs first, then whatever else has
      a name. Operators of torch's are called through the dispatcher with arguments converted once; what is no operator
-     is a Python function of slots.
+     is a Python function of slots and sizes.
 One more kind of step: a case in `_NativeWriter.step`.
 """
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dynajit import _C
-from dynajit.codegen.memory import refs_in
+from dynajit.codegen.memory import leaves_in, refs_in
 from dynajit.codegen.plan import (
     AllocStep,
     BufferRef,
@@ -34,9 +35,9 @@ from dynajit.codegen.plan import (
 )
 from dynajit.loopir.size import RuntimeFloat, Size, is_symbolic
 from dynajit.op_facts import facts
-from dynajit.runtime.plan_sizes import NotNative, PlanSizes
+from dynajit.runtime.plan_sizes import PlanSizes
 
-_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW, _NUMBER = range(11)
+_ALLOC, _REUSE, _KERNEL, _EXTERN, _VIEW, _FREE, _PYTHON, _CPU_KERNEL, _TOUCH, _DRAW, _NUMBER, _SIZES = range(12)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ class CpuKernel:
 
 
 def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
-    """The plan's executor; `kernels` are the loaded kernels by name. Raises NotNative."""
+    """The plan's executor; `kernels` are the loaded kernels by name."""
     writer = _NativeWriter(plan, kernels)
-    steps = [writer.step(step) for step in plan.steps if not isinstance(step, SizeStep)]
+    steps = list(writer.steps())
     outputs = [writer.output(place, value) for place, value in enumerate(plan.outputs)]
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
     buffers = writer.buffers()
@@ -73,7 +74,8 @@ class _NativeWriter:
         self.plan = plan
         self.kernels = kernels
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
-        self.sizes = PlanSizes(plan)
+        self.sizes = PlanSizes(plan, self.slot)
+        self.unchecked: list[str] = []  # results whose layouts are not known yet
         self.takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
         self.unaligned = {kernel.name: kernel.unaligned for kernel in plan.kernels if isinstance(kernel, GpuKernel)}
         self.tensors = tensors_used(plan)
@@ -111,6 +113,20 @@ class _NativeWriter:
                 shape, stride = self.sizes.row(number, 0, buffer.shape), self.sizes.row(number, 1, buffer.stride)
                 found[number] = (shape, stride, buffer.dtype, self.sizes.row(number, 2, (buffer.nbytes,))[0])
         return found
+
+    def steps(self) -> Iterator[tuple[Any, ...]]:
+        """The plan's steps as tuples, but for sizes that its inputs tell."""
+        for late, steps in itertools.groupby(self.plan.steps, self._is_late):
+            if late:
+                symbols = self.sizes.add(list(steps))  # type: ignore[arg-type]
+                ready = [name for name in self.unchecked if self._known(name)]
+                self.unchecked = [name for name in self.unchecked if name not in ready]
+                yield _SIZES, *symbols, tuple(map(self.slot, ready))
+            else:
+                yield from (self.step(step) for step in steps if not isinstance(step, SizeStep))
+
+    def _is_late(self, step: Any) -> bool:
+        return isinstance(step, SizeStep) and step in self.sizes.late
 
     def step(self, step: Any) -> tuple[Any, ...]:
         """One step as a tuple."""
@@ -155,15 +171,24 @@ class _NativeWriter:
     def _extern(self, step: ExternStep) -> tuple[Any, ...]:
         given = self._native_arguments(step) if isinstance(step.target, torch._ops.OpOverload) else None
         if given is None:
-            return self._python(step, tuple(-1 if name is None else self.slot(name) for name in step.outputs))
+            return self._python(step)
         schema = step.target._schema  # type: ignore[attr-defined]
         # the graph has a name for a result even where there is none
         names = self._native_results(step) if schema.returns else ()
-        outputs = tuple(-1 if name is None else self.slot(name) for name in names)
-        check = tuple(int(step.check and self._relied_on(name)) for name in names)
-        own = tuple(self._own(name) if checked else -1 for name, checked in zip(names, check, strict=True))
         plain = schema.name.startswith("aten::") and not step.aliases and not facts(step.target).writes
-        return _EXTERN, schema.name, schema.overload_name, *given, outputs, check, own, plain
+        return _EXTERN, schema.name, schema.overload_name, *given, *self._results(step, names), plain
+
+    def _results(self, step: ExternStep, names: Sequence[str | None]) -> tuple[tuple[int, ...], ...]:
+        """The slots of results, whether each is to have its buffer's layout, the slots for them as they were given."""
+        checked = [name if step.check and self._relied_on(name) else None for name in names]
+        own = tuple(-1 if name is None else self._own(name) for name in checked)
+        ready = tuple(name is not None and self._known(name) for name in checked)
+        self.unchecked += [name for name, known in zip(checked, ready, strict=True) if name is not None and not known]
+        return tuple(-1 if name is None else self.slot(name) for name in names), ready, own
+
+    def _known(self, name: str) -> bool:
+        buffer = self.plan.buffers[name]
+        return self.sizes.known((*buffer.shape, *buffer.stride))
 
     def _native_results(self, step: ExternStep) -> tuple[str | None, ...]:
         """The results' names, without those of numbers that nothing reads, as attention has."""
@@ -197,14 +222,13 @@ class _NativeWriter:
                 value = step.kwargs[argument.name]
             else:
                 value = argument.default_value
+            for_python = isinstance(value, torch.Tensor) or _number_for_tensor(argument.type, value)
             patch = self._patch(number, value, "Optional[Tensor]" in str(argument.type))
             patch = patch or self._sized(number, value, "Tensor" in str(argument.type))
             if patch is not None:
                 patches.append(patch)
                 value = None
-            elif _holds_sizes(value):
-                raise NotNative
-            elif any(refs_in(value)) or isinstance(value, torch.Tensor) or _number_for_tensor(argument.type, value):
+            elif for_python or any(isinstance(leaf, _FILLED) for leaf in leaves_in(value)):
                 return None
             values.append(_plain(value))
         return values, patches
@@ -228,25 +252,18 @@ class _NativeWriter:
         sizes = isinstance(value, (tuple, list)) and all(isinstance(item, (int, Size)) for item in value)
         return (number, 4, tuple(map(self.sizes.number, value))) if sizes and is_symbolic(value) else None
 
-    def _python(self, step: ExternStep, outputs: tuple[int, ...]) -> tuple[Any, ...]:
-        names = tuple(dict.fromkeys(ref.name for ref in refs_in((step.args, step.kwargs))))
-        known = {str(name): self.plan.buffers[str(name)] for name in step.outputs if self._relied_on(name)}
-        if _holds_sizes((step.args, dict(step.kwargs))):
-            raise NotNative
-        if any(is_symbolic((*buffer.shape, *buffer.stride)) for buffer in known.values()):
-            raise NotNative
-        function = functools.partial(_call, step, names, known)
-        return _PYTHON, function, tuple(map(self.slot, names)), outputs
+    def _python(self, step: ExternStep) -> tuple[Any, ...]:
+        filled = dict.fromkeys(leaf for leaf in leaves_in((step.args, step.kwargs)) if isinstance(leaf, _FILLED))
+        refs = [leaf for leaf in filled if isinstance(leaf, BufferRef)]
+        sizes = [leaf for leaf in filled if not isinstance(leaf, BufferRef)]
+        numbers = tuple(self.sizes.number(size.bits if isinstance(size, RuntimeFloat) else size) for size in sizes)
+        function = functools.partial(_call, step, (*refs, *sizes))
+        slots = tuple(self.slot(ref.name) for ref in refs)
+        return _PYTHON, function, slots, numbers, *self._results(step, step.outputs)
 
 
-def _holds_sizes(tree: Any) -> bool:
-    if isinstance(tree, (tuple, list)):
-        return any(map(_holds_sizes, tree))
-    if isinstance(tree, dict):
-        return any(map(_holds_sizes, tree.values()))
-    if isinstance(tree, slice):
-        return _holds_sizes((tree.start, tree.stop, tree.step))
-    return isinstance(tree, (Size, RuntimeFloat))
+# What stands for a value in the arguments of a call.
+_FILLED = (BufferRef, Size, RuntimeFloat)
 
 
 def _plain(value: Any) -> Any:
@@ -264,13 +281,13 @@ def _returns_tensors(kind: Any, count: int) -> bool:
     return str(kind) in ("Tensor", "Optional[Tensor]") or (count == 1 and str(kind) == "List[Tensor]")
 
 
-def _call(step: ExternStep, names: tuple[str, ...], buffers: Any, *values: Any) -> tuple[Any, ...]:
-    """Call what is no operator of torch's, with the values of these names."""
-    table = dict(zip(names, values, strict=True))
+def _call(step: ExternStep, given: tuple[Any, ...], *values: Any) -> tuple[Any, ...]:
+    """Call what is no operator of torch's, with these values of `_FILLED`."""
+    table = dict(zip(given, values, strict=True))
 
     def filled(tree: Any) -> Any:
-        if isinstance(tree, BufferRef):
-            return table[tree.name]
+        if isinstance(tree, _FILLED):
+            return _C.float_of_bits(table[tree]) if isinstance(tree, RuntimeFloat) else table[tree]
         if isinstance(tree, (tuple, list)):
             return tuple(map(filled, tree)) if isinstance(tree, tuple) else list(map(filled, tree))
         if isinstance(tree, dict):
@@ -282,19 +299,7 @@ def _call(step: ExternStep, names: tuple[str, ...], buffers: Any, *values: Any) 
     # A torch-function mode saw the user's calls while they were traced; it must not see the plan's own as well.
     with torch._C.DisableTorchFunction():
         result = step.target(*filled(step.args), **filled(dict(step.kwargs)))
-    results = (result,) if step.single else tuple(result)
-    return tuple(_fixed(value, buffers.get(name)) for name, value in zip(step.outputs, results, strict=True))
-
-
-def _fixed(value: Any, buffer: Any) -> Any:
-    """`value` with the strides that kernels were compiled for."""
-    if buffer is None or not isinstance(value, torch.Tensor) or value.numel() == 0:
-        return value
-    pairs = zip(value.shape, value.stride(), buffer.stride, strict=True)
-    if all(size == 1 or stride == expected for size, stride, expected in pairs):
-        return value
-    made = torch.empty_strided(buffer.shape, buffer.stride, dtype=buffer.dtype, device=value.device)
-    return made.copy_(value)
+    return (result,) if step.single else tuple(result)
 
 
 def _laid_out(plan: Plan) -> set[str]:
@@ -308,10 +313,11 @@ def _laid_out(plan: Plan) -> set[str]:
 
 
 def _referred(plan: Plan) -> set[str]:
-    """The names that operators and the user read."""
+    """The names that operators, sizes and the user read."""
     trees: list[Any] = [plan.outputs]
     trees += [(step.args, dict(step.kwargs)) for step in plan.steps if isinstance(step, ExternStep)]
-    return {ref.name for tree in trees for ref in refs_in(tree)}
+    sources = {step.source for step in plan.steps if isinstance(step, SizeStep)}
+    return sources | {ref.name for tree in trees for ref in refs_in(tree)}
 
 
 def tensors_used(plan: Plan) -> set[str]:

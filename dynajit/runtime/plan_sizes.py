@@ -2,7 +2,7 @@
 
 In:  a `codegen.plan.Plan`.
 Out: `PlanSizes`: symbols and sizes by number, and which places of the buffers hold which; `data()` for PlanExecutor.
-     NotNative where not all of a plan's sizes are what its inputs tell: such a plan runs as Python (`executor.py`).
+     The symbols that its inputs tell come first; those that results tell are found when these are there.
 
 A symbol that is a float is held as the int64 that has its bits.
 """
@@ -16,15 +16,16 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.codegen.plan import Plan, SizeStep
-from dynajit.loopir.size import Size, symbols_in
+from dynajit.loopir.size import Size, size_symbols, symbols_in
 
 _SIZE, _STRIDE, _NUMBER, _COMPUTED, _FLOAT = range(5)
 _READ = {"size": _SIZE, "stride": _STRIDE, "number": _NUMBER, "float": _FLOAT}
 _BITS = re.compile(r"float_bits\((\w+)\)")
 
 
-class NotNative(Exception):
-    """The plan is one for the executor in Python."""
+def _needs(step: SizeStep) -> Sequence[str]:
+    """The symbols that an expression is of, or what is read."""
+    return symbols_in(step.source) if step.what == "expression" else [step.source]
 
 
 class TooLarge(Exception):
@@ -41,8 +42,8 @@ def small(limit: int, numbers: Sequence[int]) -> int:
 class PlanSizes:
     """The numbers given to a plan's symbols and sizes so far."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.inputs = {name: number for number, name in enumerate(plan.inputs)}
+    def __init__(self, plan: Plan, slot: Callable[[str], int]) -> None:
+        self._slot = slot
         self._symbols: dict[str, int] = {}
         self._sources: list[tuple[Any, ...]] = []
         self._sizes: dict[Any, int] = {}
@@ -53,45 +54,45 @@ class PlanSizes:
         texts = (step.source for step in given if step.what == "expression")
         asked = {found[1] for text in texts if (found := _BITS.fullmatch(text))}
         self._floats = {s.symbol for s in given if s.what == "float" or (s.what == "expression" and s.symbol in asked)}
-        others = False
-        for step in plan.steps:
-            if not isinstance(step, SizeStep):
-                others = True
-            elif others:
-                raise NotNative  # an operator's result tells it
+        self.late: set[SizeStep] = set()
+        for step in given:
+            known = self._symbols if step.what == "expression" else plan.inputs
+            if all(name in known for name in _needs(step)):
+                self.add([step])
             else:
-                self._source(step)
+                self.late.add(step)
 
-    def _source(self, step: SizeStep) -> None:
-        bits = _BITS.fullmatch(step.source) if step.what == "expression" else None
-        if bits:
-            if bits[1] not in self._floats:
-                raise NotNative
-            (self._symbols[step.symbol],) = self.symbols_of([bits[1]])
-            return
-        if step.what == "expression":
-            names = symbols_in(step.source)
-            function = self._function(step, names)
-            source: tuple[Any, ...] = (_COMPUTED, -1, 0, function, self.symbols_of(names))
-        elif step.source in self.inputs:
-            source = (_READ[step.what], self.inputs[step.source], step.at, None, ())
-        else:
-            raise NotNative
-        self._symbols[step.symbol] = len(self._sources)
-        self._sources.append(source)
+    def add(self, steps: Sequence[SizeStep]) -> tuple[int, int]:
+        """The symbols of these steps, all of which they need being there; the first one's number and how many."""
+        first = len(self._sources)
+        for step in steps:
+            names = _needs(step)
+            if step.what == "expression" and _BITS.fullmatch(step.source) and names[0] in self._floats:
+                (self._symbols[step.symbol],) = self.symbols_of(names)  # floats are held so
+                continue
+            source: tuple[Any, ...]
+            if step.what == "expression":
+                source = (_COMPUTED, -1, 0, self._function(step, names), self.symbols_of(names))
+            else:
+                source = (_READ[step.what], self._slot(step.source), step.at, None, ())
+            self._symbols[step.symbol] = len(self._sources)
+            self._sources.append(source)
+        return first, len(self._sources) - first
+
+    def known(self, sizes: Sequence[int]) -> bool:
+        """Are these numbers that are known by now?"""
+        return self._symbols.keys() >= {symbol.name for symbol in size_symbols(sizes)}
 
     def _function(self, step: SizeStep, names: Sequence[str]) -> Callable[..., int]:
         """The step's expression, of symbols as they are held."""
-        known = {"math": math, "small": small, "bits": _C.float_bits, "value": _C.float_of_bits}
+        known = {"math": math, "small": small, "float_bits": _C.float_bits, "value": _C.float_of_bits}
         given = ", ".join(f"value({name})" if name in self._floats else name for name in names)
         text = f"(lambda {', '.join(names)}: {step.source})({given})"
-        text = f"bits({text})" if step.symbol in self._floats else text
+        text = f"float_bits({text})" if step.symbol in self._floats else text
         return eval(f"lambda {', '.join(names)}: {text}", known)  # type: ignore[no-any-return]
 
     def symbols_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """The numbers of symbols."""
-        if not self._symbols.keys() >= set(names):
-            raise NotNative
         return tuple(self._symbols[name] for name in names)
 
     def number(self, size: int | Size) -> int:

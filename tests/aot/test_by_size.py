@@ -12,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import dynajit
 from dynajit.aot import by_size
 from dynajit.backends import codegen as backend
-from dynajit.runtime.plan_sizes import NotNative, small
+from dynajit.codegen import CannotGenerate
+from dynajit.runtime.plan_sizes import small
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def static_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def known_sizes_only(settings: Any, gm: Any, inputs: Any, *rest: Any) -> Any:
         if by_size.varies(inputs):
-            raise NotNative
+            raise CannotGenerate("sizes")
         return compiled(settings, gm, inputs, *rest)
 
     monkeypatch.setattr(backend, "_compiled", known_sizes_only)
@@ -145,7 +146,7 @@ def test_where_sizes_can_not_be_arguments(monkeypatch: pytest.MonkeyPatch) -> No
     assert [call(n) for n in (1, 999, 1000, 2)] == ["any", "any", "known", "any"]
 
     def refused(*_: Any) -> Any:
-        raise NotNative
+        raise CannotGenerate("sizes")
 
     monkeypatch.setattr(backend, "_compiled", refused)
     assert backend._for_many_sizes(settings, gm, [], "inference", torch.device("cuda")) is known

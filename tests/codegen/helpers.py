@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynajit.codegen import KernelStep, Plan, generate
-from dynajit.runtime import executor
+from dynajit.runtime import cpu
 
 
 def trace(function: Callable[..., Any], *args: Any) -> torch.fx.GraphModule:
@@ -40,7 +40,7 @@ def check(
     expected = function(*args)
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
     plan = plan_of(function, *args)
-    actual = executor.build(plan)(*args)
+    actual = cpu.build(plan)(*args)
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, e, equal_nan=True, **tolerances)
         assert a.stride() == e.stride() or 0 in e.shape or 1 in e.shape, (a.stride(), e.stride())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import plan_of
 
-from dynajit.runtime import executor
+from dynajit.runtime import cpu
 
 # name -> greatest error in units in the last place
 LIMITS = {
@@ -71,7 +71,7 @@ def _ulps(actual: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 def test_error(name: str) -> None:
     function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
     x = _samples()
-    (actual,) = executor.build(plan_of(function, x))(x)
+    (actual,) = cpu.build(plan_of(function, x))(x)
     exact = function(x.double())
     error = _ulps(actual, exact)
     worst = int(error.nan_to_num(float("inf")).argmax())
@@ -87,7 +87,7 @@ def test_variants(name: str) -> None:
     x = _samples()
     plan = plan_of(function, x)
     assert f"= {name}_f32(" in plan.source
-    (actual,) = executor.build(plan)(x)
+    (actual,) = cpu.build(plan)(x)
     error = _ulps(actual, function(x.double())).nan_to_num(math.inf)
     assert error.max() <= limit, f"{name}({x[error.argmax()].item()!r}): {error.max().item()} ulp"
 
@@ -97,7 +97,7 @@ def test_pow() -> None:
     magnitude = torch.exp2(torch.linspace(-126, 127, 401))
     x = torch.cat([magnitude, torch.tensor([0.0, 1.0, math.inf, math.nan, 1e-45])]).repeat_interleave(401)
     y = torch.cat([torch.linspace(-40, 40, 397), torch.tensor([0.5, 2.0, math.inf, math.nan])]).repeat(406)
-    (actual,) = executor.build(plan_of(torch.pow, x, y))(x, y)
+    (actual,) = cpu.build(plan_of(torch.pow, x, y))(x, y)
     error = _ulps(actual, torch.pow(x.double(), y.double())).nan_to_num(math.inf)
     assert error.max() <= 4, (x[error.argmax()], y[error.argmax()], actual[error.argmax()])
 
@@ -111,7 +111,7 @@ def test_softmax_knows_its_arguments() -> None:
 @pytest.mark.parametrize("row", [[math.nan, 1.0, 2.0], [math.inf, 1.0, 2.0], [-math.inf] * 3, [-math.inf, 0.0, 1e38]])
 def test_softmax_of_special_rows(row: list[float]) -> None:
     x = torch.tensor(row).repeat(4, 9)
-    (actual,) = executor.build(plan_of(lambda x: x.softmax(-1), x))(x)
+    (actual,) = cpu.build(plan_of(lambda x: x.softmax(-1), x))(x)
     torch.testing.assert_close(actual, x.softmax(-1), equal_nan=True)
 
 
@@ -120,8 +120,8 @@ def test_short_tensors(name: str) -> None:
     """What is left over by the vectors gives the same as what is not."""
     function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
     x = torch.randn(35)
-    (whole,) = executor.build(plan_of(function, x))(x)
-    (part,) = executor.build(plan_of(function, x[:5]))(x[:5])
+    (whole,) = cpu.build(plan_of(function, x))(x)
+    (part,) = cpu.build(plan_of(function, x[:5]))(x[:5])
     torch.testing.assert_close(whole[:5], part, rtol=1e-6, atol=0, equal_nan=True)
 
 
@@ -129,6 +129,6 @@ def test_sine_and_cosine_of_the_same() -> None:
     """Compilers make one call of the two, for which there are no vectors: they are told not to."""
     x = torch.linspace(-50, 50, 777)
     plan = plan_of(lambda x: torch.sin(x) + torch.cos(x) * torch.exp(-x * x), x)
-    (actual,) = executor.build(plan)(x)
+    (actual,) = cpu.build(plan)(x)
     torch.testing.assert_close(actual, torch.sin(x) + torch.cos(x) * torch.exp(-x * x))
     assert "#define sin_f32 sinf" not in plan.source.partition("#ifdef NAMED")[0]

@@ -17,7 +17,7 @@ from helpers import plan_of
 
 import dynajit
 from dynajit.codegen import Plan
-from dynajit.runtime import cpu, executor, toolchain
+from dynajit.runtime import cpu, toolchain
 
 nan, inf = math.nan, math.inf
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -140,7 +140,7 @@ def _assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
 def test_rounding_to_float16(function: Callable[..., torch.Tensor], simd: str) -> None:
     x = _floats()
     with dynajit.config.patch(simd=simd):
-        actual = executor.build(plan_of(function, x))(x)[0]
+        actual = cpu.build(plan_of(function, x))(x)[0]
     expected = function(x)
     _assert_same_bits(actual, expected[0] if isinstance(expected, tuple) else expected)
 
@@ -165,7 +165,7 @@ def test_rounding_to_float16(function: Callable[..., torch.Tensor], simd: str) -
 def test_every_float16(function: Callable[..., torch.Tensor], simd: str) -> None:
     h = _all_halves()
     with dynajit.config.patch(simd=simd):
-        (actual,) = executor.build(plan_of(function, h))(h)
+        (actual,) = cpu.build(plan_of(function, h))(h)
     _assert_same_bits(actual, function(h))
 
 
@@ -175,7 +175,7 @@ def test_every_float16(function: Callable[..., torch.Tensor], simd: str) -> None
 )
 def test_moved_float16_keeps_its_bits(move: Callable[..., torch.Tensor]) -> None:
     h = _all_halves()
-    (actual,) = executor.build(plan_of(move, h))(h)
+    (actual,) = cpu.build(plan_of(move, h))(h)
     numbers = ~move(h).isnan()
     assert torch.equal(actual.view(torch.int16)[numbers], move(h).view(torch.int16)[numbers])
     assert actual[~numbers].isnan().all()
@@ -207,7 +207,7 @@ def _pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 def test_pow_of_special_values() -> None:
     """Signs, infinities and NaN as IEEE 754 has them; the numbers within a unit in the last place."""
     x, y = _pairs(torch.float32)
-    (actual,) = executor.build(plan_of(torch.pow, x, y))(x, y)
+    (actual,) = cpu.build(plan_of(torch.pow, x, y))(x, y)
     exact = torch.pow(x.double(), y.double()).float()
     assert torch.equal(actual.isnan(), exact.isnan())
     assert torch.equal(actual.signbit()[~exact.isnan()], exact.signbit()[~exact.isnan()])
@@ -219,7 +219,7 @@ def test_pow_of_special_values() -> None:
 def test_pairs_of_special_values(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
     """Of two zeros eager's maximum is the first or the second, as the length of the tensor has it."""
     x, y = _pairs(dtype)
-    (actual,) = executor.build(plan_of(function, x, y))(x, y)
+    (actual,) = cpu.build(plan_of(function, x, y))(x, y)
     expected = function(x, y)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     numbers = ~expected.isnan() & ((x != 0) | (y != 0))
@@ -253,5 +253,5 @@ def test_special_values(function: Callable[..., torch.Tensor], dtype: torch.dtyp
 def test_sign_of_integers(dtype: torch.dtype) -> None:
     x = torch.tensor([0, 1, 127, 100, 3] * 9, dtype=dtype)
     x = x if dtype is torch.uint8 else torch.cat([x, -x, torch.tensor([torch.iinfo(dtype).min], dtype=dtype)])
-    (actual,) = executor.build(plan_of(torch.sign, x))(x)
+    (actual,) = cpu.build(plan_of(torch.sign, x))(x)
     assert torch.equal(actual, x.sign()) and actual.dtype is dtype

@@ -20,7 +20,7 @@ from dynajit.codegen import generate
 from dynajit.loopir import lower_graph
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.verify import verify
-from dynajit.runtime import executor
+from dynajit.runtime import cpu
 
 F = torch.nn.functional
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -222,7 +222,7 @@ def check_kernels(seed: int) -> str | None:
             return None
         gm = make_fx(torch.func.functionalize(function), tracing_mode="fake")(*inputs)
         try:
-            compiled = executor.build(generate(gm, inputs, "fuzz"))
+            compiled = cpu.build(generate(gm, inputs, "fuzz"))
             actual = compiled(*inputs)
             program = lower_graph.lower(gm, "fuzz")
             try:
