@@ -69,6 +69,8 @@ MOST_GUARDS = 200_000
 class Interpreter(Calls):
     """Interprets one outermost frame and all that is inlined into it."""
 
+    making_wrapper = False
+
     def __init__(self, compile_id: str, seen: Seen | None = None, idle_budget: int = IDLE_START) -> None:
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen

@@ -67,6 +67,8 @@ class Tracer(Protocol):
     # contexts entered that only the graph that entered them can leave: functorch levels, inference mode
     open_levels: int
     overrides: Any  # `Overrides`, of tensors/overrides.py
+    # whether the constructor of a tensor subclass that wraps tensors is being traced
+    making_wrapper: bool
     # what is traced runs for real in the graph's call too: numbers in it are as they are
     static_numbers: bool
     class_writes: dict[tuple[type, str], Value | None]

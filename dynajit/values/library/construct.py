@@ -23,6 +23,8 @@ from dynajit.values.objects.modules import ProxyVal
 from dynajit.values.objects.objects import ClassVal, ObjVal, bind, class_value, lookup_type
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal
 from dynajit.values.tensors.tensor_subclass import traceable
+from dynajit.values.tensors.wrapper_making import finish_wrapper
+from dynajit.values.tensors.wrapper_subclass import traceable_wrapper
 
 # classes whose `__new__` only makes the object, or is modelled
 _KNOWN_NEW: frozenset[object] = frozenset(
@@ -72,7 +74,9 @@ def construct_plain(
 ) -> Value:
     """`type.__call__(cls, *args, **kwargs)`."""
     kind = cls.obj
-    if issubclass(kind, torch.Tensor) and not traceable(kind):
+    if issubclass(kind, torch.Tensor) and traceable_wrapper(kind) and not tx.making_wrapper:
+        return _construct_wrapper(tx, cls, args, kwargs)
+    if issubclass(kind, torch.Tensor) and not (traceable(kind) or traceable_wrapper(kind)):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
     if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
         return _construct_c(tx, kind, args, kwargs)
@@ -107,6 +111,18 @@ def construct_plain(
         made = bare_instance(tx, kind, args, kwargs)
     # `__new__` may give an instance of a subclass, which has its own
     _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
+    return made
+
+
+def _construct_wrapper(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """An instance that wraps tensors is whole when its class is done with it."""
+    tx.making_wrapper = True
+    try:
+        with tx.indirect():
+            made = construct_plain(tx, cls, args, kwargs, None)
+    finally:
+        tx.making_wrapper = False
+    finish_wrapper(tx, made)
     return made
 
 

@@ -15,10 +15,14 @@ import torch
 
 from dynajit.guards.source import ConstSource
 from dynajit.torch_compat import settle_attention
-from dynajit.values.core.registry import builtin
+from dynajit.values.core.registry import builtin, pure
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.scalars.constant import ConstVal
+
+_CPU: Any = torch._C._cpu  # type: ignore[attr-defined]
+# what the processor can, which stays as it is
+pure(*(getattr(_CPU, name) for name in dir(_CPU) if name.startswith(("_get_", "_is_"))))
 
 
 def autocast_nesting() -> int:
