@@ -28,7 +28,7 @@ from dynajit.report.breaks import BreakKind
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.polyfills.func_transforms import no_context
 from dynajit.values.scalars.constant import ConstVal
-from dynajit.values.tensors import collectives
+from dynajit.values.tensors import collectives, dtensors
 
 # module prefix → why its Python functions are not traced
 SKIPPED_MODULES: dict[str, str] = {
@@ -126,6 +126,7 @@ TRACED_MODULES = (
     "dynajit.values.tensors.break_errors",
     "torch.autograd.graph_disabled",
     # calling a GraphModule
+    "torch.distributed.tensor.parallel.style",
     "torch.fx.graph_module",
     "torch.fx._pytree",
     "torch.nn",
@@ -147,6 +148,7 @@ TRACED_FUNCTIONS = frozenset(
         "inspect.isfunction",
         "inspect.ismethod",
         "os.getenv",
+        "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
         "torch.autograd.graph.disable_saved_tensors_hooks",
         "torch.autograd.graph.save_on_cpu.__init__",
         "torch.autograd.graph.saved_tensors_hooks.__init__",
@@ -296,7 +298,7 @@ def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
         return _mark_static
     if function.__module__ == "torch.fx.traceback" and function.__name__ == "annotate":
         return _annotate
-    return collectives.model_of(function)
+    return dtensors.model_of(function) or collectives.model_of(function)
 
 
 def _is_compiling(tx: Tracer) -> Value:

@@ -22,6 +22,7 @@ from dynajit.values.objects.lookup import hides_dict
 from dynajit.values.objects.modules import ProxyVal
 from dynajit.values.objects.objects import ClassVal, ObjVal, bind, class_value, lookup_type
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal
+from dynajit.values.tensors.dtensors import is_placement
 from dynajit.values.tensors.tensor_subclass import traceable
 from dynajit.values.tensors.wrapper_making import finish_wrapper
 from dynajit.values.tensors.wrapper_subclass import traceable_wrapper
@@ -74,6 +75,8 @@ def construct_plain(
 ) -> Value:
     """`type.__call__(cls, *args, **kwargs)`."""
     kind = cls.obj
+    if is_placement(kind):
+        return tx.fold(kind, args, kwargs)
     if issubclass(kind, torch.Tensor) and traceable_wrapper(kind) and not tx.making_wrapper:
         return _construct_wrapper(tx, cls, args, kwargs)
     if issubclass(kind, torch.Tensor) and not (traceable(kind) or traceable_wrapper(kind)):

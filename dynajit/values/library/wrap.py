@@ -61,6 +61,7 @@ from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, 
 from dynajit.values.scalars.symbolic import from_symbolic
 from dynajit.values.tensors import graph_arrays
 from dynajit.values.tensors.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy
+from dynajit.values.tensors.dtensors import is_placement
 from dynajit.values.tensors.numpy_numbers import wrap_scalar
 from dynajit.values.tensors.opaque_tensor import OpaqueTensorVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -417,6 +418,9 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if issubclass(kind, LIBRARY_TYPES):
         _guard_immutable(tx, obj, source)
         return LibraryVal(obj, source)
+    if is_placement(kind):
+        tx.guard(source, "PREDICATE", functools.partial(_equal_alike, obj), f"is {short(obj)}")
+        return LibraryVal(obj, source)
     if issubclass(kind, _C_CALLABLES):
         return _wrap_c_callable(tx, obj, source)
     if issubclass(kind, type):
@@ -522,7 +526,7 @@ def from_real(tx: Tracer, obj: Any) -> Value:
         return wrap(tx, obj, ConstSource(obj, "a mapping proxy"))
     if kind is functools.partial:
         return wrap(tx, obj, ConstSource(obj, "a partial"))
-    if issubclass(kind, (*LIBRARY_TYPES, property)):
+    if issubclass(kind, (*LIBRARY_TYPES, property)) or is_placement(kind):
         return LibraryVal(obj)
     if issubclass(kind, functools._lru_cache_wrapper) or kind is types.GetSetDescriptorType:
         return BuiltinVal(obj)

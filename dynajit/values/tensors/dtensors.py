@@ -1,0 +1,99 @@
+"""Models of what torch.distributed.tensor adds to operations: layouts of DTensors, and changes between them.
+
+In: `DTensor.redistribute`, `to_local`, `full_tensor`, `from_local` and what a DTensor says of its mesh and placements.
+Out: a node of the graph that calls torch's own function, with the mesh and placements as constants; answers from the
+fake. DTensors themselves are wrapper subclasses like others.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from dynajit.guards.source import AttrSource, ConstSource
+from dynajit.report import breaks
+from dynajit.values.containers.sequence import ListVal, TupleVal
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.objects.objects import ObjVal
+from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.wrapper_subclass import WrapperVal
+
+_COLLECTIVES = "torch.distributed._functional_collectives"
+_API = "torch.distributed.tensor._api"
+_CHANGES = frozenset({"DTensor.redistribute", "DTensor.to_local", "DTensor.full_tensor", "DTensor.from_local"})
+
+
+def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
+    """The model of a function of torch.distributed.tensor, if it has one."""
+    if function.__module__ != _API:
+        return None
+    if function.__qualname__ in _CHANGES:
+        return functools.partial(_change, function)
+    return {"DTensor.placements": _placements, "DTensor.device_mesh": _mesh}.get(function.__qualname__)
+
+
+def is_placement(kind: type) -> bool:
+    """Whether instances say how a DTensor lies on a dimension of its mesh."""
+    return any(
+        base.__name__ == "Placement" and base.__module__.startswith(("torch.distributed.", "torch._C._distributed"))
+        for base in kind.__mro__
+    )
+
+
+class LayoutChange:
+    """What a node calls: torch's function, with what is known of its arguments."""
+
+    def __init__(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.call = functools.partial(function, **kwargs)
+        self.args = args
+        self.__name__ = self.__qualname__ = function.__name__
+
+    def __call__(self, tensor: Any) -> Any:
+        made = self.call(tensor, *self.args)
+        asynchronous: Any = getattr(sys.modules.get(_COLLECTIVES), "AsyncCollectiveTensor", ())
+        return (
+            made.wait() if isinstance(made, asynchronous) else made
+        )  # it is another class, for nobody but the waiting
+
+
+def _change(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    tensor, *rest = args
+    if not isinstance(tensor, (TensorVal, WrapperVal)):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{function.__qualname__} of {tensor.describe()}")
+    known = [_real(tx, arg) for arg in rest]
+    named = {name: _real(tx, arg) for name, arg in kwargs.items()}
+    return tx.torch_op("call_function", LayoutChange(function, known, named), [tensor], {})
+
+
+def _real(tx: Tracer, value: Value) -> Any:
+    """The object that an argument is; a mesh from outside has to be the same one."""
+    if isinstance(value, (ListVal, TupleVal)):
+        parts = [_real(tx, part) for part in value.values(tx)]
+        return parts if isinstance(value, ListVal) else tuple(parts)
+    if isinstance(value, ObjVal) and value.real_object is not None and type(value.real_object).__name__ == "DeviceMesh":
+        tx.guard(value.source, "ID", value.real_object)
+        return value.real_object
+    try:
+        return value.real()
+    except NotReal:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a DTensor's") from None
+
+
+def _placements(tx: Tracer, tensor: Value) -> Value:
+    return tx.from_real(_fake(tensor).placements)
+
+
+def _mesh(tx: Tracer, tensor: Value) -> Value:
+    mesh = _fake(tensor).device_mesh
+    if tensor.source is None:
+        return tx.wrap(mesh, ConstSource(mesh, "a device mesh"))
+    return tx.wrap(mesh, AttrSource(tensor.source, "device_mesh"))
+
+
+def _fake(tensor: Value) -> Any:
+    if not isinstance(tensor, WrapperVal):
+        raise GraphBreak(breaks.SKIPPED_CALL, f"the layout of {tensor.describe()}")
+    return tensor.fake
