@@ -166,6 +166,14 @@ def copies(x: Tensor, items: list[Any]) -> Any:
 
 
 @cases(x)
+def copies_of_deques(x: Tensor) -> Any:
+    first = collections.deque([x, [1]], 3)
+    one, other = copy.deepcopy([first, first])
+    one.append(2)
+    return one[0] + 1, one is other, len(first), one[1] == first[1], one[1] is first[1], one.maxlen
+
+
+@cases(x)
 def exit_stacks(x: Tensor) -> Any:
     log: list[Any] = []
 

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynajit.guards.source import AttrSource, DictKeySource, ItemSource, Source
+from dynajit.guards.source import AttrSource, DictKeySource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
 from dynajit.values.containers.iterators import IteratorVal
@@ -264,6 +264,20 @@ class DictVal(Value):
         for key, value in self.items(tx):
             copied.entries[key.hash_key(tx)] = (key, value)
         return copied
+
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        if self.kind is collections.OrderedDict and self.source is not None and not self.raw:
+            # one that has no attributes now may have some another time, and they are copied
+            tx.guard(InstanceAttrSource(self.source, "__dict__"), "LEN", 0)
+        made = DictVal(self.kind)
+        remember(made)
+        for key, value in self.items(tx):
+            own = part(key)
+            if own is key:
+                made.entries[key.hash_key(tx)] = (key, part(value))
+            else:
+                made.setitem(tx, own, part(value))
+        return made
 
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if symbol != "|" or not isinstance(right, DictVal):

@@ -7,7 +7,7 @@ In: nothing; it is made empty. Out: `OrderedDictVal`, whose attributes are those
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.values.containers.attributes import AttributeDict
@@ -38,6 +38,15 @@ class OrderedDictVal(DictVal):
         if self.attributes.attribute(tx, name) is None:
             super().delattr(tx, name)
         self.attributes.take(tx, ConstVal(name))
+
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        made = OrderedDictVal()
+        remember(made)
+        for name, item in [(name, part(item)) for name, item in self.attributes.items(tx)]:
+            made.attributes.setitem(tx, name, item)
+        for key, item in self.items(tx):
+            made.setitem(tx, part(key), part(item))
+        return made
 
     # -- generated code
 

@@ -7,6 +7,7 @@ Out: `ListVal`, `TupleVal`. Methods of `list` are entries of `LIST_METHODS` behi
 from __future__ import annotations
 
 import collections
+import operator
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -122,6 +123,12 @@ class SequenceVal(Value):
 
     def rbinary(self, tx: Tracer, symbol: str, left: Value) -> Value | None:
         return self.binary(tx, symbol, left) if symbol == "*" else None
+
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        made: Any = self.alike([], None)
+        remember(made)
+        made.items.extend(part(item) for item in self.values(tx))
+        return made
 
     def repeats(self, times: Value) -> int:
         """How often it is repeated; a long result is the real operator's to make, or to refuse."""
@@ -312,6 +319,15 @@ class TupleVal(SequenceVal):
 
     def stood_for(self, items: list[Any]) -> Any:
         return tuple(items)
+
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        if getattr(self.kind, "n_fields", 0) > getattr(self.kind, "n_sequence_fields", 0):
+            self.unsupported("a copy of fields that are no items,")
+        old = self.values(tx)
+        new = [part(item) for item in old]
+        if self.kind is tuple and all(map(operator.is_, old, new)):
+            return self
+        return remember(TupleVal(new, self.kind))
 
     def field_index(self, name: str) -> int | None:
         fields = getattr(self.kind, "_fields", None)

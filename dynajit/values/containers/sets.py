@@ -116,6 +116,9 @@ class SetVal(SetLike):
         self.replace(tx, result.entries)
         return True
 
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        return SetVal.of(tx, [part(member) for member in self.entries.values()], self.kind)
+
     def hash_key(self, tx: Tracer) -> object:
         if self.kind is set:
             raise GraphBreak(breaks.RAISES, "TypeError: unhashable type: 'set'")

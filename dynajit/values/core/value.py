@@ -265,6 +265,11 @@ class Value:
         """`self == other` by the type's own rule; None: it has none for such an operand."""
         return None
 
+    def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
+        """What `copy` makes of it. `part` gives the copy of what is in it: for a shallow one, that itself. `remember`
+        is called with the copy before it is filled, since it may contain itself, and gives the one there is by then."""
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a copy of {self.describe()}")
+
     def hash_key(self, tx: Tracer) -> object:
         """A hashable Python object that is equal exactly for keys that are equal in the program (`identity.object_key`
         for what is equal to itself alone)."""

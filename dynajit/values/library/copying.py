@@ -6,7 +6,6 @@ Objects are copied as `object.__reduce_ex__` describes them; a class that descri
 
 from __future__ import annotations
 
-import collections
 import copy
 import copyreg
 import types
@@ -15,22 +14,17 @@ from typing import Any
 
 import torch
 
-from dynajit.guards.source import InstanceAttrSource
 from dynajit.report import breaks
-from dynajit.values.containers.deque import DequeVal
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.containers.ordered_dict import OrderedDictVal
-from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
-from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exceptions import ExceptionVal
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup_type
 from dynajit.values.objects.subclasses import is_immutable
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -50,109 +44,46 @@ class Memo(DictVal):
 
 @builtin(copy.copy)
 def shallow_copy(tx: Tracer, x: Value) -> Value:
-    if isinstance(x, (*_ATOMS, RealVal)) or (isinstance(x, TupleVal) and x.kind is tuple):
+    if isinstance(x, (*_ATOMS, RealVal)) or x.py_type() in (tuple, frozenset):
         return x
-    if isinstance(x, TupleVal):
-        _check_fields(x)
-        return TupleVal(x.values(tx), x.kind)
-    if isinstance(x, OrderedDictVal):
-        return _copy_ordered(tx, x, OrderedDictVal(), lambda part: part)
-    _rely_on_no_attributes(tx, x)
-    if isinstance(x, (ListVal, DictVal, SetVal, DequeVal)):
-        if isinstance(x, SetVal) and x.kind is frozenset:
-            return x
-        return x.call_method(tx, "copy", [], {})
     if isinstance(x, ObjVal):
         own = x.special(tx, "__copy__")
-        return tx.call(own, [], {}) if own is not None else _copy_object(tx, x, None)
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.copy of {x.describe()}")
+        return tx.call(own, [], {}) if own is not None else _copy_object(tx, x, _itself, _itself)
+    return x.copied(tx, _itself, _itself)
+
+
+def _itself(value: Value) -> Value:
+    return value
 
 
 @builtin(copy.deepcopy)
 def deep_copy(tx: Tracer, x: Value, memo: Value | None = None) -> Value:
-    if memo is not None and not isinstance(memo, Memo) and not (isinstance(memo, ConstVal) and memo.value is None):
+    if not is_none(memo) and not isinstance(memo, Memo):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "copy.deepcopy with a memo of the program's own")
     return _deep(tx, x, memo if isinstance(memo, Memo) else Memo())
 
 
 def _deep(tx: Tracer, value: Value, memo: Memo) -> Value:
-    if isinstance(value, _ATOMS):
+    if isinstance(value, _ATOMS) or (isinstance(value, RealVal) and type(value.obj).__module__ == "typing"):
         return value
-    known = memo.copies.get(object_key(tx, value))
-    if known is not None:
-        return known
-    made = _deep_made(tx, value, memo)
-    memo.copies[object_key(tx, value)] = made
-    return made
+    place = object_key(tx, value)
+    if place not in memo.copies:
+        memo.copies[place] = _deep_made(tx, value, memo, lambda made: memo.copies.setdefault(place, made))
+    return memo.copies[place]
 
 
-def _rely_on_no_attributes(tx: Tracer, value: Value) -> None:
-    """An OrderedDict from outside that has no attributes now may have some another time, and they are copied."""
-    if isinstance(value, DictVal) and value.kind is collections.OrderedDict and value.source is not None:
-        tx.guard(InstanceAttrSource(value.source, "__dict__"), "LEN", 0)
+def _deep_made(tx: Tracer, value: Value, memo: Memo, remember: Callable[[Value], Value]) -> Value:
+    def part(inner: Value) -> Value:
+        return _deep(tx, inner, memo)
 
-
-def _copy_ordered(
-    tx: Tracer, value: OrderedDictVal, made: OrderedDictVal, part: Callable[[Value], Value]
-) -> OrderedDictVal:
-    """Fill a copy, its attributes first, as `copy` does it."""
-    attributes = [(name, part(item)) for name, item in value.attributes.items(tx)]
-    for name, item in attributes:
-        made.attributes.setitem(tx, name, item)
-    for key, item in value.items(tx):
-        made.setitem(tx, part(key), part(item))
-    return made
-
-
-def _deep_made(tx: Tracer, value: Value, memo: Memo) -> Value:
     if isinstance(value, TensorVal):
         return _copy_tensor(tx, value, memo)
-    if isinstance(value, ListVal):
-        made = ListVal([])
-        memo.copies[object_key(tx, value)] = made
-        made.items.extend(_deep(tx, item, memo) for item in value.values(tx))
-        return made
-    if isinstance(value, TupleVal):
-        return _copy_tuple(tx, value, memo)
-    if isinstance(value, DictVal):
-        if isinstance(value, OrderedDictVal):
-            ordered = OrderedDictVal()
-            memo.copies[object_key(tx, value)] = ordered
-            return _copy_ordered(tx, value, ordered, lambda part: _deep(tx, part, memo))
-        _rely_on_no_attributes(tx, value)
-        mapping = DictVal(value.kind)
-        memo.copies[object_key(tx, value)] = mapping
-        for key, item in value.items(tx):
-            mapping.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
-        return mapping
-    if isinstance(value, SetVal):
-        return SetVal.of(tx, [_deep(tx, member, memo) for member in value.entries.values()], value.kind)
     if isinstance(value, MethodVal) and isinstance(value.function, FunctionVal):
-        return MethodVal(_deep(tx, value.owner, memo), value.function)
+        return MethodVal(part(value.owner), value.function)
     if isinstance(value, ObjVal):
         own = value.special(tx, "__deepcopy__")
-        return tx.call(own, [memo], {}) if own is not None else _copy_object(tx, value, memo)
-    if isinstance(value, RealVal) and not isinstance(value, BoundBuiltin) and type(value.obj).__module__ == "typing":
-        return value
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copy.deepcopy of {value.describe()}")
-
-
-def _check_fields(value: TupleVal) -> None:
-    kind: Any = value.kind
-    if getattr(kind, "n_fields", 0) > getattr(kind, "n_sequence_fields", 0):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a copy of a {kind.__name__}, which has fields that are no items")
-
-
-def _copy_tuple(tx: Tracer, value: TupleVal, memo: Memo) -> Value:
-    _check_fields(value)
-    old = value.values(tx)
-    new = [_deep(tx, item, memo) for item in old]
-    known = memo.copies.get(object_key(tx, value))  # a tuple may contain itself by way of a list
-    if known is not None:
-        return known
-    if value.kind is tuple and all(left is right for left, right in zip(old, new, strict=True)):
-        return value
-    return TupleVal(new, value.kind)
+        return tx.call(own, [memo], {}) if own is not None else _copy_object(tx, value, part, remember)
+    return value.copied(tx, part, remember)
 
 
 def _copy_tensor(tx: Tracer, value: TensorVal, memo: Memo) -> Value:
@@ -178,17 +109,17 @@ def owns_memory(tensor: torch.Tensor) -> bool:
     return bool(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size())
 
 
-def _copy_object(tx: Tracer, value: ObjVal, memo: Memo | None) -> Value:
+def _copy_object(
+    tx: Tracer, value: ObjVal, part: Callable[[Value], Value], remember: Callable[[Value], Value]
+) -> Value:
     """By `copyreg.__newobj__`, the instance's dictionary and slots, and a container's contents."""
     kind = value.cls
     if isinstance(value, ExceptionVal) or not kind.__flags__ & (1 << 9) or kind in copyreg.dispatch_table:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"copying {value.describe()}")
     _check_protocol(kind, value)
-    part = (lambda inner: inner) if memo is None else (lambda inner: _deep(tx, inner, memo))
     payload = value.payload if value.payload is not None and is_immutable(kind) else None
     made = ObjVal(kind, payload=None if payload is None else part(payload))
-    if memo is not None:
-        memo.copies[object_key(tx, value)] = made
+    remember(made)
     if value.cls.__dictoffset__ != 0:
         for key, item in value.instance_dict(tx).items(tx):
             made.instance_dict(tx).setitem(tx, key, part(item))
@@ -198,14 +129,8 @@ def _copy_object(tx: Tracer, value: ObjVal, memo: Memo | None) -> Value:
         except Raised:  # the slot is empty
             continue
         made.setattr(tx, name, part(found))
-    if isinstance(value.payload, DictVal):
-        made.payload = DictVal(value.payload.kind)
-        for key, item in value.payload.items(tx):
-            made.payload.setitem(tx, part(key), part(item))
-    elif isinstance(value.payload, ListVal):
-        made.payload = ListVal([part(item) for item in value.payload.values(tx)])
-    elif isinstance(value.payload, SetVal) and value.payload.kind is set:
-        made.payload = SetVal.of(tx, [part(member) for member in value.payload.entries.values()])
+    if value.payload is not None and payload is None:
+        made.payload = value.payload.copied(tx, part, _itself)
     return made
 
 
