@@ -90,6 +90,7 @@ class CompiledFunction:
     def key(self) -> Any: ...
     recorded: Callable[..., Any] | None
     inlined: Callable[..., Any] | None
+    inlined_statically: bool
     __wrapped__: FunctionType
     __name__: str
     __qualname__: str

@@ -26,6 +26,7 @@ from dynajit.report import breaks, records
 from dynajit.report.counters import counters
 from dynajit.report.explain import ExplainReport
 from dynajit.report.times import compile_times
+from dynajit.torch_compat import METHODS_LOSE_THEIR_OBJECT
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.library import builtin
 from dynajit.values.scalars.constant import ConstVal
@@ -186,7 +187,9 @@ def _compiled(model: Any, choices: Choices) -> Any:
     if isinstance(model, types.FunctionType):
         return _call_object(model, session, owner)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return types.MethodType(_call_object(model.__func__, session, owner), model.__self__)
+        call = _call_object(model.__func__, session, owner)
+        call.inlined_statically = METHODS_LOSE_THEIR_OBJECT
+        return types.MethodType(call, model.__self__)
     return _call_object(_entry_function(model, session), session, owner)
 
 
@@ -242,19 +245,22 @@ def _compiled_module(original: torch.nn.Module, session: Session, owner: Owner) 
 def _tell_tracers(call: _C.CompiledFunction, original: torch.nn.Module, made: torch.nn.Module) -> None:
     """What other tracers see of a compiled module's call: its class's call of the module that they know, for they know
     modules by identity."""
-    plain_call, compiled_class = type(original).__call__, type(made)
+    plain_call = type(original).__call__
     reference = weakref.ref(made)
 
     def recorded(original: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return plain_call(reference() or original, *args, **kwargs)
 
-    def inlined(original: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # torch.compile takes the method for a function, and gives the module that it knows as well
-        if args and isinstance(args[0], compiled_class):
-            return plain_call(*args, **kwargs)
-        return plain_call(original, *args, **kwargs)
+    call.recorded, call.inlined, call.inlined_statically = recorded, _inlined, METHODS_LOSE_THEIR_OBJECT
 
-    call.recorded, call.inlined = recorded, inlined
+
+def _inlined(original: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What torch.compile traces for a compiled module's call. It takes the method for a function, and gives the module
+    that it knows as well. A closure could not be guarded: torch 2.11 looks for it in a function of Python's."""
+    plain_call = type(original).__call__
+    if args and getattr(type(args[0]), "_dynajit_original", None) is original:
+        return plain_call(*args, **kwargs)
+    return plain_call(original, *args, **kwargs)
 
 
 def _with_call(

@@ -20,6 +20,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 # Whether numbers too large for float8_e4m3fn, infinities among them, become the largest there is; else NaN.
 FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float().item() == 448
 
+# Whether torch.compile calls what a method's function names as inlined without the method's object: it asks the method,
+# which passes on what its function has.
+METHODS_LOSE_THEIR_OBJECT = torch.__version__.startswith("2.11.")
+
 
 def check() -> None:
     """Refuse, at import, a torch older than dynajit knows, and one that the extension was not built against."""

@@ -289,12 +289,12 @@ DOUBLE_CLASSES: set[str] = {
 # Lines of each folder's files. A commit may raise one only with the reason in its message's body.
 MAX_FOLDER_LINES = {
     "csrc": 63,
-    "csrc/call": 2415,
+    "csrc/call": 2444,
     "csrc/gpu": 454,
     "csrc/guards": 3667,
     "csrc/plan": 4626,
     "csrc/python": 1495,
-    "dynajit": 3955,
+    "dynajit": 3965,
     "dynajit/aot": 6656,
     "dynajit/backends": 717,
     "dynajit/bytecode": 4390,

@@ -18,6 +18,7 @@ typedef struct {
     PyObject *reduce;
     PyObject *recorded; /* what is called in the function's place while another tracer runs, or NULL */
     PyObject *inlined;  /* what torch.compile traces in the function's place, or NULL */
+    char inlined_statically;
     PyObject *dict;
     PyObject *weakrefs;
     PyObject *known_code; /* whose state `known_state` is; NULL: not looked up yet */
@@ -288,12 +289,6 @@ static PyObject *compiled_reduce(PyObject *object, PyObject *unused)
     return PyObject_GetAttrString(object, "__qualname__"); /* pickle looks it up in __module__ */
 }
 
-/* What introspection expects of a function and only the function knows. */
-static PyObject *function_attribute(PyObject *self, void *name)
-{
-    return PyObject_GetAttrString(((CompiledFunction *)self)->function, name);
-}
-
 /* To `isinstance` and `inspect.isfunction` it is a function: what TorchScript, torch.fx and torch.compile ask before they look
  * at the code. */
 static PyObject *function_class(PyObject *self, void *unused)
@@ -303,11 +298,43 @@ static PyObject *function_class(PyObject *self, void *unused)
     return Py_NewRef((PyObject *)&PyFunction_Type);
 }
 
-static PyObject *inlined_function(PyObject *object, void *unused)
+/* What torch.compile traces in its place. It looks without calling descriptors (inspect.getattr_static), that is in the
+ * `__dict__` that the type's descriptor gives; what is copied from `__dict__` as others read it (functools.wraps) is a
+ * wrapper's own, which is not to be traced as the function. */
+static const char inlined_name[] = "_torchdynamo_inline";
+
+static PyObject *inlined_function(CompiledFunction *self)
+{
+    return self->inlined != NULL ? self->inlined : self->function;
+}
+
+static PyObject *static_dict(PyObject *object, void *unused)
 {
     (void)unused;
     CompiledFunction *self = (CompiledFunction *)object;
-    return Py_NewRef(self->inlined != NULL ? self->inlined : self->function);
+    PyObject *copy = PyDict_Copy(self->dict);
+    if (copy != NULL && PyDict_SetItemString(copy, inlined_name, inlined_function(self)) < 0) {
+        Py_CLEAR(copy);
+    }
+    return copy;
+}
+
+static PyObject *compiled_getattro(PyObject *object, PyObject *name)
+{
+    if (PyUnicode_CompareWithASCIIString(name, "__dict__") == 0) {
+        return PyObject_GenericGetDict(object, NULL);
+    }
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (!self->inlined_statically && PyUnicode_CompareWithASCIIString(name, inlined_name) == 0) {
+        return Py_NewRef(inlined_function(self));
+    }
+    return PyObject_GenericGetAttr(object, name);
+}
+
+/* What introspection expects of a function and only the function knows. torch.compile guards what it traces by these. */
+static PyObject *function_attribute(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(inlined_function((CompiledFunction *)self), name);
 }
 
 static PyObject *compiled_new_reference(PyObject *self, PyObject *unused)
@@ -317,9 +344,8 @@ static PyObject *compiled_new_reference(PyObject *self, PyObject *unused)
 }
 
 static PyGetSetDef compiled_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__dict__", static_dict, PyObject_GenericSetDict, NULL, NULL},
     {"__class__", function_class, NULL, NULL, NULL},
-    {"_torchdynamo_inline", inlined_function, NULL, "What torch.compile traces in its place.", NULL},
     {"__code__", function_attribute, NULL, NULL, "__code__"},
     {"__globals__", function_attribute, NULL, NULL, "__globals__"},
     {"__closure__", function_attribute, NULL, NULL, "__closure__"},
@@ -337,6 +363,8 @@ static PyMemberDef compiled_members[] = {
      "Called in the function's place, with the same arguments, while another tracer or compiler runs; None: the function."},
     {"inlined", T_OBJECT, offsetof(CompiledFunction, inlined), 0,
      "The function that torch.compile traces in this one's place; None: the function."},
+    {"inlined_statically", T_BOOL, offsetof(CompiledFunction, inlined_statically), 0,
+     "Whether torch.compile finds what it traces in `__dict__` alone."},
     {"key", T_OBJECT, offsetof(CompiledFunction, key), READONLY, "Only variants with this key are used."},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, NULL},
@@ -358,6 +386,7 @@ static PyType_Slot compiled_slots[] = {
     {Py_tp_traverse, compiled_traverse},
     {Py_tp_clear, compiled_clear},
     {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_getattro, compiled_getattro},
     {Py_tp_descr_get, compiled_descr_get},
     {Py_tp_repr, compiled_repr},
     {Py_tp_members, compiled_members},

@@ -6,6 +6,7 @@ for the compiled object, called before or not, as for the original.
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import warnings
@@ -320,3 +321,21 @@ def test_compiled_again_after_the_tracer() -> None:
     make_fx(compiled)(inputs())
     report = dynajit.explain(compiled)(inputs())
     assert report.graph_count == 1
+
+
+@pytest.mark.parametrize("kind", ["function", "method", "module"])
+def test_torch_compile_of_a_module_that_has_it_as_an_attribute(kind: str) -> None:
+    call = original(kind)
+    compiled = torch.compile(Outer(dynajit.compile(call)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(inputs()), Outer(call)(inputs()))
+
+
+def test_torch_compile_of_a_wrapper_traces_the_wrapper() -> None:
+    inner = dynajit.compile(function)
+
+    @functools.wraps(inner)
+    def wrapper(x: Tensor) -> Tensor:
+        return inner(x) * 2
+
+    compiled = torch.compile(wrapper, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(inputs()), function(inputs()) * 2)
