@@ -506,7 +506,9 @@ def _writes_a_view_in_inference_mode(x: torch.Tensor, z: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
 @pytest.mark.parametrize("fn", [_makes_larger, _writes_a_view_in_inference_mode])
-@pytest.mark.parametrize("view", [lambda x: x[0], lambda x: x.t(), lambda x: x[1:, 1]], ids=["row", "transposed", "column"])
+@pytest.mark.parametrize(
+    "view", [lambda x: x[0], lambda x: x.t(), lambda x: x[1:, 1]], ids=["row", "transposed", "column"]
+)
 def test_writes_of_views_are_no_fault_of_ours(view: Any, fn: Any, backend: str) -> None:
     dynajit.counters["internal_errors"].clear()
 

@@ -46,6 +46,11 @@ class DoubleBackward:
     def __call__(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any] | None:
         """A gradient or None for each input; None if there are none to give. `gradients`: of all results, or of those
         that have one."""
+        # An input that is computed of another is to end at itself.
+        inputs = [
+            value.view_as(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
+            for value in inputs
+        ]
         outputs = self.forward(*inputs)
         if len(outputs) != len(gradients):
             # a node of our own has no place for results without a gradient

@@ -1,0 +1,118 @@
+"""Gradients of gradients through several compiled graphs, whose inputs are memory that nobody need keep."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynajit
+
+W = (torch.eye(6) * 0.5 + 0.1).requires_grad_()
+ROWS = 5
+
+
+def _chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = (x * y).relu() + x
+        dynajit.graph_break()
+    return x @ W * y
+
+
+def _two_results(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    a, b = x.exp() * y, (x @ W).sin()
+    dynajit.graph_break()
+    c = a + b.relu() * 2
+    dynajit.graph_break()
+    return c * c + a
+
+
+def _masks(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    dynajit.graph_break()
+    x = torch.where(x > 0, x, x * 0.5)
+    dynajit.graph_break()
+    return x.square() + y
+
+
+def _random(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = torch.nn.functional.dropout(x, 0.5) * y
+    dynajit.graph_break()
+    x = x.relu() + 1
+    dynajit.graph_break()
+    return x.square() @ W
+
+
+def _written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Past autograd, and between the graphs."""
+    x = x * y
+    with torch.no_grad():
+        dynajit.disable(x.add_)(1)
+    x = x.relu() + x
+    dynajit.graph_break()
+    return x.square()
+
+
+def _viewed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = x * y
+    dynajit.graph_break()
+    a, b = x[:2].relu(), x.t().relu()
+    dynajit.graph_break()
+    return a.square().sum() + (b * 2).square().sum()
+
+
+def _gradients(f: Callable[..., Any], wanted: str) -> list[Any]:
+    torch.manual_seed(0)
+    x = torch.randn(ROWS, 6, dtype=torch.float32).requires_grad_()
+    y = torch.rand(ROWS, 6).add(0.5).requires_grad_()
+    inputs = {"x": [x], "W": [W], "all": [x, y, W]}[wanted]
+    result = f(x, y).sum()
+    gc.collect()
+    first = torch.autograd.grad(result, inputs, create_graph=True, allow_unused=True)
+    found = sum((each.square().sum() for each in first if each is not None), result * 0)
+    second = torch.autograd.grad(found, [x, y, W], allow_unused=True)
+    return [torch.zeros(()) if each is None else each.detach() for each in (*first, *second)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("wanted", ["x", "W", "all"])
+@pytest.mark.parametrize("f", [_chain, _two_results, _masks, _written, _viewed])
+def test_through_several_graphs(f: Callable[..., Any], wanted: str, backend: str) -> None:
+    found, expected = _gradients(dynajit.compile(f, backend=backend), wanted), _gradients(f, wanted)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_behind_a_graph_that_draws(backend: str) -> None:
+    """It can't run again: what it gave is kept, for the gradients that it has no part in."""
+    compiled = dynajit.compile(_random, backend=backend)
+    torch.manual_seed(0)
+    x, y = torch.randn(ROWS, 6, requires_grad=True), torch.ones(ROWS, 6)
+    for run in (compiled, _random):
+        torch.manual_seed(1)
+        (first,) = torch.autograd.grad(run(x, y).sum(), W, create_graph=True)
+        assert first.requires_grad
+        W.grad = None
+        (first * W).sum().backward()
+        if run is compiled:
+            found = first.detach(), W.grad
+    torch.testing.assert_close(found, (first.detach(), W.grad))
+    W.grad = None
+
+
+def test_a_graph_whose_inputs_were_written_does_not_run_again() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x + y
+        dynajit.graph_break()
+        return x.relu() * 2
+
+    x, y = torch.randn(8, requires_grad=True), torch.zeros(8)
+    result = dynajit.compile(f, backend="codegen")(x, y).sum()
+    y.fill_(7)
+    (first,) = torch.autograd.grad(result, x, create_graph=True)
+    torch.testing.assert_close(first.detach(), (x > 0) * 2.0)
+    with pytest.raises(RuntimeError, match="can't be differentiated again"):
+        first.sum().backward()
