@@ -99,6 +99,13 @@ public:
 
     void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args)
     {
+        std::set<const void *> memories; /* of what is saved; with hooks, what they make of it is */
+        const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
+        for (size_t i = first; i < items.size() && !packed; i++) {
+            if (items[i].tensor.defined() && items[i].tensor.has_storage()) {
+                memories.insert(items[i].tensor.storage().unsafeGetStorageImpl());
+            }
+        }
         std::vector<torch::autograd::Node *> others(passing_);
         if (backwards_.size() > 1) {
             others.insert(others.end(), backwards_.begin(), backwards_.end());
@@ -109,7 +116,7 @@ public:
                 backward->keep_shapes(shapes_);
             }
             if (self_->again != nullptr) {
-                backward->keep_inputs(args, n_args);
+                backward->keep_inputs(args, n_args, memories);
             }
         }
     }

@@ -10,8 +10,10 @@
 #include "plan/plan_executor.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -238,14 +240,25 @@ public:
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
             release_objects({&inputs_}); /* a node that kept numbers alone runs again */
+            lent_.clear();
         }
     }
 
-    /* The graph's inputs, for a backward pass that is to be differentiated. */
-    void keep_inputs(PyObject *const *args, Py_ssize_t count)
+    /* The graph's inputs, for a backward pass that is to be differentiated. What another compiled graph gave, and
+     * backward does not need, is memory that eager's operations need not keep: if nobody else holds it, that graph runs
+     * again. `saved`: the memory that is kept anyway. */
+    void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved)
     {
         for (Py_ssize_t i = 0; i < count; i++) {
-            inputs_.push_back(Py_NewRef(args[i]));
+            const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
+            const bool lent = tensor.defined() && tensor.has_storage() && !tensor.is_view() && tensor.grad_fn()
+                && version_of(args[i]) == 0 && saved.count(tensor.storage().unsafeGetStorageImpl()) == 0
+                && origin_of(torch::autograd::impl::gradient_edge(tensor)).first != nullptr;
+            if (lent) {
+                lent_.emplace(inputs_.size(), Lent{WeakTensor(tensor.getIntrusivePtr()),
+                                                   torch::autograd::impl::gradient_edge(tensor)});
+            }
+            inputs_.push_back(lent ? nullptr : Py_NewRef(args[i]));
             versions_.push_back(version_of(args[i]));
         }
     }
@@ -419,14 +432,73 @@ private:
             std::vector<PyObject *> dying;
             dying.swap(*objects); /* what dies may run Python */
             for (PyObject *object : dying) {
-                Py_DECREF(object);
+                Py_XDECREF(object);
             }
         }
     }
 
+    /* An input that only others hold, and the result of another graph that it is. */
+    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    struct Lent {
+        WeakTensor tensor;
+        torch::autograd::Edge edge;
+    };
+
+    /* The node of a compiled graph that can run again, and the number of its result; nullptr: there is none. */
+    static std::pair<Backward *, size_t> origin_of(torch::autograd::Edge edge)
+    {
+        if (dynamic_cast<Named *>(edge.function.get()) != nullptr && edge.function->num_outputs() == 1) {
+            edge = edge.function->next_edge(0);
+        }
+        Backward *found = dynamic_cast<Backward *>(edge.function.get());
+        const bool again = found != nullptr && found->call_->again != nullptr && !found->inputs_.empty();
+        return {again ? found : nullptr, again ? found->mine_.at(edge.input_nr) : 0};
+    }
+
+    /* All inputs, held by this node from now on. False: one is gone, and the graph that gave it can't run again. */
+    bool has_all_inputs()
+    {
+        for (auto &[place, lent] : lent_) {
+            at::Tensor tensor(lent.tensor.lock());
+            const auto [origin, number] = origin_of(lent.edge);
+            if (tensor.defined() && tensor._version() != 0) {
+                return false;
+            }
+            if (!tensor.defined() && origin != nullptr && origin->inputs_are_unchanged() && origin->has_all_inputs()) {
+                tensor = origin->result(number);
+                torch::autograd::impl::set_gradient_edge(tensor, lent.edge);
+            }
+            if (!tensor.defined()) {
+                return false;
+            }
+            inputs_[place] = THPVariable_Wrap(tensor);
+        }
+        lent_.clear();
+        return true;
+    }
+
+    /* A result with a history, computed once more of the inputs. */
+    at::Tensor result(size_t number) const
+    {
+        Values given;
+        for (PyObject *input : inputs_) {
+            given.emplace_back(input);
+        }
+        at::AutoGradMode no_grad(false);
+        Values items = call_off(call_->forward, std::move(given), false);
+        size_t place = 0;
+        for (size_t before = number + 1; place < items.size(); place++) {
+            before -= (*call_->differentiable)[place];
+            if (before == 0) {
+                break;
+            }
+        }
+        return dynajit::without_view(items[place].tensor);
+    }
+
     static int64_t version_of(PyObject *object)
     {
-        if (!THPVariable_Check(object)) {
+        if (object == nullptr || !THPVariable_Check(object)) {
             return 0;
         }
         const at::Tensor &tensor = THPVariable_Unpack(object);
@@ -446,6 +518,9 @@ private:
     /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */
     bool differentiate_again(const variable_list &gradients, variable_list &found)
     {
+        if (!has_all_inputs()) {
+            return false;
+        }
         PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(inputs_.size()));
         PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
         for (size_t i = 0; inputs != nullptr && i < inputs_.size(); i++) {
@@ -583,7 +658,8 @@ private:
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
     std::vector<PyObject *> numbers_;
-    std::vector<PyObject *> inputs_;
+    std::vector<PyObject *> inputs_; /* NULL for those that are lent */
+    std::map<size_t, Lent> lent_;
     std::vector<int64_t> versions_; /* of the inputs, when the graph had run */
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,27 @@ def test_behind_a_graph_that_draws(backend: str) -> None:
             found = first.detach(), W.grad
     torch.testing.assert_close(found, (first.detach(), W.grad))
     W.grad = None
+
+
+def test_inputs_of_a_continuation_die() -> None:
+    """Where backward needs less of them."""
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    @dynajit.disable
+    def note(x: torch.Tensor) -> None:
+        seen.append(weakref.ref(x))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        note(x)
+        return x.relu() + 1
+
+    x = torch.randn(64, 64, requires_grad=True)
+    result = dynajit.compile(f, backend="codegen")(x)
+    assert seen[0]() is None
+    (first,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+    assert first.requires_grad
+    torch.testing.assert_close(first.detach(), torch.autograd.grad(f(x).sum(), x)[0])
 
 
 def test_a_graph_whose_inputs_were_written_does_not_run_again() -> None:
