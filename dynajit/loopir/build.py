@@ -54,6 +54,24 @@ def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
     return nodes.op("convert", (x,), dtype)
 
 
+# Of numbers that a 16-bit float can hold these make such numbers.
+_CHOICES = frozenset({"where", "guard", "maximum", "minimum", "abs", "neg", "floor", "ceil", "trunc", "round"})
+
+
+def fits(x: Scalar, dtype: torch.dtype, depth: int = 6) -> bool:
+    """Is it certain that the 16-bit float dtype can hold it, so that rounding changes nothing?"""
+    if x.dtype in (dtype, torch.bool):
+        return True
+    if isinstance(x, Const):
+        return x.dtype is torch.float32 and float(torch.tensor(x.value, dtype=dtype)) == x.value
+    if not isinstance(x, Op) or not depth or x.dtype is not torch.float32:
+        return False
+    if x.name == "convert":
+        return fits(x.arguments[0], dtype, depth - 1)
+    chosen = x.arguments[1:] if x.name in ("where", "guard") else x.arguments
+    return x.name in _CHOICES and all(fits(argument, dtype, depth - 1) for argument in chosen)
+
+
 def _wrapped(value: bool | float, dtype: torch.dtype) -> bool | float:
     if dtype is torch.bool or dtype.is_floating_point:
         return value

@@ -436,9 +436,9 @@ def _sign(build: Builder, x: Value) -> Value:
         raise NotLowered
 
     def body(a: Scalar) -> Scalar:
-        zero, one = like(0, a), like(1, a)
-        below = select(apply("lt", a, zero), one, zero)
-        return apply("sub", select(apply("gt", a, zero), one, zero), below)
+        zero = like(0, a)
+        below = select(apply("lt", a, zero), like(-1, a), zero)
+        return select(apply("gt", a, zero), like(1, a), below)
 
     return build.elementwise(body, x)
 

@@ -62,3 +62,17 @@ def test_running_sums_are_of_numbers(dtype: torch.dtype) -> None:
 def test_bits_of_another_dtype_are_numbers() -> None:
     x = torch.arange(-8, 8, dtype=torch.int16)
     check(lambda x: (x.half(), x.bfloat16(), x.half().view(torch.int16) + x), x)
+
+
+@pytest.mark.parametrize("columns", [4, 40])
+def test_rows_short_and_long_are_rounded_alike(columns: int) -> None:
+    x = torch.cat([_numbers(torch.float16).flatten(), torch.tensor([65504, 65519, 6e-8, 3e-8])]).half()
+    x = x[: x.numel() // columns * columns].view(-1, columns)
+    check(lambda x: (x * 1.5 + x.flip(1), x.sum(1), x[:, 1:] / 3, x.float().half()), x, rtol=0, atol=0)
+
+
+def test_what_a_16_bit_float_can_hold_is_not_rounded() -> None:
+    x = _numbers(torch.float16)
+    plan = check(lambda x: torch.maximum(x.abs(), x.flip(1)).sign() * 2, x)
+    assert plan.source.count("= round_f16") == 0, plan.source
+    check(lambda x: F.softshrink(x), x)

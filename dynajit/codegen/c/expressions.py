@@ -16,9 +16,11 @@ from dynajit.codegen import float8
 from dynajit.codegen.c.ranges import Ranges, variant
 from dynajit.codegen.c.segments import Piece, simplified
 from dynajit.codegen.c.text import VALUE_TYPES, index_text, number
+from dynajit.loopir.build import fits
 from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
-from dynajit.loopir.ops import CHECKS, OPS
+from dynajit.loopir.ops import CHECKS, LOW_PRECISION, OPS
+from dynajit.loopir.size import hint_of
 from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Scratch, Store
 
@@ -28,6 +30,8 @@ HERE = "here"
 Needs = frozenset[Axis | str]
 # Floats that are float32 in expressions: `mathlib` has `load_`, `store_`, `cut_` (which does not round) and `round_`.
 _HELPERS = {torch.bfloat16: "bf16", torch.float16: "f16"}
+# Elements of a loop for which vectors pay.
+MIN_VECTORS = 16
 # Where the second argument is a number, one comparison does; of two zeros it is the first, as in eager.
 _WITH_NUMBER = {"maximum": "({1} > {0} ? {1} : {0})", "minimum": "({1} < {0} ? {1} : {0})"}
 
@@ -177,7 +181,7 @@ class Expressions:
 
     def in_memory(self, value: str, source: torch.dtype, dtype: torch.dtype, rounded: bool = False) -> str:
         """A value of dtype `source` as memory of that dtype holds it; `rounded`: it is one that the dtype can hold."""
-        helper = _HELPERS.get(dtype)
+        helper = self._helper(dtype)
         if helper is None or source is torch.int16:  # these are the bits, see `bits.py`
             return value
         self.helpers[helper] = None
@@ -239,9 +243,16 @@ class Expressions:
         """Where in its row a kept element is."""
         raise NotImplementedError
 
+    def _helper(self, dtype: torch.dtype) -> str | None:
+        """The functions that convert such floats: in loops too short for vectors those that convert one by one."""
+        inner = self.kernel.inner
+        if dtype is torch.float16 and self.kernel.mode == "row" and inner and hint_of(inner[-1].size) < MIN_VECTORS:
+            return "f16_single"
+        return _HELPERS.get(dtype)
+
     def _loaded(self, text: str, dtype: torch.dtype) -> str:
         """What is read from memory as a value."""
-        helper = _HELPERS.get(dtype)
+        helper = self._helper(dtype)
         if helper is None:
             return text
         self.helpers[helper] = None
@@ -268,6 +279,8 @@ class Expressions:
     def _operation(self, node: Op, arguments: list[str]) -> str:
         dtype = node.arguments[-1].dtype
         if node.name == "convert":
+            if node.dtype in LOW_PRECISION and fits(node.arguments[0], node.dtype):
+                return f"(float){arguments[0]}"
             return self._conversion(node.arguments[0].dtype, node.dtype, arguments[0])
         if node.name in CHECKS:
             return self._check(node, arguments)
@@ -296,7 +309,7 @@ class Expressions:
             return f"{float8.to_name(target)}((float){value})"
         if target is torch.bool:
             return f"({value} != 0)"
-        helper = _HELPERS.get(target)
+        helper = self._helper(target)
         if helper is not None:
             self.helpers[helper] = None
             return f"round_{helper}((float){value})"

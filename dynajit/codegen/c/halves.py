@@ -22,8 +22,8 @@ from dynajit.loopir.nodes import Op, Scalar, Tensor
 from dynajit.loopir.size import FAR, hint_of
 from dynajit.schedule.loops import Kernel, Load, Section, Store
 
-# Elements of a block, and the shortest loop that is worth it.
-BLOCK = 512
+# Elements of a block: as many as four of the widest vectors hold. And the shortest loop that is worth it.
+BLOCK = 64
 MIN_SIZE = 32
 
 
@@ -88,18 +88,18 @@ class Halves(Expressions):
         written = load.tensor in self.kernel.writes or load.tensor in self.stored_over.values()
         return not written and load not in self.turned and stride_of(load.address, last) == 1
 
-    def open_halves(self, found: Found, span: Span, room: int) -> None:
-        """What comes before the loop: arrays of `room` elements."""
+    def open_halves(self, found: Found, span: Span) -> None:
+        """What comes before the loop over a block: arrays of what is read and stored in it."""
         self.helpers["f16_blocks"] = None
         for load in found.loads:
             name = self.fresh("q")
             memory = f"{self.arguments[load.tensor]} + {span.start(load.address)}"
-            self.put(f"float {name}[{room}];")
-            self.put(f"f16_to_f32({memory}, {name}, {span.count});")
+            self.put(f"float {name}[{BLOCK}];")
+            self.put(f"{_function('f16_to_f32', span)}({memory}, {name}, {span.count});")
             self.converted[load] = f"{name}[{span.place}]"
         for store in found.stores:
             name = self.fresh("q")
-            self.put(f"float {name}[{room}];")
+            self.put(f"float {name}[{BLOCK}];")
             self.stored[store.tensor] = f"{name}[{span.place}]"
             self._after(store, name, span)
         for store, source in found.copies:
@@ -108,7 +108,7 @@ class Halves(Expressions):
 
     def _after(self, store: Store, source: str, span: Span) -> None:
         memory = f"{self.arguments[store.tensor]} + {span.start(store.address)}"
-        self.last_lines.append(f"f32_to_f16({source}, {memory}, {span.count});")
+        self.last_lines.append(f"{_function('f32_to_f16', span)}({source}, {memory}, {span.count});")
 
     def close_halves(self) -> None:
         """What comes after the loop."""
@@ -118,6 +118,14 @@ class Halves(Expressions):
         self.stored.clear()
         self.converted.clear()
 
+    def put_stored(self, store: Store, value: str, rounded: bool = False) -> None:
+        """The line that stores this value; in an array, if it is float16 that is converted after the loop."""
+        target = self.stored.get(store.tensor)
+        if target is None:
+            super().put_stored(store, value, rounded)
+        else:
+            self.put(f"{target} = {value};")
+
     def store(self, store: Store) -> None:
         """The element of a stored tensor; in an array, if it is float16 that is converted after the loop."""
         target = self.stored.get(store.tensor)
@@ -125,6 +133,11 @@ class Halves(Expressions):
             super().store(store)
         elif target:
             self.put(f"{target} = {self.expression(convert(_unrounded(store.value), torch.float32))};")
+
+
+def _function(name: str, span: Span) -> str:
+    """One of a number of elements that the compiler knows is inlined, and what it converts stays in registers."""
+    return f"{name}_block" if span.count == str(BLOCK) else name
 
 
 def _unrounded(value: Scalar) -> Scalar:

@@ -130,6 +130,25 @@ INLINE uint16_t store_f16(float f) { return cut_f16(round_f16(f)); }
 #endif
 """
 
+_F16_SINGLE = """\
+#if defined(__F16C__) && (defined(__clang__) || __GNUC__ >= 12)
+INLINE float load_f16_single(uint16_t u) { _Float16 h; __builtin_memcpy(&h, &u, 2); return (float)h; }
+INLINE uint16_t store_f16_single(float f) {
+  _Float16 h = (_Float16)f;
+  uint16_t u;
+  __builtin_memcpy(&u, &h, 2);
+  return u;
+}
+INLINE float round_f16_single(float f) { return (float)(_Float16)f; }
+#define cut_f16_single(f) store_f16_single(f)
+#else
+#define load_f16_single(u) load_f16(u)
+#define store_f16_single(f) store_f16(f)
+#define round_f16_single(f) round_f16(f)
+#define cut_f16_single(f) cut_f16(f)
+#endif
+"""
+
 _F16_BLOCKS = """\
 #if defined(__F16C__) && defined(__AVX512F__) && !defined(__clang__)
 #define HALVES_AT_ONCE 16
@@ -146,7 +165,7 @@ typedef float some_floats_anywhere __attribute__((vector_size(4 * HALVES_AT_ONCE
 typedef int16_t some_halves __attribute__((vector_size(2 * HALVES_AT_ONCE)));
 typedef int16_t some_halves_anywhere __attribute__((vector_size(2 * HALVES_AT_ONCE), aligned(2), may_alias));
 #endif
-static void f16_to_f32(const uint16_t *restrict a, float *restrict t, int64_t n) {
+INLINE void f16_to_f32_block(const uint16_t *restrict a, float *restrict t, int64_t n) {
   int64_t i = 0;
 #ifdef HALVES_AT_ONCE
   for (; i + HALVES_AT_ONCE <= n; i += HALVES_AT_ONCE)
@@ -154,7 +173,7 @@ static void f16_to_f32(const uint16_t *restrict a, float *restrict t, int64_t n)
 #endif
   for (; i < n; ++i) t[i] = load_f16(a[i]);
 }
-static void f32_to_f16(const float *restrict a, uint16_t *restrict t, int64_t n) {
+INLINE void f32_to_f16_block(const float *restrict a, uint16_t *restrict t, int64_t n) {
   int64_t i = 0;
 #ifdef HALVES_AT_ONCE
   for (; i + HALVES_AT_ONCE <= n; i += HALVES_AT_ONCE)
@@ -162,6 +181,8 @@ static void f32_to_f16(const float *restrict a, uint16_t *restrict t, int64_t n)
 #endif
   for (; i < n; ++i) t[i] = store_f16(a[i]);
 }
+static void f16_to_f32(const uint16_t *restrict a, float *restrict t, int64_t n) { f16_to_f32_block(a, t, n); }
+static void f32_to_f16(const float *restrict a, uint16_t *restrict t, int64_t n) { f32_to_f16_block(a, t, n); }
 """
 
 _TO_INT = "\n".join(
@@ -463,6 +484,7 @@ INLINE {ctype} running_{name}({ctype} *p, int64_t n, {ctype} t) {{
 _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "bf16": (_BF16, ()),
     "f16": (_F16, ()),
+    "f16_single": (_F16_SINGLE, ("f16",)),
     "f16_blocks": (_F16_BLOCKS, ("f16",)),
     "e4m3": (_E4M3, ()),
     "e5m2": (_E5M2, ()),

@@ -8,16 +8,17 @@ A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_k
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from dynajit.codegen.c.bits import with_bits
 from dynajit.codegen.c.expressions import NOWHERE, ROW
-from dynajit.codegen.c.halves import BLOCK, Halves, Span
+from dynajit.codegen.c.halves import Found, Span
+from dynajit.codegen.c.lanes import BlockLoop, Lanes
 from dynajit.codegen.c.segments import cuts, outer_cuts
-from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, number, symbols_of
+from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Reduction, Scan, Scatter, Tensor, position
 from dynajit.loopir.ops import OPS, REDUCTIONS
@@ -41,6 +42,8 @@ SCANNED = 256
 # How many columns go together in column mode, and how many bytes may be kept of them.
 COLUMN_BLOCKS = (1024, 512, 256, 128, 64)
 COLUMN_BYTES = 24 * 1024
+# Rows of which columns are summed in float32 before they are added up in double.
+COLUMN_ROWS = 256
 # Loops at least this long, or a multiple of 16 long, use the widest vectors.
 WIDE_ELEMENTS = 256
 
@@ -72,15 +75,11 @@ def _rounded_up(size: int | Size, by: int) -> int | str:
     return -(-size // by) if isinstance(size, int) else f"(({size} + {by - 1}) / {by})"
 
 
-class _Printer(Halves):
+class _Printer(Lanes):
     """The loops of one kernel."""
 
     sizes: tuple[str, ...] = ()
     block = 0  # in column mode, how many columns go together
-
-    def __init__(self, kernel: Kernel, stored_in: Mapping[Tensor, Tensor]) -> None:
-        super().__init__(kernel, stored_in)
-        self.nans: dict[Reduction, str] = {}  # extremes in the loop at hand -> the variable that notes NaNs
 
     def function(self) -> str:
         kernel = self.kernel
@@ -223,25 +222,11 @@ class _Printer(Halves):
         long = isinstance(count, Size) or count > (512 if self.kernel.mode == "column" else SUM_BLOCK)
         return long and reduction.kind == "sum" and reduction.dtype is torch.float32
 
-    def _start(self, reduction: Reduction) -> str:
-        return number(REDUCTIONS[reduction.kind].start(reduction.dtype), reduction.dtype)
-
     def _accumulators(self, section: Section) -> None:
         for reduction, _ in section.reductions:
             name = self.locals[reduction] = self.fresh("r")
             ctype = "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
-            self.put(f"{ctype} {name} = {self._start(reduction)};")
-
-    def _clause(self, reduction: Reduction, name: str) -> str:
-        sign = {"sum": "+", "prod": "*", "max": "max", "peak": "max", "min": "min"}[reduction.kind]
-        flag = f" reduction(| : {self.nans[reduction]})" if reduction in self.nans else ""
-        return f" reduction({sign} : {name}){flag}"
-
-    def _combine(self, reduction: Reduction, target: str, value: str) -> str:
-        if reduction.kind == "peak":
-            return f"{target} = {value} > {target} ? {value} : {target};"
-        operation = OPS[REDUCTIONS[reduction.kind].combine].text(reduction.dtype)
-        return f"{target} = {operation.format(target, value)};"
+            self.put(f"{ctype} {name} = {self.start(reduction)};")
 
     def _loop(self, section: Section, axes: tuple[Axis, ...], bounds: tuple[str, str] | None) -> None:
         """The loop nest over the inner axes; `bounds` limit the first of them."""
@@ -268,8 +253,8 @@ class _Printer(Halves):
         for reduction in wide:
             self.locals[reduction] = self.fresh("p")
             self.put(f"float {self.locals[reduction]} = 0;")
-        greatest = self._open_extremes(section)
-        clauses = "".join(self._clause(r, self.locals[r]) for r, _ in section.reductions)
+        greatest = self.open_extremes(section)
+        clauses = "".join(self.clause(r, self.locals[r]) for r, _ in section.reductions)
         if (low, high) == ("0", str(last.size)):
             self._pieces(section, last, clauses)
         else:
@@ -277,7 +262,7 @@ class _Printer(Halves):
         for reduction, total in totals.items():
             self.put(f"{total} += {self.locals[reduction]};")
             self.locals[reduction] = total
-        self._close_extremes(greatest)
+        self.close_extremes(greatest)
         if blocked:
             self.close()
 
@@ -301,38 +286,21 @@ class _Printer(Halves):
 
     def _piece(self, section: Section, last: Axis, clauses: str, low: str, high: str) -> None:
         halves = self.find(section, last)
-        if halves:
-            self.open(f"for (int64_t h = {low}; h < {high}; h += {BLOCK})")
-            self.put(f"const int64_t h_end = h + {BLOCK} < {high} ? h + {BLOCK} : {high};")
-            self.open_halves(halves, Span(last, "h", "h_end - h", f"{last.name} - h"), BLOCK)
-            low, high = "h", "h_end"
-        if not halves.only_copies(section):
+        sums = self.open_lanes(section, last, bool(halves))
+        if halves.only_copies(section):
+            self.open_halves(halves, Span(last, low, f"{high} - {low}", ""))
+            self.close_halves()
+        elif halves or sums is not None:
+            count = int(high) - int(low) if low.isdigit() and high.isdigit() else None
+            loop = BlockLoop(last, last.name, low, high, clauses, lambda: self._innermost(section), count=count)
+            self.in_blocks(loop, halves, sums)
+        else:
             head = f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})"
             self.open(self.simd(clauses), head, has=[last])
             self._innermost(section)
             self.close()
-        if halves:
-            self.close_halves()
-            self.close()
-
-    def _open_extremes(self, section: Section) -> dict[Reduction, str]:
-        """The greatest and the least of floats, where a NaN anywhere is the result: in the loop NaNs are passed over
-        and noted beside, which is one vector instruction each. The variables with the results of earlier loops."""
-        totals = {}
-        for reduction, _ in section.reductions:
-            if reduction.dtype.is_floating_point and reduction.kind in ("max", "min"):
-                totals[reduction] = self.locals[reduction]
-                self.locals[reduction], self.nans[reduction] = self.fresh("p"), self.fresh("n")
-                self.put(f"{VALUE_TYPES[reduction.dtype]} {self.locals[reduction]} = {self._start(reduction)};")
-                self.put(f"int {self.nans[reduction]} = 0;")
-        return totals
-
-    def _close_extremes(self, totals: dict[Reduction, str]) -> None:
-        for reduction, total in totals.items():
-            part = self.locals[reduction]
-            self.put(f"if ({self.nans.pop(reduction)}) {part} = {number(math.nan, reduction.dtype)};")
-            self.put(self._combine(reduction, total, part))
-            self.locals[reduction] = total
+        if sums is not None:
+            self.close_lanes(sums, clauses)
 
     def _read_first(self, section: Section) -> None:
         """Variables for what is stored over."""
@@ -357,7 +325,7 @@ class _Printer(Halves):
                 self.put(f"{target} = {text} {'>' if reduction.kind == 'max' else '<'} {target} ? {text} : {target};")
                 self.put(f"{self.nans[reduction]} |= {text} != {text};")
             else:
-                self.put(self._combine(reduction, target, text))
+                self.put(self.combine(reduction, target, text))
 
     def scratch_index(self) -> str:
         inner = self.kernel.inner
@@ -413,23 +381,49 @@ class _Printer(Halves):
         self.open(self.simd(), "for (int64_t l = 0; l < n; ++l)", has=[last])
         self.put(f"const int64_t {last.name} = base + l;")
 
+    def _lanes_loop(self, halves: Found, body: Callable[[], None]) -> None:
+        """The loop over the columns of a block."""
+        if halves:
+            last = self.kernel.outer[-1]
+            count = last.size if isinstance(last.size, int) else None
+            self.in_blocks(BlockLoop(last, "l", "0", "n", "", body, "base", count), halves, None)
+        else:
+            self._open_lanes()
+            body()
+            self.close()
+
     def _column_loop(self, section: Section) -> None:
         for reduction, _ in section.reductions:
             name = self.locals[reduction] = self.fresh("r")
             ctype = "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
             self.put(f"{ctype} {name}[{self.block}];")
-            self.put(f"for (int64_t l = 0; l < {self.block}; ++l) {name}[l] = {self._start(reduction)};")
-        for a in self.kernel.inner:
+            self.put(f"for (int64_t l = 0; l < {self.block}; ++l) {name}[l] = {self.start(reduction)};")
+        *others, last = self.kernel.inner
+        for a in others:
             self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
-        halves = self.find(section, self.kernel.outer[-1])
-        if halves:
-            self.open_halves(halves, Span(self.kernel.outer[-1], "base", "n", "l"), self.block)
-        self._open_lanes()
-        self._innermost(section)
+        totals = self._open_column_parts(section, last)
+        low, high = ("b", "e") if totals else ("0", str(last.size))
+        self.open(f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last])
+        self._lanes_loop(self.find(section, self.kernel.outer[-1]), lambda: self._innermost(section))
         self.close()
-        self.close_halves()
-        for _ in self.kernel.inner:
+        for reduction, total in totals.items():
+            self.put(f"for (int64_t l = 0; l < n; ++l) {total}[l] += {self.locals[reduction]}[l];")
+            self.locals[reduction] = total
+        for _ in (*others, *(("blocks",) if totals else ())):
             self.close()
+
+    def _open_column_parts(self, section: Section, last: Axis) -> dict[Reduction, str]:
+        """Long sums are of float32 in blocks of rows, which costs half of sums in double; the names of those."""
+        totals = {reduction: self.locals[reduction] for reduction, _ in section.reductions if self.wide(reduction)}
+        if not totals or hint_of(last.size) <= COLUMN_ROWS:
+            return {}
+        self.open(f"for (int64_t b = 0; b < {last.size}; b += {COLUMN_ROWS})")
+        self.put(f"const int64_t e = b + {COLUMN_ROWS} < {last.size} ? b + {COLUMN_ROWS} : {last.size};")
+        for reduction in totals:
+            name = self.locals[reduction] = self.fresh("p")
+            self.put(f"float {name}[{self.block}];")
+            self.put(f"for (int64_t l = 0; l < n; ++l) {name}[l] = 0;")
+        return totals
 
     # ---- running sums and products
 
@@ -489,10 +483,15 @@ class _Printer(Halves):
         self.put(f"for (int64_t l = 0; l < {block}; ++l) t[l] = {start};")
         for a in kernel.inner:
             self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
-        self._open_lanes()
-        self.put(f"t[l] = t[l] {sign} {self.expression(store.value)};")
-        self.put_stored(store, "t[l]")
-        self.close()
+        halves = self.find(kernel.sections[0], kernel.outer[-1])
+        halves.stores += [stored for stored, _ in halves.copies]
+        halves.copies = []
+
+        def add() -> None:
+            self.put(f"t[l] = t[l] {sign} {self.expression(store.value)};")
+            self.put_stored(store, "t[l]")
+
+        self._lanes_loop(halves, add)
         for _ in kernel.inner:
             self.close()
         self.tell()
@@ -652,5 +651,5 @@ class _Printer(Halves):
         self._accumulators(section)
         for reduction, part in parts.items():
             self.open(f"for (int64_t c = 0; c < {pieces}; ++c)")
-            self.put(self._combine(reduction, self.locals[reduction], f"{part}[c]"))
+            self.put(self.combine(reduction, self.locals[reduction], f"{part}[c]"))
             self.close()
