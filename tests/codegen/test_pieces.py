@@ -90,3 +90,17 @@ def test_pieces_under_a_reduction() -> None:
     check(lambda *pieces: torch.cat(pieces, 1).sin().sum(-1), *pieces, externs=0)
     check(lambda *pieces: torch.cat(pieces, 1).amax((1, 2)), *pieces, externs=0)
     check(lambda *pieces: torch.cat(pieces, 1).softmax(1), *pieces, externs=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+@pytest.mark.parametrize("pads", [(3, 2), (1, 0), (0, 15), (7, 9, 2, 1), (15, 15, 3, 3), (-1, 4)])
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_reflections_at_both_ends_have_loops_of_their_own(mode: str, pads: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.arange(3 * 6 * 17).view(3, 6, 17).to(dtype)
+    if dtype is torch.int64 and mode == "replicate":
+        x = x.float()  # eager's has no integers
+    check(lambda x: F.pad(x, pads, mode=mode) * 2, x)
+    if mode == "reflect":
+        plan = check(lambda x: F.pad(x, (3, 2), mode=mode), x)
+        loops = plan.source.rpartition("k0_")[2]
+        assert loops.count("for (int64_t i2") == 3 and "? -" not in loops, plan.source  # no place is asked for its sign

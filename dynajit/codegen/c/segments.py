@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from dynajit.loopir import nodes
-from dynajit.loopir.index import Axis, Index
+from dynajit.loopir.index import Axis, Index, constant
 from dynajit.loopir.nodes import Const, Op, Position, Scalar
 from dynajit.schedule.fuse import scalars_in
 
@@ -23,6 +23,10 @@ MAX_PIECES = 4
 MIN_SIZE = 16
 # In no more than this in any case.
 MOST_PIECES = 16
+# How deep what depends on the piece is nested in what else does.
+MAX_DEPTH = 2
+_TURNING = ("abs", "maximum", "minimum", "ge", "lt")
+_SUMS = {"add": 1, "sub": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,15 @@ def cuts(values: Iterable[Scalar], axis: Axis) -> list[Piece]:
     size = axis.size
     points: set[int] = set()
     if type(size) is int and size >= MIN_SIZE:
-        points = _points((node for value in values for node in scalars_in(value)), axis)
+        within = list(dict.fromkeys(node for value in values for node in scalars_in(value)))
+        points = _points(within, axis)
+        for _ in range(MAX_DEPTH):
+            # what is asked of a place that is another one in each piece, as in reflections at both ends
+            pieces = _between(axis, points) if points else []
+            more = {point for piece in pieces for point in _points_inside(within, piece)} - points
+            points |= more
+            if not more or len(points) > MOST_PIECES:
+                break
         if len(points) >= min(MOST_PIECES, max(MAX_PIECES, size // MIN_SIZE)):
             points = set()
     return _between(axis, points)
@@ -106,6 +118,18 @@ def _points(nodes_: Iterable[Scalar], axis: Axis) -> set[int]:
     return points
 
 
+def _points_inside(nodes_: Iterable[Scalar], piece: Piece) -> set[int]:
+    """From where on, inside of the piece, expressions are others whose arguments are simpler there."""
+    nested = [
+        node for node in nodes_ if isinstance(node, Op) and node.name in _TURNING and isinstance(node.arguments[0], Op)
+    ]
+    inside = [
+        nodes.op(node.name, tuple(simplified(argument, piece) for argument in node.arguments), node.dtype)
+        for node in nested
+    ]
+    return {point for point in _points(inside, piece.axis) if piece.low < point < piece.high}
+
+
 def _between(axis: Axis, points: set[int]) -> list[Piece]:
     return [Piece(axis, low, high) for low, high in itertools.pairwise([0, *sorted(points), axis.size])]
 
@@ -137,8 +161,16 @@ def simplified(node: Scalar, piece: Piece) -> Scalar:
     if node.name == "guard":
         known = holds(node.arguments[0], piece)
         return node if known is None else node.arguments[1 if known else 2]
-    place = node.arguments[0] if node.arguments else None
-    if node.dtype is not torch.int64 or not isinstance(place, Position):
+    if node.dtype is not torch.int64 or node.name not in ("abs", "maximum", "minimum", *_SUMS):
+        return node
+    arguments = tuple(simplified(argument, piece) for argument in node.arguments)
+    if node.name in _SUMS:
+        return _sum(node, arguments)
+    if arguments != node.arguments:
+        node = nodes.op(node.name, arguments, node.dtype)
+        assert isinstance(node, Op)
+    place = arguments[0]
+    if not isinstance(place, Position):
         return node
     low, high = piece.range(place.index)
     if node.name == "abs":
@@ -148,3 +180,15 @@ def simplified(node: Scalar, piece: Piece) -> Scalar:
         above, below = (place, bound) if node.name == "maximum" else (bound, place)
         return above if low >= bound.value else below if high <= bound.value else node
     return node
+
+
+def _sum(node: Op, arguments: tuple[Scalar, ...]) -> Scalar:
+    """The sum or difference of places and numbers is a place."""
+    parts = [
+        argument.index if isinstance(argument, Position) else constant(int(argument.value))
+        for argument in arguments
+        if isinstance(argument, (Position, Const))
+    ]
+    if len(parts) < len(arguments):
+        return node if arguments == node.arguments else nodes.op(node.name, arguments, node.dtype)
+    return nodes.position(parts[0] + parts[1] * _SUMS[node.name])
