@@ -1,4 +1,4 @@
-"""Each operator of torch's own database alone on the CPU: eager and dynajit in turns, torch.compile too if asked.
+"""Each operator of torch's own database alone: eager and dynajit in turns, torch.compile too if asked.
 
 In: nothing but the machine. Out: for each operator, dtype, size and layout the median time of each and dynajit's time
 over eager's; the worst twenty, and how many are slower by 3% and by 10%. `--save` writes these to benchmarks/results/.
@@ -7,6 +7,7 @@ such a sample (products of matrices, sparse tensors, factories) is left out, and
 
     python benchmarks/operators_speed.py --seconds 500 --state FILE   500 seconds of it; again: goes on where it ended
     python benchmarks/operators_speed.py --only softplus mish --dtypes float16 --layouts transposed --elements 16000000
+    python benchmarks/operators_speed.py --device cuda --elements 16000000 --compilers dynajit torch.compile
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 import dynajit
 
 DTYPES = ("float32", "bfloat16", "float16", "int64")
+OTHER_DTYPES = ("float64", "int32", "int16", "int8", "uint8", "bool")
 LAYOUTS = ("contiguous", "transposed", "broadcast")
 SMALL = 1000
 # Eager calls longer than this are of other algorithms than a loop over the elements: decompositions, sorting networks.
@@ -59,14 +61,14 @@ def tensor(like: torch.Tensor, elements: int, layout: str, first: bool, op: Any)
     else:
         low, high = (1, 9) if like.dtype is not torch.bool else (0, 2)
     if like.dim() == 0:
-        return make_tensor((), dtype=like.dtype, device="cpu", low=low, high=high)
+        return make_tensor((), dtype=like.dtype, device=like.device, low=low, high=high)
     side = math.isqrt(elements)
     shape = (side, elements // side) if like.dim() > 1 or layout != "contiguous" else (elements,)
     if like.dim() > 2:
         shape = (side // 4, elements // (side // 4) // 4, 4, *[1] * (like.dim() - 3))
     if layout == "broadcast" and not first:
-        return make_tensor(shape[-1:], dtype=like.dtype, device="cpu", low=low, high=high).expand(shape)
-    made = make_tensor(shape, dtype=like.dtype, device="cpu", low=low, high=high)
+        return make_tensor(shape[-1:], dtype=like.dtype, device=like.device, low=low, high=high).expand(shape)
+    made = make_tensor(shape, dtype=like.dtype, device=like.device, low=low, high=high)
     return made.transpose(0, 1).contiguous().transpose(0, 1) if layout == "transposed" else made
 
 
@@ -103,10 +105,12 @@ def enlarged(sample: Any, elements: int, layout: str, op: Any) -> tuple[tuple[An
     return tree_map(large, (sample.input, *sample.args)), tree_map(large, sample.kwargs)
 
 
-def find_call(op: Any, dtype: torch.dtype, elements: int, layout: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def find_call(
+    op: Any, dtype: torch.dtype, elements: int, layout: str, device: str
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Arguments under which eager runs; None if no sample gives any."""
     try:
-        samples = list(zip(range(SAMPLES), op.sample_inputs("cpu", dtype, requires_grad=False), strict=False))
+        samples = list(zip(range(SAMPLES), op.sample_inputs(device, dtype, requires_grad=False), strict=False))
     except (RuntimeError, TypeError, ValueError):
         return None
     usable = [sample for _, sample in samples if can_be_large(sample)]
@@ -134,10 +138,16 @@ def own_code(op: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
     return types.FunctionType(call.__code__.replace(), call.__globals__, "call", None, call.__closure__)
 
 
+def when_done() -> float:
+    """The time when the GPU has done what it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def measure(op: Any, dtype: torch.dtype, elements: int, layout: str, options: argparse.Namespace) -> dict[str, Any]:
     """Median seconds of each contender; or why there are none."""
     torch.manual_seed(0)
-    found = find_call(op, dtype, elements, layout)
+    found = find_call(op, dtype, elements, layout, options.device)
     if found is None:
         return {"skipped": "no sample"}
     args, kwargs = found
@@ -148,7 +158,7 @@ def measure(op: Any, dtype: torch.dtype, elements: int, layout: str, options: ar
             calls[name](*args)
         except Exception as error:
             return {"skipped": f"{name}: {type(error).__name__}: {str(error)[:80]}"}
-    clock = sbs.clock_for(options.threads)
+    clock = sbs.clock_for(options.threads) if options.device == "cpu" else when_done
     times: dict[str, list[float]] = {name: [] for name in calls}
     held: list[Any] = []
     for _ in range(PLACEMENTS):
@@ -173,7 +183,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Any, str, str, str]]:
             for dtype in options.dtypes:
                 for op in op_db:
                     wanted = not options.only or any(text in name_of(op) for text in options.only)
-                    if wanted and getattr(torch, dtype) in op.supported_dtypes("cpu"):
+                    if wanted and getattr(torch, dtype) in op.supported_dtypes(options.device):
                         yield op, size, layout, dtype
 
 
@@ -237,9 +247,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="operators whose name holds one of these")
     parser.add_argument("--sizes", nargs="*", default=["large", "small"], choices=["large", "small"])
     parser.add_argument("--layouts", nargs="*", default=[*LAYOUTS], choices=LAYOUTS)
-    parser.add_argument("--dtypes", nargs="*", default=[*DTYPES], choices=DTYPES)
+    parser.add_argument("--dtypes", nargs="*", default=[*DTYPES], choices=[*DTYPES, *OTHER_DTYPES])
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the large size; the issue's is 16000000")
     parser.add_argument("--compilers", nargs="*", default=["dynajit"], choices=[*sbs.COMPILERS])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--each", type=float, default=0.15, help="seconds of timing for each case")
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so many")
@@ -252,12 +263,14 @@ def main() -> None:
     rows = run(options)
     body = summary(rows)
     print(body)
+    on_cpu = options.device == "cpu"
     if options.save:
         sbs.save(
-            "operators_speed",
-            "Operators alone on the CPU",
+            "operators_speed" if on_cpu else "operators_speed_gpu",
+            f"Operators alone on the {'CPU' if on_cpu else 'GPU'}",
             body,
-            f"python benchmarks/operators_speed.py --elements {options.elements} --threads {options.threads}",
+            f"python benchmarks/operators_speed.py --device {options.device} --elements {options.elements} "
+            f"--threads {options.threads}",
         )
 
 
