@@ -262,6 +262,10 @@ _ROWS: dict[Any, Callable[..., Value]] = {
     operator.neg: lambda tx, value: operators.unary(tx, "UNARY_NEGATIVE", value),
     operator.pos: lambda tx, value: operators.unary(tx, "UNARY_POSITIVE", value),
     operator.invert: lambda tx, value: operators.unary(tx, "UNARY_INVERT", value),
+    inspect.isfunction: lambda tx, object: ConstVal(isinstance(object, FunctionVal)),
+    inspect.ismethod: lambda tx, object: ConstVal(isinstance(object, MethodVal)),
+    inspect.isclass: lambda tx, object: ConstVal(isinstance(object, ClassVal)),
+    typing.cast: lambda tx, typ, val: val,
     # marks for the profiler have no meaning inside one graph
     _RECORD.__enter__: lambda tx, self: self,
     _RECORD.__exit__: lambda tx, self, *error: ConstVal(None),

@@ -8,6 +8,7 @@ Modules whose functions are computed are listed in `interp/policy.py`.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import pathlib
 import posixpath
@@ -17,7 +18,6 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.report import breaks
-from dynajit.values import polyfills
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.standin import StandIn, call_real
@@ -188,7 +188,11 @@ def re_sub(tx: Tracer, pattern: Value, repl: Value, string: Value, count: Value 
 def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Value = ZERO) -> Value:
     if isinstance(repl, ConstVal):
         return tx.fold(re.Pattern.sub, [self, repl, string, count])
-    return tx.run_python(polyfills.substitute, [self, repl, string, count])
+    subject, position, pieces = string.const(), 0, []
+    for match in itertools.islice(self.real().finditer(subject), count.const() or None):
+        pieces += [ConstVal(subject[position : match.start()]), tx.call(repl, [tx.from_real(match)], {})]
+        position = match.end()
+    return tx.fold(lambda *parts: subject[:0].join(filter(None, parts)), [*pieces, ConstVal(subject[position:])])
 
 
 def _found(function: Any) -> None:

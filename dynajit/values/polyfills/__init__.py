@@ -330,21 +330,6 @@ def add_note(self: Any, note: str) -> None:
     self.__notes__.append(note)
 
 
-def substitute(pattern: Any, repl: Callable[[Any], Any], string: Any, count: int) -> Any:
-    """`pattern.sub` with a function."""
-    pieces, position = [], 0
-    for number, match in enumerate(pattern.finditer(string)):
-        if count and number >= count:
-            break
-        pieces.append(string[position : match.start()])
-        piece = repl(match)
-        if piece is not None:
-            pieces.append(piece)
-        position = match.end()
-    pieces.append(string[position:])
-    return string[:0].join(pieces)
-
-
 #: what is traced in place of functions that take the same
 TRACED: dict[Any, Callable[..., Any]] = {
     all: all_,
