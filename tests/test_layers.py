@@ -309,7 +309,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 2454,
     "dynajit/schedule": 1620,
     "dynajit/values": 6,
-    "dynajit/values/containers": 2775,
+    "dynajit/values/containers": 2777,
     "dynajit/values/core": 727,
     "dynajit/values/effects": 1670,
     "dynajit/values/library": 3768,

@@ -36,8 +36,10 @@ class SetLike(Value):
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if symbol not in _SET_OPERATORS or not isinstance(right, SetLike):
             return None
-        # with a view it is a set, whatever the other is
         is_plain = isinstance(self, SetVal) and isinstance(right, SetVal)
+        if not is_plain and all(isinstance(side, SetVal) or not side.compares for side in (self, right)):
+            return None  # a view of values has no such operators
+        # with a view of keys or items it is a set, whatever the other is
         first = self if is_plain else SetVal.of(tx, tx.unpack(self))
         return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
 

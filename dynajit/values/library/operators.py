@@ -361,7 +361,7 @@ def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
     if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and left.family is right.family:
         return _order_sequences(tx, symbol, left, right)
-    if isinstance(left, SetLike) and isinstance(right, SetLike):
+    if isinstance(left, SetLike) and isinstance(right, SetLike) and left.compares and right.compares:
         first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
         return ConstVal(function(first, second))
     return tx.fold(function, [left, right])
