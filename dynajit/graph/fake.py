@@ -14,7 +14,6 @@ import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.graph import lazy_dynamo
 from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
@@ -45,10 +44,6 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     looked_at_values: bool | None = None
     _inside = False  # of one of torch's fake kernels
     _converts = False  # a real tensor into a fake one
-
-    def __init__(self, **options: Any) -> None:
-        lazy_dynamo.postpone()
-        super().__init__(**options)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -4,7 +4,8 @@ torch's fake mode reads settings of `torch._dynamo.config`, and some of torch's 
 hidden from `torch._dynamo`. For either Python imports the package, a compiler with everything it can trace: 1.5 seconds
 of a process's first capture, most of it.
 In:  nothing. Out: `postpone()`, after which a module stands in the package's place that has the settings and can hide
-     functions. Whatever else is asked of it imports the package, which then takes its place.
+     functions. Whatever else is asked of it imports the package, which then takes its place. The package would also
+     replace `torch.manual_seed`, perhaps in the middle of a capture that relies on it: that is done at once.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def postpone() -> None:
             _forget()
             raise
         sys.meta_path.insert(0, _Finder)
+        if torch.manual_seed is torch.random.manual_seed:  # as the package does
+            torch.manual_seed = torch._compile._disable_dynamo(torch.manual_seed)
+            torch.jit._builtins._register_builtin(torch.manual_seed, "aten::manual_seed")
 
 
 def package_of(module: ModuleType) -> ModuleType:

@@ -18,6 +18,7 @@ from torch._guards import Source as TorchSource
 from dynajit import symbols, torch_compat
 from dynajit.config import config
 from dynajit.exc import ConstraintViolation, InternalError
+from dynajit.graph import lazy_dynamo
 from dynajit.graph.fake import FakeMode
 from dynajit.graph.seen import Dimensions, Mark
 from dynajit.guards.source import SizeSource, Source, StrideSource
@@ -64,6 +65,7 @@ class Shapes:
     """The symbols of one frame."""
 
     def __init__(self, locate: Callable[[], FrameLoc | None]) -> None:
+        lazy_dynamo.postpone()
         self.locate = locate
         self._env: ShapeEnv | None = None
         self.symbols: dict[str, Symbol] = {}

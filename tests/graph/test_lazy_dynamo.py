@@ -84,6 +84,17 @@ USES = {
         report = dynajit.explain(lambda x: (torch._dynamo.is_compiling(), x + 1))(x)
         assert not any("importlib" in brk.reason for brk in report.break_reasons)
     """,
+    "a seed": """
+        from dynajit.testing import CompileCounter
+        def seeds(x, seed):
+            torch.manual_seed(seed)
+            return x + torch.rand(4)
+        counter = CompileCounter()
+        compiled = dynajit.compile(seeds, backend=counter)
+        for seed in range(4):  # sizes and numbers that are symbols import the package
+            assert compiled(x, seed).equal(seeds(x, seed))
+        assert counter.frame_count == 2
+    """,
     "backward": """
         w = torch.ones(4, requires_grad=True)
         dynajit.compile(lambda w: (x * w).sum())(w).backward()
