@@ -59,6 +59,19 @@ def main(x, y, z, n, flag, items, table, obj):
     assert finding is not None and finding.kind == kind.split(":")[0]
 
 
+def test_what_rounding_decides_is_no_finding() -> None:
+    source = """
+COUNT, SEEN = 1, []
+def main(x, y, z, n, flag, items, table, obj):
+    if dynajit.is_compiling():
+        x = x * (1 + 2e-7)
+    return OUTCOME
+"""
+    calls = [Call(seed=1)]
+    assert check(source.replace("OUTCOME", "(x * 3e6).sin()"), calls, "eager") is None
+    assert check(source.replace("OUTCOME", "x.float() * 1.1 + dynajit.is_compiling()"), calls, "eager") is not None
+
+
 def test_a_program_that_lost_its_globals_is_compared() -> None:
     source = "def main(x, y, z, n, flag, items, table, obj):\n    return x + 1\n"
     assert check(source, [Call(seed=1, grad=True)], "eager") is None
