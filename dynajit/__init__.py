@@ -35,6 +35,8 @@ from dynajit.bisection import bisect  # noqa: E402
 from dynajit.capture.background import wait  # noqa: E402
 from dynajit.capture.stance import run, set_stance  # noqa: E402
 from dynajit.config import config  # noqa: E402
+from dynajit.exported import compile_exported, export  # noqa: E402
+from dynajit.exported import load_program as load  # noqa: E402
 from dynajit.interp.marks import (  # noqa: E402
     allow_in_graph,
     assume_constant_result,
@@ -60,6 +62,7 @@ __all__ = [
     "assume_constant_result",
     "bisect",
     "compile",
+    "compile_exported",
     "compile_times",
     "config",
     "counters",
@@ -69,9 +72,11 @@ __all__ = [
     "error_on_graph_break",
     "exc",
     "explain",
+    "export",
     "graph_break",
     "is_compiling",
     "list_backends",
+    "load",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",

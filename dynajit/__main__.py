@@ -3,6 +3,9 @@
   python -m dynajit run -c step train.py --epochs 3    run train.py, with its function `step` compiled
   python -m dynajit explain -c step train.py           the same, then report graphs, breaks, guards and kernels
   python -m dynajit survey model.py:make               is your program right, what breaks, recompiles or is slow
+  python -m dynajit export model.py:make -o model.djt  the whole program in a file that runs without its source
+  python -m dynajit inspect model.djt                  what such a file takes, gives and holds
+  python -m dynajit run model.djt                      load it and run it on made-up inputs
   python -m dynajit doctor                             what dynajit finds on this machine, and what it lacks
   python -m dynajit cache [list|clear|pack|unpack]     the kernels kept on disk; take them to another machine
 
@@ -27,10 +30,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynajit import api, script
+from dynajit import exported as exporting
 from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends
 from dynajit.config import config
-from dynajit.exc import ArtifactError, ConfigError
+from dynajit.exc import ArtifactError, ConfigError, DynajitError
 from dynajit.replacing import as_torch_compile
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
@@ -114,14 +118,91 @@ def run(arguments: list[str]) -> int:
         run,
         "  python -m dynajit run -c train_step train.py --epochs 3",
         "  python -m dynajit run -c model -c Net.loss --mode max-autotune train.py",
+        "  python -m dynajit run model.djt --size 16          an exported program, on made-up inputs",
         "  python -m dynajit run --replace train.py           its calls of torch.compile are answered by dynajit",
     )
     parser.add_argument("--replace", action="store_true", help="dynajit takes the place of torch.compile in the script")
     _add_compile(parser)
     options = _parse_program(parser, arguments)
+    if Path(options.script).suffix == ".djt":
+        return _run_file(parser, options)
     program = _prepared(parser, options)
     with as_torch_compile() if options.replace else contextlib.nullcontext():
         script.run(program, options.arguments)
+    return 0
+
+
+def _run_file(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Load an exported program and call it on made-up inputs; exit status 1 where that fails."""
+    more = argparse.ArgumentParser(prog=parser.prog)
+    more.add_argument("--size", type=int, default=4, help="of the dimensions that vary")
+    size = more.parse_args(options.arguments).size
+    try:
+        start = time.perf_counter()
+        program = exporting.load_program(options.script)
+        loaded = time.perf_counter()
+        given = exporting.made_up_arguments(program, size)
+        begun = time.perf_counter()
+        result = program(**given)
+        first = time.perf_counter()
+        program(**given)
+        print(
+            f"loaded in {(loaded - start) * 1e3:.1f} ms; first call {(first - begun) * 1e3:.2f} ms, second "
+            f"{(time.perf_counter() - first) * 1e3:.2f} ms"
+        )
+    except ArtifactError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(result)
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """Export a program to a file: captured whole, compiled for this CPU, with its weights. It runs in processes that
+    have neither the program's source nor its libraries: dynajit.load(FILE), or python -m dynajit run FILE.
+
+    FUNCTION is what `survey` takes: without arguments, it returns (program, inputs) or (program, args, kwargs).
+    Exit status 1 where the program can't be exported."""
+    parser = _parser(
+        "export",
+        export,
+        "  python -m dynajit export model.py:make -o model.djt",
+        "  python -m dynajit export model.py:make -o model.djt --dynamic x:0=batch --dynamic mask:0=batch",
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="by custom it ends in .djt")
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        default=[],
+        metavar="ARGUMENT:DIM[=NAME]",
+        help="a dimension of this argument varies; several with one name are equal",
+    )
+    parser.add_argument("--no-weights", action="store_true", help="leave parameters and buffers out")
+    options = parser.parse_args(arguments)
+    try:
+        model, (args, kwargs) = surveying.program_named(options.program)
+        exported = exporting.export(model, args, kwargs, dynamic_shapes=exporting.dimensions(options.dynamic))
+        exported.save(options.output, weights=not options.no_weights)
+    except ConfigError as error:
+        parser.error(str(error))
+    except (DynajitError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{options.output}: {options.output.stat().st_size:,} bytes")
+    return 0
+
+
+def inspect_program(arguments: list[str]) -> int:
+    """Show what an exported program takes and gives, how large its parts are, and what it was made with. Nothing of it
+    is run. Exit status 1 for a file that is no such program."""
+    parser = _parser("inspect", inspect_program)
+    parser.add_argument("file", type=Path)
+    try:
+        print(exporting.inspect_file(parser.parse_args(arguments).file))
+    except ArtifactError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 
@@ -303,6 +384,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "survey": survey,
     "cache": cache,
+    "export": export,
+    "inspect": inspect_program,
 }
 
 

@@ -132,6 +132,13 @@ class ArtifactError(DynajitError):
     """
 
 
+class ExportError(DynajitError):
+    """A program can't be exported: it is no single graph that can be written down.
+
+    The message says what stands in the way. It runs compiled all the same, by `dynajit.compile`.
+    """
+
+
 class ConfigError(ValueError):
     """An option, mode, backend, configuration field or log name that does not exist, or a value of the wrong kind.
 

@@ -138,6 +138,12 @@ def survey_named(
     return _Survey(name, _loader(name), backend, options).run(rounds, seconds)
 
 
+def program_named(name: str) -> tuple[Any, Call]:
+    """The program that `name` says, as for `survey_named`, and the first of its calls. Raises ConfigError."""
+    side = _loader(name)()
+    return side.program, side.calls[0]
+
+
 def _calls(inputs: Any) -> list[Call]:
     """Sets of inputs as (args, kwargs)."""
     if not isinstance(inputs, list):
@@ -164,7 +170,7 @@ def _calls(inputs: Any) -> list[Call]:
 def _loader(name: str) -> MakeSide:
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
-        raise ConfigError(f"say what to survey as MODULE:FUNCTION or FILE.py:FUNCTION, not {name!r}")
+        raise ConfigError(f"say what as MODULE:FUNCTION or FILE.py:FUNCTION, not {name!r}")
     load = _file_loader(Path(where)) if where.endswith(".py") else _module_loader(where)
     module = _load(load, where)
     factory: Any = module

@@ -85,6 +85,11 @@ def aot_options() -> dict[str, Any]:
     return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
 
 
+def release() -> str:
+    """The minor release of torch: "2.13". Operators keep their meaning and schema within one."""
+    return ".".join(torch.__version__.split("+")[0].split(".")[:2])
+
+
 @contextlib.contextmanager
 def first_calls_unwatched() -> Iterator[None]:
     """Inside, in this thread, AOTAutograd makes functions whose first call is like the others. Else that runs in a

@@ -20,7 +20,7 @@ MAX_LINES = 800
 BASE = ["_C", "exc", "config", "torch_compat", "symbols", "locks", "op_facts", "wrappers", "report"]
 FRONT = ["bytecode", "guards", "graph", "values", "interp", "resume"]
 BACK = ["loopir", "schedule", "codegen", "runtime"]
-TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script", "replacing"]
+TOP = ["backends", "verify", "capture", "api", "bisection_front", "bisection", "script", "replacing", "exported"]
 TOOLS = ["outcomes", "survey", "testing", "__main__"]
 
 
@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": {*BASE, *FRONT, "backends", "verify", "capture"},
     "api": {*BASE, *FRONT, "backends", "capture", "api"},
     "replacing": {*BASE, *FRONT, "backends", "capture", "api", "replacing"},
+    "exported": {*BASE, *FRONT, *BACK, "backends", "capture", "api", "exported"},
     "script": {"exc", "script"},
     "outcomes": {"outcomes"},
     # The package's face and its tools see everything.
@@ -294,19 +295,20 @@ MAX_FOLDER_LINES = {
     "csrc/guards": 3667,
     "csrc/plan": 4709,
     "csrc/python": 1495,
-    "dynajit": 3965,
+    "dynajit": 4071,
     "dynajit/aot": 6661,
-    "dynajit/backends": 717,
+    "dynajit/backends": 733,
     "dynajit/bytecode": 4390,
-    "dynajit/capture": 2237,
+    "dynajit/capture": 2238,
     "dynajit/codegen": 6199,
+    "dynajit/exported": 1265,
     "dynajit/graph": 1996,
     "dynajit/guards": 1781,
     "dynajit/interp": 3460,
     "dynajit/loopir": 6314,
-    "dynajit/report": 2447,
-    "dynajit/resume": 2041,
-    "dynajit/runtime": 2454,
+    "dynajit/report": 2449,
+    "dynajit/resume": 2050,
+    "dynajit/runtime": 2754,
     "dynajit/schedule": 1620,
     "dynajit/values": 6,
     "dynajit/values/containers": 2777,

@@ -73,6 +73,25 @@ def test_cache_travels_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert "it is no dynajit file" in capsys.readouterr().err
 
 
+def test_a_program_is_exported_shown_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, file = tmp_path / "exported_model.py", str(tmp_path / "model.djt")
+    source.write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(3, 2), (torch.randn(4, 3),)\n"
+        "def breaks():\n    return (lambda x: print(x) or x + 1), (torch.ones(2),)\n"
+    )
+    assert cli.main(["export", f"{source}:make", "-o", file, "--dynamic", "input:0=batch"]) == 0
+    assert cli.main(["inspect", file]) == 0
+    assert cli.main(["run", file, "--size", "7"]) == 0
+    out = capsys.readouterr().out
+    assert "batch, 2 or more" in out and "loaded in" in out and "weights  2 tensors, 8 numbers, in the file" in out
+    assert cli.main(["export", f"{source}:breaks", "-o", file]) == 1
+    assert "graph break" in capsys.readouterr().err
+    assert cli.main(["inspect", str(source)]) == cli.main(["inspect", file + "x"]) == 1
+    with pytest.raises(SystemExit):
+        cli.main(["export", f"{source}:make", "-o", file, "--dynamic", "input"])
+    assert "ARGUMENT:DIM" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["pack"], ["unpack"], ["list", "file"]])
 def test_cache_says_where_a_file_is_wanted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -193,20 +193,36 @@ def _compiled(
         logs.emit("aot_graphs", f"{name}\n{text}")
         debug.write("fx_graph_transformed.py" if phase == "inference" else f"fx_graph_transformed_{phase}.py", text)
     with phases.timer("codegen"):
-        choose = autotune.chooser(device) if device.type != "cpu" and mode.startswith("max-autotune") else None
-        rounding, backward = settings.eager_rounding, phase == "backward"
-        gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
-        made = generator.generate(gm, inputs, name, device, choose, rounding, backward)
-        plan = _with_separate_objects(made, gm)
-        original = graph_notes(gm).original
-        if plan.eager is not None and original is not None:
-            plan = dataclasses.replace(plan, eager=original)
+        plan = _plan(settings, gm, inputs, phase, device, name)
         compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
         recorded = device.type != "cpu" and mode in _GRAPH_MODES
         if recorded:
-            compiled = cuda_graphs.record(plan, compiled, backward)
-    _report(plan, phase, cuda_graphs.copies(plan, backward) if recorded else [])
+            compiled = cuda_graphs.record(plan, compiled, phase == "backward")
+    _report(plan, phase, cuda_graphs.copies(plan, phase == "backward") if recorded else [])
     return compiled
+
+
+def _plan(
+    settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device, name: str
+) -> Plan:
+    timed = device.type != "cpu" and settings.mode.startswith("max-autotune")
+    choose = autotune.chooser(device) if timed else None
+    rounding, backward = settings.eager_rounding, phase == "backward"
+    gm = run_passes(gm, PassContext(phase, name, device.type, rounding))
+    plan = _with_separate_objects(generator.generate(gm, inputs, name, device, choose, rounding, backward), gm)
+    original = graph_notes(gm).original
+    return plan if plan.eager is None or original is None else dataclasses.replace(plan, eager=original)
+
+
+def export_plan(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], made: Callable[[Plan], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """`codegen` for CPUs, where `made` gives the callable of each plan. Raises what can't be planned."""
+
+    def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
+        return made(_plan(_settings(None, {}), graph, inputs, phase, _CPU, "program"))
+
+    return compile_joint(gm, example_inputs, compile_fn, decompositions.for_codegen("cpu", False), layouts=True)
 
 
 def _report(plan: Plan, phase: str, copies: list[str]) -> None:

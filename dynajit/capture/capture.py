@@ -531,6 +531,7 @@ class FrameCapture:
         emission.make_calls(late=True)
         with timer("bytecode"):
             code = emission.finish()
+        self.record.effects = emission.effects()
         with timer("guards"):
             # last, since writing a value into the code may depend on it
             guards = tx.guards

@@ -153,7 +153,8 @@ class GuardRecord:
 class CompileRecord:
     """One frame that capture looked at.
 
-    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled.
+    `compile_id` is "[frame/variant]", `phases` are seconds, `skipped` says why nothing was compiled,
+    `effects` what is changed beside tensors, as a guard names it.
     """
 
     compile_id: str
@@ -166,6 +167,7 @@ class CompileRecord:
     phases: dict[str, float] = field(default_factory=dict)
     recompile_reason: str | None = None
     skipped: str | None = None
+    effects: list[str] = field(default_factory=list)
     code: types.CodeType | None = None
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # phase, start and end by time.perf_counter()
 

@@ -12,6 +12,8 @@ from functools import partial
 from types import CellType, CodeType
 from typing import Any, Protocol
 
+import torch
+
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, names_inside, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
@@ -185,6 +187,13 @@ class Emission:
             found.extend(value.effect_children())
         found.extend(value for _, value in self.tx.globals_written.values() if value is not DELETED)
         return [value for value in found if isinstance(value, Value) and value is not NULL]
+
+    def effects(self) -> list[str]:
+        """What the call changes that was there before, beside tensors and modules, by how it is reached."""
+        written = [value for value in self.tx.journal.dirty.values() if value.source is not None]
+        kinds = torch.Tensor, torch.nn.Module
+        found = [value.source.name() for value in written if not issubclass(value.py_type(), kinds)]
+        return [*found, *(name for _, name in self.tx.globals_written)]
 
     def outputs(self) -> list[Any]:
         """The tensors, and the numbers that depend on them, that the graph has to return."""

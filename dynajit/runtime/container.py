@@ -55,7 +55,7 @@ def write(path: Path, kind: str, facts: Mapping[str, Any], sections: Iterable[tu
     assert len(places) == len(kept), "two sections of one name"
     header = b""
     for _ in range(2):  # the header's length decides where sections are; numbers are padded so that it stays
-        header = json.dumps({"facts": facts, "sections": places}, sort_keys=True).encode()
+        header = json.dumps({"facts": facts, "sections": places}).encode()
         header += b" " * (len(places) * 20 - sum(len(str(place[0])) for place in places.values()))
         offset = _aligned(_START + len(header))
         for name, _, size, _ in sized:

@@ -19,18 +19,18 @@ from dynajit.runtime import load, memory, native
 MAX_ARGUMENTS = 96
 
 
-def build(plan: Plan) -> Callable[..., tuple[Any, ...]]:
-    """Compile and load the plan's kernels and make its executor. Raises ToolchainError.
+def build(plan: Plan, library: load.Library | None = None) -> Callable[..., tuple[Any, ...]]:
+    """Compile and load the plan's kernels, unless they are in `library`, and make its executor. Raises ToolchainError.
 
     The executor has attributes `source` and `plan`.
     """
     memory.configure()
-    call: Any = native.build(plan, _load_kernels(plan))
+    call: Any = native.build(plan, _load_kernels(plan, library))
     call.source, call.plan = plan.source, plan
     return call
 
 
-def _load_kernels(plan: Plan) -> dict[str, native.CpuKernel]:
+def _load_kernels(plan: Plan, library: load.Library | None) -> dict[str, native.CpuKernel]:
     kernels = [kernel for kernel in plan.kernels if isinstance(kernel, KernelInfo)]
     if not kernels:
         return {}

@@ -69,6 +69,21 @@ def load_source(source: str, kernels: int = 1) -> Library:
     return library
 
 
+def load_binary(contents: bytes | memoryview) -> Library:
+    """The library that these bytes are, compiled before and elsewhere. Raises OSError where it can't be opened."""
+    key = hashlib.sha256(contents).hexdigest()
+    with _lock:
+        library = _libraries.get(key)
+        if library is None:
+            path = store.get_or_make(key, ".so", functools.partial(_write, contents))
+            library = _libraries[key] = Library(path)
+    return library
+
+
+def _write(contents: bytes | memoryview, path: Path) -> None:
+    path.write_bytes(contents)
+
+
 def _compile(chain: toolchain.Toolchain, source: str, output: Path) -> None:
     text = output.with_suffix(".c")
     text.write_text(source, encoding="utf-8")

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -38,6 +39,12 @@ _SIMD_FLAGS = {
     "neon": ("-mcpu=native",),
     "none": ("-fno-tree-vectorize", "-fno-tree-slp-vectorize"),
 }
+
+# of the flags in /proc/cpuinfo those that a compiler makes use of
+_INSTRUCTIONS = re.compile(
+    r"(sse|ssse|pni|avx|amx|fma|f16c|bmi|abm|popcnt|movbe|lzcnt|cx16|lahf|adx|aes|vaes|sha|gfni|v?pclmul|rdrnd|rdseed|"
+    r"fsgsbase|xsave|prefetchw|3dnowprefetch|clwb|clflushopt|tbm|xop|neon|asimd|sve|fp|crc32|atomics|bf16|i8mm)\w*$"
+)
 
 
 class ToolchainError(DynajitError):
@@ -160,6 +167,14 @@ def _loaded_openmp() -> str | None:
             if Path(path).name.startswith(prefix):
                 return path
     return None
+
+
+@functools.cache
+def instruction_sets() -> frozenset[str]:
+    """What this machine's processor can do, as its kernel names it, and what kind of processor it is: kernels compiled
+    for one machine run where there is all of it."""
+    words = {word for line in _cpu().splitlines() if line.startswith(("flags", "Features")) for word in line.split()}
+    return frozenset({platform.machine(), *filter(_INSTRUCTIONS.match, words)})
 
 
 @functools.cache

@@ -1,0 +1,247 @@
+"""An exported program: a call plan, its kernels and weights, and what its inputs have to be.
+
+In:  what `exporting.py` made, or a file. Out: `PortableProgram`, called as the model was; `save` and `load`.
+A file holds the plan as data, the kernels' C text and machine code, and the weights; neither the model's source nor its
+libraries are needed to run it. Kernels are machine code: load only what you would run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynajit import torch_compat
+from dynajit.codegen.plan import Plan
+from dynajit.exc import ArtifactError
+from dynajit.exported import trees, weights
+from dynajit.exported.inputs import Inputs
+from dynajit.runtime import container, cpu, load, plan_data, toolchain
+
+KIND = "program"
+_PLAN, _SOURCE, _BINARY, _WEIGHTS, _CONSTANTS = "plan.json", "kernels.c", "kernels.so", "weights", "constants"
+
+
+class PortableProgram:
+    """A program without its Python source. Call it as the function or model that was exported.
+
+    Attributes:
+        facts: signature, versions and sizes, as `python -m dynajit inspect` shows them.
+        weights: parameters and buffers by their names in the model; writing into one changes what later calls compute.
+    """
+
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        plan: dict[str, Any],
+        source: str,
+        binary: bytes | memoryview,
+        tensors: Mapping[str, torch.Tensor],
+        constants: dict[str, torch.Tensor],
+    ) -> None:
+        self.facts = facts
+        self.weights = dict(tensors)
+        self._plan, self._source, self._binary, self._constants = plan, source, binary, constants
+        self._inputs = Inputs(facts["inputs"])
+        self._given = [self._giver(*row) for row in facts["given"]]
+        self._results = [(str(kind), int(at)) for kind, at in facts["results"]]
+        made = plan_data.from_data(plan, source, constants)
+        self._check(made)
+        self._executor = _executor(made, facts, binary)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these arguments, without gradients. Raises ArtifactError for arguments that it was
+        not exported for."""
+        leaves, sizes = self._inputs.check(args, kwargs)
+        with torch.no_grad():
+            given = [give(leaves, sizes) for give in self._given]
+            if torch_compat.any_autocast_enabled():
+                with torch.autocast("cpu", enabled=False):
+                    outputs = self._executor(*given)
+            else:
+                outputs = self._executor(*given)
+        found = [outputs[at] if kind == "graph" else given[at] for kind, at in self._results]
+        return trees.rebuild(self.facts["outputs"], iter(found))
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
+        """Write the program to a file, which appears when it is complete.
+
+        Args:
+            path: by custom it ends in ".djt".
+            weights: False leaves parameters and buffers out; `load` is given them then.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        sections: list[tuple[str, container.Contents]] = [
+            (_PLAN, json.dumps(self._plan).encode()),
+            (_SOURCE, self._source.encode()),
+            (_BINARY, self._binary),
+            (_CONSTANTS, _packed(self._constants)),
+        ]
+        if weights:
+            sections.append((_WEIGHTS, _packed(self.weights)))
+        container.write(Path(path), KIND, self.facts, sections)
+
+    def _giver(self, kind: str, which: Any) -> Any:
+        """What gives one input of the plan, from a call's tensors and sizes."""
+        if kind == "leaf" and type(which) is int:
+            return lambda leaves, sizes: leaves[which]
+        if kind == "size" and which in self._inputs.symbols:
+            return lambda leaves, sizes: sizes[which]
+        if kind != "weight":
+            raise ValueError(f"an input of kind {kind!r}, {which!r}")
+        tensor = self.weights[which]
+        return lambda leaves, sizes: tensor
+
+    def _check(self, plan: Plan) -> None:
+        """Raise ValueError where the plan takes or gives something else than the facts say."""
+        limits = {"given": len(plan.inputs), "graph": len(plan.outputs)}
+        if len(self._given) != len(plan.inputs) or any(not 0 <= at < limits[kind] for kind, at in self._results):
+            raise ValueError("its inputs or results are not those of its plan")
+        for name, (kind, which) in zip(plan.inputs, self.facts["given"], strict=True):
+            buffer = plan.buffers.get(name)
+            if (buffer is None) != (kind == "size"):
+                raise ValueError(f"the plan's input {name} is no {kind}")
+            if buffer is None:
+                continue
+            one = self._inputs.leaves[which] if kind == "leaf" else self.weights[which]
+            stride = one.stride() if isinstance(one, torch.Tensor) else one.stride
+            ours = (*one.shape, *stride)
+            pairs = zip(ours, (*buffer.shape, *buffer.stride), strict=True)
+            if one.dtype != buffer.dtype or any(size != known for size, known in pairs if type(known) is int):
+                raise ValueError(f"the plan's input {name} has another dtype or size")
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    *,
+    weights: Mapping[str, torch.Tensor] | str | os.PathLike[str] | None = None,
+    verify: bool = True,
+) -> PortableProgram:
+    """A program from a file that `PortableProgram.save` wrote.
+
+    Args:
+        path: the file. It may be replaced by another meanwhile, and must not be changed in place.
+        weights: parameters and buffers, by the names that they had in the model (a `state_dict()`, or a file of the
+            package safetensors), in place of those in the file. Needed where the file was saved without.
+        verify: compare the weights' checksum; False saves the time to read them all. Everything else is compared
+            always.
+
+    Returns:
+        The callable. Weights stay in the file until they are read.
+
+    Raises:
+        ArtifactError: the file is damaged, of another kind or format, made with another torch or for another
+            processor, where no C compiler is there to compile its kernels anew; or the weights don't fit.
+    """
+    file = container.Container(Path(path), KIND)
+    facts = _checked_facts(file)
+    given: Mapping[str, torch.Tensor] | None = None
+    if weights is not None:
+        given = weights if isinstance(weights, Mapping) else _weights.read(Path(weights))
+    elif _WEIGHTS in file.sections:
+        given = _weights.unpack(file.view(_WEIGHTS, check=verify), str(path))
+    try:
+        plan = json.loads(file.read(_PLAN))
+        tensors = _fitting(file, facts["weights"], given)
+        constants = _weights.unpack(file.view(_CONSTANTS), str(path))
+        constants = {name: _laid_out(constants[name], row) for name, row in facts["constants"].items()}
+        return PortableProgram(facts, plan, file.read(_SOURCE).decode(), file.view(_BINARY), tensors, constants)
+    except ArtifactError as error:
+        if str(file.path) in str(error):
+            raise
+        return file.refuse(str(error))  # type: ignore[no-any-return]
+    except plan_data.NotData as error:
+        return file.refuse(f"its plan can't be used: {error}")  # type: ignore[no-any-return]
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError, AttributeError) as error:
+        return file.refuse(f"it is not as dynajit writes it ({type(error).__name__}: {error})")  # type: ignore[no-any-return]
+
+
+_weights = weights
+
+
+def versions() -> dict[str, str]:
+    """What a file is made with, and what has to be the same where it is loaded."""
+    return {"torch": torch_compat.release(), "machine": platform.machine()}
+
+
+def layout(tensor: torch.Tensor) -> list[Any]:
+    """What a weight is, for a file: dtype, sizes, strides."""
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
+
+
+def _packed(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    return _weights.pack(tensors)
+
+
+def _checked_facts(file: container.Container) -> dict[str, Any]:
+    """The file's facts, if this process can run what it describes."""
+    facts, here = file.facts, versions()
+    try:
+        made = {name: facts["versions"][name] for name in here}
+        for name, version in here.items():
+            if made[name] != version:
+                file.refuse(f"it was exported with {name} {made[name]}; this is {name} {version}. Export it anew here")
+        if trees.check(facts["outputs"]) != len(facts["results"]):
+            raise ValueError("its results are not those of its structure")
+        for kind, at in facts["results"]:
+            if kind not in ("graph", "given") or type(at) is not int or at < 0:
+                raise ValueError("a result comes from nowhere")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        file.refuse(f"its header is not what dynajit writes ({type(error).__name__}: {error})")
+    return facts
+
+
+def _fitting(
+    file: container.Container, wanted: Mapping[str, Any], given: Mapping[str, torch.Tensor] | None
+) -> dict[str, torch.Tensor]:
+    """The weights that the plan asks for, as it asks for them."""
+    if given is None and wanted:
+        file.refuse(f"it was saved without weights: give the {len(wanted)} that it needs by `weights=`")
+    found = {}
+    for name, row in wanted.items():
+        tensor = (given or {}).get(name)
+        if not isinstance(tensor, torch.Tensor):
+            file.refuse(f"the weight {name} is missing: expected is {_shown(row)}")
+            continue
+        if layout(tensor)[:2] != row[:2] or tensor.device.type != "cpu":
+            file.refuse(
+                f"the weight {name} is {_shown(layout(tensor))} on {tensor.device}; expected is {_shown(row)} on cpu"
+            )
+        found[name] = _laid_out(tensor.detach(), row)
+    return found
+
+
+def _shown(row: list[Any]) -> str:
+    return f"{row[0]}{list(row[1])}"
+
+
+def _laid_out(tensor: torch.Tensor, row: list[Any]) -> torch.Tensor:
+    """The tensor with the strides that the plan was made for."""
+    stride = tuple(row[2])
+    if tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def _executor(plan: Any, facts: dict[str, Any], binary: bytes | memoryview) -> Any:
+    """The plan, ready to run: with the kernels of the file where this processor has what they use, else compiled."""
+    if not plan.kernels:
+        return cpu.build(plan)
+    missing = sorted(set(facts["instructions"]) - toolchain.instruction_sets())
+    why = f"its kernels use {', '.join(missing)}, which this processor lacks" if missing else ""
+    if not missing:
+        try:
+            return cpu.build(plan, load.load_binary(binary))
+        except (OSError, AttributeError) as error:
+            why = f"its kernels can't be opened here ({error})"
+    try:
+        return cpu.build(plan)
+    except toolchain.ToolchainError as error:
+        raise ArtifactError(f"{why}, and they can't be compiled anew: {error}") from error
