@@ -49,7 +49,7 @@ from dynajit.loopir.nodes import (
     domain_of,
     expressions_of,
 )
-from dynajit.loopir.ops import OPS
+from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import divides, hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
 from dynajit.schedule.target import CPU, Target
@@ -176,6 +176,15 @@ class Kernel:
             for update in section.updates:
                 yield from (nodes.position(update.even), *update.uneven, update.value)
         yield from self.bounds
+
+    def scalars(self) -> set[Scalar]:
+        """All parts of its expressions."""
+        return {node for value in self.expressions() for node in scalars_in(value)}
+
+    @property
+    def checked(self) -> bool:
+        """Whether it has to tell that all was well."""
+        return any(isinstance(node, Op) and node.name in CHECKS for node in self.scalars())
 
 
 def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Kernel:

@@ -9,9 +9,13 @@ import torch
 
 pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 
+import helpers
 from triton_harness import check, compile_all, plan_of, trace
 
 from dynajit.codegen import ExternStep, generate
+from dynajit.loopir.build import apply
+from dynajit.loopir.ops import FLOATS, OPS, ScalarOp
+from dynajit.loopir.registry import LOWERINGS
 
 F = torch.nn.functional
 
@@ -118,3 +122,19 @@ def test_other_devices_are_left_to_torch() -> None:
     gm, fakes = trace(lambda x: x + 1, randn(4))
     plan = generate(gm, fakes, "test", torch.device("cuda", 1))
     assert any(isinstance(step, ExternStep) for step in plan.steps)
+
+
+def test_an_operation_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier, the reference interpreter and both printers find all they need in it."""
+    squares = "({0} * {0} + {1} * {1})"
+    row = ScalarOp(2, FLOATS, "same", 4, torch.hypot, f"__builtin_sqrt{{t}}{squares}", f"tl.sqrt{squares}")
+
+    def lowered(build: Any, *given: Any) -> Any:
+        return build.elementwise(lambda *parts: apply("hypot", *parts), *given)
+
+    monkeypatch.setitem(OPS, "hypot", row)
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.hypot.default, lowered)
+    for dtype in (torch.float32, torch.float64):
+        inputs = randn(3, 40, dtype=dtype), randn(40, dtype=dtype)
+        check(lambda x, y: torch.hypot(x, y) + 1, *inputs, kernels=1)
+        helpers.check(lambda x, y: torch.hypot(x, y) + 1, *inputs, kernels=1, externs=0)

@@ -21,7 +21,6 @@ from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Const, Op, Position, Reduction, Scalar, Tensor
 from dynajit.loopir.ops import CHECKS, LOW_PRECISION, OPS
 from dynajit.loopir.size import hint_of
-from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Scratch, Store
 
 # What an expression may depend on beside axes: a row's values, and things that are right only where they are asked for.
@@ -76,9 +75,7 @@ class Expressions:
         self.lane = ""  # in column mode, the subscript of row values
         self.needs: dict[Scalar, Needs] = {}
         self.ranges = Ranges(kernel)
-        self.checked = any(
-            isinstance(node, Op) and node.name in CHECKS for value in kernel.expressions() for node in scalars_in(value)
-        )
+        self.checked = kernel.checked
 
     # ---- blocks
 

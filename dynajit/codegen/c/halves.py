@@ -8,7 +8,7 @@ All others are converted one by one, by arithmetic that is vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -70,7 +70,7 @@ class Halves(Expressions):
         found = Found()
         if hint_of(last.size) < MIN_SIZE:
             return found
-        read = _always_read(section.values(), self.piece)
+        read = always_read(section.values(), self.piece)
         for store in section.stores:
             rows = store.tensor.dtype is torch.float16 and stride_of(store.address, last) == 1
             if not rows or store.value.dtype is torch.int16 or any(load.tensor is store.tensor for load in read):
@@ -147,7 +147,7 @@ def _unrounded(value: Scalar) -> Scalar:
     return value
 
 
-def _always_read(values: Collection[Scalar], piece: Piece | None) -> list[Load]:
+def always_read(values: Iterable[Scalar], piece: Piece | None = None) -> list[Load]:
     """The reads at every point: what a guard may leave out may not be read."""
     found: dict[Load, None] = {}
     todo = list(values)

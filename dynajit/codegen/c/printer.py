@@ -8,19 +8,19 @@ A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from dynajit.codegen.c.bits import with_bits
 from dynajit.codegen.c.expressions import NOWHERE, ROW
-from dynajit.codegen.c.halves import Found, Span
+from dynajit.codegen.c.halves import Found, Span, always_read
 from dynajit.codegen.c.lanes import BlockLoop, Lanes
 from dynajit.codegen.c.segments import cuts, outer_cuts
 from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, index_text, symbols_of
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
-from dynajit.loopir.nodes import Op, Reduction, Scan, Scatter, Tensor, position
+from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
@@ -118,7 +118,7 @@ class _Printer(Lanes):
         for tensor in self.arguments:
             symbols |= size_symbols((*tensor.shape, *tensor.stride))
         symbols |= size_symbols(axis.size for axis in (*kernel.outer, *kernel.inner))
-        symbols.update(*(symbols_of(scalar) for value in kernel.expressions() for scalar in scalars_in(value)))
+        symbols.update(*map(symbols_of, kernel.scalars()))
         symbols.update(*(index_symbols(store.address) for store in kernel.all_stores()))
         if not symbols:
             return ()
@@ -188,6 +188,11 @@ class _Printer(Lanes):
             self._position(axes, f"({variable}{after})")
         self.gains(*axes)
 
+    def _open_nest(self, axes: Sequence[Axis]) -> None:
+        """A loop over each of the axes, one inside of the other."""
+        for a in axes:
+            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+
     def _position(self, axes: tuple[Axis, ...], number: str) -> None:
         for n, a in enumerate(axes):
             step = _count(axes[n + 1 :])
@@ -222,11 +227,14 @@ class _Printer(Lanes):
         long = isinstance(count, Size) or count > (512 if self.kernel.mode == "column" else SUM_BLOCK)
         return long and reduction.kind == "sum" and reduction.dtype is torch.float32
 
+    def _carried(self, reduction: Reduction) -> str:
+        """The C type in which it is computed."""
+        return "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
+
     def _accumulators(self, section: Section) -> None:
         for reduction, _ in section.reductions:
             name = self.locals[reduction] = self.fresh("r")
-            ctype = "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
-            self.put(f"{ctype} {name} = {self.start(reduction)};")
+            self.put(f"{self._carried(reduction)} {name} = {self.start(reduction)};")
 
     def _loop(self, section: Section, axes: tuple[Axis, ...], bounds: tuple[str, str] | None) -> None:
         """The loop nest over the inner axes; `bounds` limit the first of them."""
@@ -395,12 +403,10 @@ class _Printer(Lanes):
     def _column_loop(self, section: Section) -> None:
         for reduction, _ in section.reductions:
             name = self.locals[reduction] = self.fresh("r")
-            ctype = "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
-            self.put(f"{ctype} {name}[{self.block}];")
+            self.put(f"{self._carried(reduction)} {name}[{self.block}];")
             self.put(f"for (int64_t l = 0; l < {self.block}; ++l) {name}[l] = {self.start(reduction)};")
         *others, last = self.kernel.inner
-        for a in others:
-            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._open_nest(others)
         totals = self._open_column_parts(section, last)
         low, high = ("b", "e") if totals else ("0", str(last.size))
         self.open(f"for (int64_t {last.name} = {low}; {last.name} < {high}; ++{last.name})", has=[last])
@@ -444,8 +450,7 @@ class _Printer(Lanes):
             self.watch()
         self.gains(ROW)
         self.put(f"{carried} t = {start};")
-        for a in kernel.inner[:-1]:
-            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._open_nest(kernel.inner[:-1])
         self._scan_row(store, carried, sign)
         for _ in kernel.inner[:-1]:
             self.close()
@@ -481,8 +486,7 @@ class _Printer(Lanes):
         self.watch()
         self.put(f"{carried} t[{block}];")
         self.put(f"for (int64_t l = 0; l < {block}; ++l) t[l] = {start};")
-        for a in kernel.inner:
-            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._open_nest(kernel.inner)
         halves = self.find(kernel.sections[0], kernel.outer[-1])
         halves.stores += [stored for stored, _ in halves.copies]
         halves.copies = []
@@ -519,8 +523,7 @@ class _Printer(Lanes):
             self.watch()
             reach = update.tensor.numel
             self.put(f"const int64_t low = c * {reach} / {workers}, high = (c + 1) * {reach} / {workers};")
-        for a in axes[first:-1]:
-            self.open(f"for (int64_t {a.name} = 0; {a.name} < {a.size}; ++{a.name})", has=[a])
+        self._open_nest(axes[first:-1])
         if workers > 1:
             start = " + ".join(self.expression(part) for part in update.uneven)
             self.put(f"if ({start} < low || {start} >= high) continue;")
@@ -576,25 +579,13 @@ class _Printer(Lanes):
 
     def _turned_loads(self, across: Axis, along: Axis) -> list[Load]:
         """What is read along the other axis, at every point."""
-        found: dict[Load, None] = {}
-        todo = list(self.kernel.expressions())
-        seen = set(todo)
-        while todo:
-            node = todo.pop()
-            if isinstance(node, Load):
-                step = stride_of(node.address, along)
-                if (
-                    stride_of(node.address, across) == 1
-                    and step not in (None, 0, 1)
-                    and node.dtype.itemsize in (2, 4, 8)
-                ):
-                    found[node] = None
-            elif isinstance(node, Op):
-                # what a guard may leave out may not be read
-                arguments = node.arguments[:1] if node.name == "guard" else node.arguments
-                todo += [argument for argument in arguments if argument not in seen]
-                seen.update(todo)
-        return list(found)
+        return [
+            load
+            for load in always_read(self.kernel.expressions())
+            if stride_of(load.address, across) == 1
+            and stride_of(load.address, along) not in (None, 0, 1)
+            and load.dtype.itemsize in (2, 4, 8)
+        ]
 
     def _turn(self, load: Load, across: Axis, along: Axis) -> None:
         """Bring a tile of what is read into the order in which it is needed."""
@@ -636,8 +627,7 @@ class _Printer(Lanes):
         parts: dict[Reduction, str] = {}
         for reduction, _ in section.reductions:
             parts[reduction] = self.fresh("q")
-            ctype = "double" if self.wide(reduction) else VALUE_TYPES[reduction.dtype]
-            self.put(f"{ctype} {parts[reduction]}[{pieces}];")
+            self.put(f"{self._carried(reduction)} {parts[reduction]}[{pieces}];")
         self.open(*self._threads(), f"for (int64_t c = 0; c < {pieces}; ++c)")
         self.put(f"const int64_t low = c * {size};")
         self.put(f"const int64_t high = low + {size} < {first.size} ? low + {size} : {first.size};")

@@ -1,12 +1,10 @@
 """The Triton text of scalar operations and reductions, and the helper functions that it calls.
 
 In:  an operation's name and its arguments' dtype. Out: a format string (`operation`), how elements are combined
-     (`combination`), a function's text (`HELPERS`). `Unprintable` for what has no text: the op it comes from is then
-     left to torch.
-One more operation: a line in `_TEXT`; a helper function: its text in `HELPERS` under the name the line calls.
-
-`lib` is CUDA's library of mathematical functions: without fast-math flags its results are those of eager's kernels.
-Division and square root round to nearest as there. Constants are 0-dimensional tensors of the right dtype.
+     (`reduction`), a function's text (`HELPERS`). `Unprintable` for what has no text: the op it comes from is then left
+     to torch.
+One more operation: a line in `loopir.ops`; a helper function: its text in `HELPERS` under the name the line calls.
+Constants are 0-dimensional tensors of the right dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 from dynajit.codegen import float8
 from dynajit.codegen.triton import mathlib
 from dynajit.loopir.nodes import Number, Tensor
-from dynajit.loopir.ops import REDUCTIONS
+from dynajit.loopir.ops import OPS, REDUCTIONS
 
 TYPES = {
     torch.float32: "tl.float32",
@@ -78,65 +76,6 @@ class Unprintable(Exception):
         super().__init__(what)
         self.what = what
 
-
-_PLAIN = (
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "trunc"),
-)
-_NAN = "propagate_nan=tl.PropagateNan.ALL"
-# For floats (where no dtype is named) and integers.
-_TEXT: dict[str, str] = {
-    "add": "({0} + {1})",
-    "sub": "({0} - {1})",
-    "mul": "({0} * {1})",
-    "neg": "(0 - {0})",
-    "abs": "tl.abs({0})",
-    "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN})",
-    "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN})",
-    "eq": "({0} == {1})",
-    "ne": "({0} != {1})",
-    "lt": "({0} < {1})",
-    "le": "({0} <= {1})",
-    "gt": "({0} > {1})",
-    "ge": "({0} >= {1})",
-    "and": "({0} & {1})",
-    "or": "({0} | {1})",
-    "xor": "({0} ^ {1})",
-    "invert": "(~{0})",
-    "where": "tl.where({0}, {1}, {2})",
-    "intdiv": "({0} // {1})",
-    "floordiv": "dj_floordiv({0}, {1})",
-    "intmod": "dj_intmod({0}, {1})",
-    "floor": "tl.floor({0})",
-    "ceil": "tl.ceil({0})",
-    "round": "lib.rint({0})",
-    "copysign": "lib.copysign({0}, {1})",
-    "state": "dj_state({0}, {1})",
-    "from_bits": "({0}).to(tl.int64).to(tl.float64, bitcast=True)",
-    "pow": "lib.pow({0}, {1})",
-    "fmod": "lib.fmod({0}, {1})",
-    "atan2": "lib.atan2({0}, {1})",
-    **{name: f"lib.{name}({{0}})" for name in _PLAIN},
-}
-_BY_DTYPE: dict[tuple[str, torch.dtype], str] = {
-    ("div", torch.float32): "tl.div_rn({0}, {1})",
-    ("div", torch.float64): "({0} / {1})",
-    ("ratio", torch.float32): "tl.div_rn({0}, {1})",
-    ("ratio", torch.float64): "({0} / {1})",
-    ("sqrt", torch.float32): "tl.sqrt_rn({0})",
-    ("sqrt", torch.float64): "tl.sqrt({0})",
-    # Minus in Triton is 0 - x, which loses the sign of zero.
-    ("neg", torch.float32): "({0} * -1.0)",
-    ("neg", torch.float64): "({0} * -1.0)",
-    # The order of truth values is that of 0 and 1; in Triton true is -1.
-    ("not", torch.bool): "({0} == 0)",
-    ("maximum", torch.bool): "({0} | {1})",
-    ("minimum", torch.bool): "({0} & {1})",
-    ("lt", torch.bool): "(({0} == 0) & {1})",
-    ("le", torch.bool): "(({0} == 0) | {1})",
-    ("gt", torch.bool): "({0} & ({1} == 0))",
-    ("ge", torch.bool): "({0} | ({1} == 0))",
-}
 
 HELPERS: dict[str, str] = {
     **mathlib.TEXT,
@@ -271,8 +210,8 @@ def parameter_type(tensor: Tensor) -> str:
 
 def operation(name: str, dtype: torch.dtype) -> str:
     """The format string of an operation whose (last) argument has that dtype."""
-    text = _BY_DTYPE.get((name, dtype)) or _TEXT.get(name)
-    if text is None:
+    text = OPS[name].triton_text(dtype)
+    if not text:
         raise Unprintable(f"operation {name} on {dtype}")
     return text
 

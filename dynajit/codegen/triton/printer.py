@@ -135,8 +135,9 @@ class Printer:
         return ceil_div(ceil_div(size, tile.pieces), tile.r) * tile.r
 
     def _needs_wide_indices(self) -> bool:
-        addresses = [node.address for node in self.nodes() if isinstance(node, Load)]
-        addresses += [node.index for node in self.nodes() if isinstance(node, Position)]
+        nodes = self.kernel.scalars()
+        addresses = [node.address for node in nodes if isinstance(node, Load)]
+        addresses += [node.index for node in nodes if isinstance(node, Position)]
         addresses += [store.address for store in self.kernel.all_stores()]
         addresses += [update.even for section in self.kernel.sections for update in section.updates]
         for address in addresses:  # what is divided counts as well
@@ -153,18 +154,6 @@ class Printer:
         reach = max(self.sizes[name] + self.blocks[name] for name in self.dims)
         points = reach if len(self.dims) == 1 else points
         return max(reach, points) >= _INT32 or any(a.high >= _INT32 or a.low < -_INT32 for a in addresses)
-
-    def nodes(self) -> set[Scalar]:
-        """All parts of the kernel's expressions."""
-        seen: set[Scalar] = set()
-        todo = list(self.kernel.expressions())
-        while todo:
-            node = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                if isinstance(node, Op):
-                    todo.extend(node.arguments)
-        return seen
 
     # ---- the whole
 
@@ -380,8 +369,7 @@ class Printer:
         return f"tl.broadcast_to({text}, {self._shape})"
 
     def _start_value(self, reduction: Reduction) -> str:
-        value = REDUCTIONS[reduction.kind].start(reduction.dtype)
-        return functions.number(value, reduction.dtype).split(", ", 1)[1].rsplit(", ", 1)[0]
+        return self._start(reduction).split(", ", 1)[1].rsplit(", ", 1)[0]
 
     def _start(self, reduction: Reduction) -> str:
         value = REDUCTIONS[reduction.kind].start(reduction.dtype)

@@ -198,7 +198,7 @@ def fits(product: Product, kernel: Kernel) -> bool:
     expected = dict(zip(axes, contiguous_strides(product.sizes), strict=True))
     return all(
         not node.address.constant and dict(node.address.terms) == expected
-        for node in Printer(kernel, Tile(1), ()).nodes()
+        for node in kernel.scalars()
         if isinstance(node, Load) and node.tensor is product.result
     )
 

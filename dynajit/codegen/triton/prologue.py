@@ -13,8 +13,7 @@ from dynajit.codegen.triton import functions
 from dynajit.codegen.triton.printer import Printer
 from dynajit.codegen.triton.tiling import Tile
 from dynajit.loopir.index import Axis, contiguous_strides
-from dynajit.loopir.nodes import Op, Tensor
-from dynajit.loopir.ops import CHECKS
+from dynajit.loopir.nodes import Tensor
 from dynajit.schedule.loops import Kernel
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def is_part(operand: Operand, kernel: Kernel) -> bool:
         return False
     address = section.stores[0].address
     expected: dict[object, int] = dict(zip(axes, contiguous_strides(shape), strict=True))
-    checked = any(isinstance(node, Op) and node.name in CHECKS for node in Printer(kernel, Tile(1), ()).nodes())
-    return not address.constant and dict(address.terms) == expected and not checked
+    return not address.constant and dict(address.terms) == expected and not kernel.checked
 
 
 class TilePrinter(Printer):
