@@ -329,14 +329,11 @@ def _replace(graph: torch.fx.Graph, found: Attention) -> bool:
     if not any(getattr(node.target, "__name__", "").startswith(_FUSED) for node in traced.nodes):
         return False
     with graph.inserting_before(found.product):
-        copies: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), inputs, strict=True))
         for node in traced.nodes:
-            if node.op in ("placeholder", "output"):
-                continue
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta.setdefault("stack_trace", found.product.meta.get("stack_trace"))
-        result: Any = traced.output_node().args[0]
-        _read_in_place_of(graph, found.product, copies[result[0]])
+            node.meta.setdefault("stack_trace", found.product.meta.get("stack_trace"))
+        copies: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), inputs, strict=True))
+        results: Any = graph.graph_copy(traced, copies)  # type: ignore[arg-type]
+        _read_in_place_of(graph, found.product, results[0])
     return True
 
 

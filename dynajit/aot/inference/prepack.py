@@ -116,11 +116,8 @@ class _Splitter:
         """The node with its fake value, which layouts before it may have changed."""
         values = [value_of(argument) for argument in node.all_input_nodes]
         if node.target is aten.view.default and not _can_view(values[0], node.args[1]):
-            contiguous: dict[str, Any] = {"memory_format": torch.contiguous_format}
             with self.main.graph.inserting_before(node):
-                whole = self.main.graph.call_function(aten.clone.default, (node.args[0],), contiguous)
-            whole.meta = dict(node.meta)
-            whole.meta["val"] = self._value(whole)
+                whole = self.call(node, aten.clone.default, node.args[0], memory_format=torch.contiguous_format)
             node.args = (whole, node.args[1])
         node.meta["val"] = self._value(node)
         return node
@@ -157,9 +154,9 @@ class _Splitter:
         self.values.append(node.meta["val"])
         return found
 
-    def call(self, like: Node, target: Any, *args: Any) -> Node:
+    def call(self, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A node of the main graph in the place of `like`."""
-        made = self.main.graph.call_function(target, args)
+        made = self.main.graph.call_function(target, args, kwargs)
         made.meta = dict(like.meta)
         made.meta["val"] = self._value(made)
         return made
