@@ -433,6 +433,9 @@ class Calls(Tracer):
     def object_key(self, value: Value) -> object:
         return object_key(self, value)
 
+    def compare(self, left: Value, symbol: str, right: Value) -> Value:
+        return operators.compare(self, symbol, left, right)
+
     def holds(self, left: Value, symbol: str, right: Value) -> bool:
         with self.indirect():
             return operators.compare(self, symbol, left, right).truth(self)

@@ -76,6 +76,11 @@ class IdVal(Value):
     def describe(self) -> str:
         return f"the id of {self.target.describe()}"
 
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if other.py_type() is int and not isinstance(other, IdVal):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
+        return None
+
     def hash_key(self, tx: Tracer) -> object:
         if tx.addresses_are_keys:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an id() as a key, where a number is one")

@@ -23,6 +23,7 @@ from dynajit.values.containers.identity import identical
 from dynajit.values.containers.iterators import LONGEST, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
@@ -154,6 +155,14 @@ class SequenceVal(Value):
                 return index
             index += 1
         return None
+
+    def compare(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if not isinstance(right, SequenceVal) or self.family is not right.family:
+            return None
+        different = self.first_difference(tx, right)
+        if different is not None and different < min(len(self.items), len(right.items)):
+            return tx.compare(self.item(tx, different), symbol, right.item(tx, different))
+        return ConstVal(COMPARE[symbol][0](len(self.items), len(right.items)))
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         index = 0
@@ -352,6 +361,11 @@ class TupleVal(SequenceVal):
         if index is not None:
             return self.item(tx, index)
         return tx.class_attribute(self, self.kind, name)
+
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        if isinstance(other, TupleVal) and not self.items and not other.items:
+            return self.kind is tuple and other.kind is tuple
+        return None
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         raise tx.raised(TypeError, f"'{self.kind.__name__}' object does not support item assignment")

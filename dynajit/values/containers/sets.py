@@ -18,6 +18,7 @@ from dynajit.values.containers.rebuild_containers import (
     replace_members,
 )
 from dynajit.values.containers.standin import call_real
+from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -48,10 +49,16 @@ class SetLike(Value):
             return False
         if not isinstance(other, SetLike):
             return None
-        if not other.compares:
-            return False
+        return other.compares and self._members_hold(tx, "==", other)
+
+    def compare(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        if not isinstance(right, SetLike) or not (self.compares and right.compares):
+            return None
+        return ConstVal(self._members_hold(tx, symbol, right))
+
+    def _members_hold(self, tx: Tracer, symbol: str, other: SetLike) -> bool:
         ours, theirs = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (self, other))
-        return ours == theirs
+        return bool(COMPARE[symbol][0](ours, theirs))
 
 
 class SetVal(SetLike):

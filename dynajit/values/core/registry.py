@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynajit.values.core.operations import INPLACE
 from dynajit.values.core.value import Value
 
 Model = Callable[..., Value]
@@ -28,11 +29,8 @@ _PURE_BUILTINS = frozenset(
 )
 _PURE_CLASSES = (str, bytes, int, float, complex, bool, tuple, frozenset, slice, range, type(None), object, torch.Size)
 _PURE: set[Any] = set(_PURE_BUILTINS)
-_INPLACE = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
 # operator's functions that change their argument
-_WRITING = frozenset(
-    {operator.setitem, operator.delitem, operator.iconcat} | {getattr(operator, f"i{name}") for name in _INPLACE}
-)
+_WRITING = frozenset({operator.setitem, operator.delitem, operator.iconcat, *INPLACE.values()})
 
 
 def builtin(*functions: Any) -> Callable[[Model], Model]:

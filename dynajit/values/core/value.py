@@ -173,6 +173,7 @@ class Tracer(Protocol):
     def equal(self, left: Value, right: Value) -> bool: ...
     def same_object(self, left: Value, right: Value) -> bool: ...
     def object_key(self, value: Value) -> object: ...
+    def compare(self, left: Value, symbol: str, right: Value) -> Value: ...
     def holds(self, left: Value, symbol: str, right: Value) -> bool: ...
 
 
@@ -189,6 +190,10 @@ class Value:
     # of tensors: the fake tensor, and the node that computes it
     fake: Any = None
     node: Any = None
+    # whether `real()` is the very object, which is known by its identity
+    has_identity: bool = False
+    # as NumPy's: of two operands the array of the higher one computes
+    array_priority: int = 0
 
     def py_type(self) -> type:
         """The Python type that `type(obj)` gives."""
@@ -263,6 +268,19 @@ class Value:
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         """`self == other` by the type's own rule; None: it has none for such an operand."""
+        return None
+
+    def compare(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
+        """`self <symbol> right` for `<`, `<=`, `>` and `>=`, as `binary`."""
+        return None
+
+    def operate(self, tx: Tracer, function: Callable[..., Any], operands: Sequence[Value]) -> Value:
+        """An operator on operands of which none has a rule for it; of two, that of the higher `array_priority` is
+        asked."""
+        return tx.fold(function, operands)
+
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        """`self is other`, where they are two models; None: they are two objects as far as the type can tell."""
         return None
 
     def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:

@@ -70,7 +70,6 @@ from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import SymVal, operate
 from dynajit.values.scalars.unread import unread_text
-from dynajit.values.tensors import graph_arrays
 from dynajit.values.tensors.tensor import TensorMethod, TensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
@@ -694,9 +693,7 @@ def abs_(tx: Tracer, value: Value) -> Value:
         return tx.torch_op("call_function", abs, [value], {})
     if isinstance(value, ObjVal):
         return value.call_special(tx, "__abs__")
-    if graph_arrays.holds([value]):
-        return graph_arrays.operate(tx, abs, [value])
-    return tx.fold(abs, [value])
+    return value.operate(tx, abs, [value])
 
 
 def _rounding(function: Any, method: str) -> None:
@@ -758,7 +755,7 @@ def round_(tx: Tracer, value: Value, digits: Value | None = None) -> Value:
 @builtin(divmod)
 def divmod_(tx: Tracer, left: Value, right: Value) -> Value:
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
-        return operators.user_binary(tx, "divmod()", "divmod", False, left, right)
+        return operators.user_binary(tx, left, right, "divmod()", "divmod", False)
     if isinstance(left, TensorVal) or isinstance(right, TensorVal):
         names = [side.py_type().__name__ for side in (left, right)]
         raise tx.raised(TypeError, f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'")

@@ -10,81 +10,27 @@ import functools
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
-
-import torch
 
 from dynajit.bytecode.landing import CALLED, NUMBER, OPERATED
-from dynajit.guards.kinds_object import const_equal
-from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.containers.keys import IdVal
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
-from dynajit.values.containers.sets import SetLike, SetVal
+from dynajit.values.containers.sets import SetVal
+from dynajit.values.core.operations import BINARY, COMPARE, INPLACE, UNARY
 from dynajit.values.core.registry import BUILTINS, tail_call
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library.formatting import format_percent
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.objects.functions import FunctionVal
-from dynajit.values.objects.modules import LibraryVal
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
-from dynajit.values.objects.opaque import OpaqueVal
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal
 from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import unread_text
-from dynajit.values.tensors import graph_arrays
-from dynajit.values.tensors.arrays import ArrayVal, compute
-from dynajit.values.tensors.graph_arrays import GraphArrayVal
-from dynajit.values.tensors.numpy_numbers import VaryingScalar
+from dynajit.values.tensors.arrays import ArrayVal
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal
-
-BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "+": (operator.add, "add"),
-    "-": (operator.sub, "sub"),
-    "*": (operator.mul, "mul"),
-    "/": (operator.truediv, "truediv"),
-    "//": (operator.floordiv, "floordiv"),
-    "%": (operator.mod, "mod"),
-    "**": (operator.pow, "pow"),
-    "@": (operator.matmul, "matmul"),
-    "<<": (operator.lshift, "lshift"),
-    ">>": (operator.rshift, "rshift"),
-    "&": (operator.and_, "and"),
-    "|": (operator.or_, "or"),
-    "^": (operator.xor, "xor"),
-}
-INPLACE: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.iadd,
-    "-": operator.isub,
-    "*": operator.imul,
-    "/": operator.itruediv,
-    "//": operator.ifloordiv,
-    "%": operator.imod,
-    "**": operator.ipow,
-    "@": operator.imatmul,
-    "<<": operator.ilshift,
-    ">>": operator.irshift,
-    "&": operator.iand,
-    "|": operator.ior,
-    "^": operator.ixor,
-}
-COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
-    "==": (operator.eq, "__eq__", "__eq__"),
-    "!=": (operator.ne, "__ne__", "__ne__"),
-    "<": (operator.lt, "__lt__", "__gt__"),
-    "<=": (operator.le, "__le__", "__ge__"),
-    ">": (operator.gt, "__gt__", "__lt__"),
-    ">=": (operator.ge, "__ge__", "__le__"),
-}
-UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "UNARY_NEGATIVE": (operator.neg, "__neg__"),
-    "UNARY_POSITIVE": (operator.pos, "__pos__"),
-    "UNARY_INVERT": (operator.invert, "__invert__"),
-}
 
 
 def unary(tx: Tracer, op: str, value: Value) -> Value:
@@ -92,11 +38,9 @@ def unary(tx: Tracer, op: str, value: Value) -> Value:
     function, method = UNARY[op]
     if computes_as_tensor(value, method):
         return tx.torch_op("call_function", function, [value], {})
-    if isinstance(value, GraphArrayVal):
-        return graph_arrays.operate(tx, function, [value])
     if isinstance(value, ObjVal):
         return value.call_special(tx, method, direct=OPERATED)
-    return tx.fold(function, [value])
+    return value.operate(tx, function, [value])
 
 
 def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
@@ -115,20 +59,17 @@ def binary(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     ):
         return format_percent(tx, left.value, right)
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
-        return user_binary(tx, symbol, BINARY[symbol][1], inplace, left, right)
+        return user_binary(tx, left, right, symbol, BINARY[symbol][1], inplace)
     if inplace and left.ibinary(tx, symbol, right):
         return left
-    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
-        if inplace and isinstance(left, GraphArrayVal) and not left.is_scalar:
-            return left.inplace(tx, BINARY[symbol][0], right)
-        return graph_arrays.operate(tx, BINARY[symbol][0], [left, right])
-    if inplace and isinstance(left, ArrayVal) and not left.is_scalar:
-        return left.inplace(tx, INPLACE[symbol], right)
     own = _own_operator(tx, left, f"__{BINARY[symbol][1]}__")
     result = tx.call(own, [right], {}) if own is not None else _binary_by_type(tx, symbol, left, right)
-    if result is not None:
-        return result
-    return tx.fold(BINARY[symbol][0], [left, right])
+    return result if result is not None else _computing(left, right).operate(tx, BINARY[symbol][0], [left, right])
+
+
+def _computing(left: Value, right: Value) -> Value:
+    """The operand whose type computes an operator that neither has a rule for."""
+    return left if left.array_priority >= right.array_priority else right
 
 
 def _formats_itself(cls: type) -> bool:
@@ -159,7 +100,7 @@ def _has_operator(value: Value, symbol: str, side: str = "") -> bool:
     return isinstance(value, ObjVal) and hasattr(value.cls, f"__{side}{BINARY[symbol][1]}__")
 
 
-def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, right: Value, tried: int = 0) -> Value:
+def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, inplace: bool, tried: int = 0) -> Value:
     """The operator `symbol` by the special methods `name`, of which one operand's class is the user's. The first
     `tried` attempts were made already, and declined."""
     attempts: list[tuple[Value, str, Value]] = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
@@ -188,8 +129,6 @@ def user_binary(tx: Tracer, symbol: str, name: str, inplace: bool, left: Value, 
         elif owner.py_type() in VALUE_TYPES and hasattr(owner.py_type(), method):
             # what it asks an object that is no plain number or text (`as_integer_ratio`, `__fspath__`), only it knows
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {owner.describe()} and {other.describe()}")
-        elif hasattr(owner.py_type(), method) and not method.startswith("__r"):
-            continue
         else:
             continue
         if not (isinstance(result, ConstVal) and result.value is NotImplemented):
@@ -242,13 +181,9 @@ def _attempt(
         return tx.call(method, [other], {})
     rest = remaining(symbol, tuple(Way(*way) for way in following), number)
     if rest not in BUILTINS:
-        BUILTINS[rest] = tail_call(functools.partial(_rest, again=again, tried=number))
+        BUILTINS[rest] = tail_call(functools.partial(again, tried=number))
     direct = CALLED if tried else OPERATED
     return tx.run_python(attempt, [method, other, tx.from_real(rest), *operands], direct=direct)
-
-
-def _rest(tx: Tracer, left: Value, right: Value, *, again: Callable[..., Value], tried: int) -> Value:
-    return again(tx, left=left, right=right, tried=tried)
 
 
 def _binary_by_type(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
@@ -269,102 +204,56 @@ def _own_operator(tx: Tracer, value: Value, method: str) -> Value | None:
     return None
 
 
-# of which equal ones may be several objects
-_COPIED = frozenset({int, float, complex, str, bytes, slice, range, frozenset, torch.device, *VALUE_TYPES})
-
-
 # of one object, whatever that one is equal to
 _METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 def same_object(tx: Tracer, left: Value, right: Value) -> bool:
-    """`left is right`."""
+    """`left is right`; what the models can't tell is guarded to be two objects."""
     if left is right:
         return True
-    if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal):
-        return same_object(tx, left.target, right.target)
-    if (isinstance(left, WeakRefVal) or isinstance(right, WeakRefVal)) and left.py_type() is right.py_type():
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether a weak reference is one made before")
-    if isinstance(left, TensorVal) and isinstance(right, TensorVal):
-        tx.guard_distinct(left, right)
-        return False
-    if isinstance(left, ObjVal) and isinstance(right, ObjVal):
-        if left.real_object is None or right.real_object is None:
-            return False
-        if left.real_object is right.real_object:
-            return True
-    if isinstance(left, TupleVal) and isinstance(right, TupleVal) and not left.items and not right.items:
-        return left.kind is tuple and right.kind is tuple
-    if isinstance(left, ConstVal) and isinstance(right, ConstVal):
-        return _same_constant(tx, left, right)
-    if isinstance(left, SymVal) != isinstance(right, SymVal) and left.py_type() is not right.py_type():
-        return False
-    if isinstance(left, SymVal) or isinstance(right, SymVal):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether numbers that vary are one object")
-    try:
-        if isinstance(left, (RealVal, FunctionVal)) and isinstance(right, (RealVal, FunctionVal)):
+    if left.has_identity and right.has_identity:
+        try:
             same: bool = left.real() is right.real()
-            for side in (left, right):
-                if isinstance(side, LibraryVal) or type(side) is RealVal:
-                    tx.guard(side.source, "ID", side.real())  # an equal one may have been good enough so far
-            return same
-    except NotReal:
-        return False
-    if left.source is not None and right.source is not None:
+        except NotReal:
+            return False
+        for side in (left, right):
+            if isinstance(side, RealVal):
+                tx.guard(side.source, "ID", side.obj)  # an equal one may have been good enough so far
+        return same
+    found = left.is_same(tx, right)
+    if found is None:
+        found = right.is_same(tx, left)
+    if found is None:
         tx.guard_distinct(left, right)
-    return False
-
-
-def _same_constant(tx: Tracer, left: ConstVal, right: ConstVal) -> bool:
-    """Constants that are alike to their guards may be one object or two."""
-    first, second = left.value, right.value
-    if type(first) in _COPIED and const_equal(first, second):
-        sources = [value.source or ConstSource(value.value, value.describe()) for value in (left, right)]
-        sources.sort(key=lambda source: isinstance(source, ConstSource))
-        if not isinstance(sources[0], ConstSource):
-            tx.guard(sources[0], "SAME_OBJECT" if first is second else "NOT_ALIASED", sources[1])
-    return first is second
+    return bool(found)
 
 
 def compare(tx: Tracer, symbol: str, left: Value, right: Value) -> Value:
     """`left <symbol> right` for ==, !=, <, <=, >, >=."""
     function, method, reflected = COMPARE[symbol]
     if _answers_for_tensor(left, right, method, reflected):
-        return _user_compare(tx, symbol, left, right, method, reflected)
+        return _user_compare(tx, left, right, symbol, method, reflected)
     if computes_as_tensor(left, method) or computes_as_tensor(right, reflected):
         other = right if computes_as_tensor(left) else left
         if symbol in ("==", "!=") and not computes_as_tensor(other) and not _comparable_with_tensor(other):
             return ConstVal(symbol == "!=")
         return tx.torch_op("call_function", function, [left, right], {})
     if isinstance(left, ObjVal) or isinstance(right, ObjVal):
-        return _user_compare(tx, symbol, left, right, method, reflected)
-    if isinstance(left, GraphArrayVal) or isinstance(right, GraphArrayVal):
-        return graph_arrays.operate(tx, function, [left, right])
-    if isinstance(left, VaryingScalar) or isinstance(right, VaryingScalar):
-        return tx.fold(function, [left, right])
-    if isinstance(left, ArrayVal) or isinstance(right, ArrayVal):
-        return compute(tx, function, [left, right], {})
-    own = _own_operator(tx, left, method)
-    if own is not None:
-        return tx.call(own, [right], {})
+        return _user_compare(tx, left, right, symbol, method, reflected)
+    chief = _computing(left, right)
+    if chief.array_priority:
+        return chief.operate(tx, function, [left, right])
     if isinstance(left, WeakRefVal) and isinstance(right, WeakRefVal) and symbol in ("==", "!="):
         return compare(tx, symbol, left.target, right.target)
     if left.is_const() and right.is_const() and not (isinstance(left, SequenceVal) and isinstance(right, SequenceVal)):
         return tx.fold(function, [left, right])
-    if isinstance(left, SymVal) or isinstance(right, SymVal):
-        if symbol not in ("==", "!=") or (is_number(left) and is_number(right)):
-            return tx.fold(function, [left, right])
-        if not isinstance(left, SequenceVal) and not isinstance(right, SequenceVal):
-            other = right if isinstance(left, SymVal) else left
-            return ConstVal((other.py_type() is complex and function(left.const(), right.const())) or symbol == "!=")
+    if is_number(left) and is_number(right) and (left.symbolic or right.symbolic):
+        return tx.fold(function, [left, right])
     if symbol in ("==", "!="):
         return ConstVal(_equal_parts(tx, left, right) == (symbol == "=="))
-    if isinstance(left, SequenceVal) and isinstance(right, SequenceVal) and left.family is right.family:
-        return _order_sequences(tx, symbol, left, right)
-    if isinstance(left, SetLike) and isinstance(right, SetLike) and left.compares and right.compares:
-        first, second = ({item.hash_key(tx) for item in tx.unpack_set(side)} for side in (left, right))
-        return ConstVal(function(first, second))
-    return tx.fold(function, [left, right])
+    found = left.compare(tx, symbol, right)
+    return found if found is not None else tx.fold(function, [left, right])
 
 
 def _answers_for_tensor(left: Value, right: Value, method: str, reflected: str) -> bool:
@@ -392,14 +281,6 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     """Equality of values that are not both constants and not user objects."""
     if left is right:
         return True
-    by_identity: Any = object.__eq__
-    for side in (left, right):
-        if isinstance(side, OpaqueVal) and side.kind.__eq__ is not by_identity:
-            raise GraphBreak(side.reason, f"== of {side.detail}")
-    if isinstance(left, LibraryVal) and type(left.obj).__eq__ is by_identity:
-        return same_object(tx, left, right)
-    if isinstance(left, IdVal) != isinstance(right, IdVal) and issubclass(left.py_type(), right.py_type()):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "comparing an id() with a number")
     by_rule_of_type = left.equals(tx, right)
     if by_rule_of_type is None:
         by_rule_of_type = right.equals(tx, left)
@@ -419,15 +300,8 @@ def _equal_parts(tx: Tracer, left: Value, right: Value) -> bool:
     return left.hash_key(tx) == right.hash_key(tx)
 
 
-def _order_sequences(tx: Tracer, symbol: str, left: SequenceVal, right: SequenceVal) -> Value:
-    different = left.first_difference(tx, right)
-    if different is not None and different < min(len(left.items), len(right.items)):
-        return compare(tx, symbol, left.item(tx, different), right.item(tx, different))
-    return ConstVal(COMPARE[symbol][0](len(left.items), len(right.items)))
-
-
 def _user_compare(
-    tx: Tracer, symbol: str, left: Value, right: Value, method: str, reflected: str, tried: int = 0
+    tx: Tracer, left: Value, right: Value, symbol: str, method: str, reflected: str, tried: int = 0
 ) -> Value:
     """The first `tried` attempts were made already, and declined."""
     attempts = [(left, method, right), (right, reflected, left)]

@@ -49,6 +49,13 @@ class WeakRefVal(Value):
     def py_type(self) -> type:
         return weakref.ref
 
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        if isinstance(other, WeakRefVal):
+            return tx.same_object(self.target, other.target)
+        if other.py_type() is self.py_type():
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether a weak reference is one made before")
+        return None
+
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "__callback__":
             return ConstVal(None)

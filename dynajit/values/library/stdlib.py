@@ -30,6 +30,7 @@ from dynajit.values.containers.iterators import SequenceIterator
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
+from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
 from dynajit.values.core.registry import Model, builtin, constructor, pure
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library import operators
@@ -245,12 +246,11 @@ def _of_two(function: Callable[..., Value], symbol: str, tx: Tracer, left: Value
     return function(tx, symbol, left, right)
 
 
-_BINARY = [(symbol, found[0]) for symbol, found in operators.BINARY.items()]
-_BINARY += [(f"{symbol}=", getattr(operator, f"i{found[1]}")) for symbol, found in operators.BINARY.items()]
 _RECORD: Any = torch.autograd.profiler.record_function
 _ROWS: dict[Any, Callable[..., Value]] = {
-    **{function: functools.partial(_of_two, operators.binary, symbol) for symbol, function in _BINARY},
-    **{found[0]: functools.partial(_of_two, operators.compare, symbol) for symbol, found in operators.COMPARE.items()},
+    **{found[0]: functools.partial(_of_two, operators.binary, symbol) for symbol, found in BINARY.items()},
+    **{function: functools.partial(_of_two, operators.binary, f"{symbol}=") for symbol, function in INPLACE.items()},
+    **{found[0]: functools.partial(_of_two, operators.compare, symbol) for symbol, found in COMPARE.items()},
     operator.getitem: lambda tx, obj, key: obj.getitem(tx, key),
     operator.contains: lambda tx, container, item: ConstVal(container.contains(tx, item)),
     operator.concat: lambda tx, left, right: operators.binary(tx, "+", left, right),

@@ -115,6 +115,8 @@ _OWN_ATTRIBUTES = frozenset(
 class FunctionVal(Value):
     """A Python function. Outside functions keep the real object; those made while tracing have symbolic parts."""
 
+    has_identity = True
+
     def __init__(
         self,
         code: types.CodeType,

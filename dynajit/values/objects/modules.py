@@ -43,6 +43,10 @@ class LibraryVal(RealVal):
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])
 
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        kind: Any = type(self.obj)
+        return tx.same_object(self, other) if kind.__eq__ is object.__eq__ else None
+
     def hash_key(self, tx: Tracer) -> object:
         try:
             hash(self.obj)

@@ -134,6 +134,13 @@ class ObjVal(Value):
             raise NotReal(self.describe())
         return self.real_object
 
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        if not isinstance(other, ObjVal):
+            return None
+        if self.real_object is None or other.real_object is None:
+            return False
+        return True if self.real_object is other.real_object else None
+
     def hash_key(self, tx: Tracer) -> object:
         method, _ = lookup_type(self.cls, "__hash__")
         if method is None:
@@ -547,6 +554,8 @@ def _is_itself(value: Value) -> bool:
 
 class RealVal(Value):
     """A thing known by identity: class, module, C function."""
+
+    has_identity = True
 
     def __init__(self, obj: Any, source: Source | None = None) -> None:
         self.obj = obj

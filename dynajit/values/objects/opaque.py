@@ -31,6 +31,11 @@ class OpaqueVal(Value):
     def describe(self) -> str:
         return self.detail
 
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        if self.kind.__eq__ is not object.__eq__:  # type: ignore[comparison-overlap]
+            raise GraphBreak(self.reason, f"== of {self.detail}")
+        return None
+
     def truth(self, tx: Tracer) -> bool:
         raise GraphBreak(self.reason, f"the truth value of {self.detail}")
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
+from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
 from dynajit.report import breaks
 from dynajit.report.shown import short
@@ -61,6 +62,8 @@ VALUE_TYPES: frozenset[type] = PATH_TYPES | {
     datetime.timedelta,
     datetime.timezone,
 }
+# of which equal ones may be several objects
+_COPIED = frozenset({int, float, complex, str, bytes, slice, range, frozenset, torch.device, *VALUE_TYPES})
 # methods of paths that only look at their text
 _PATH_METHODS = frozenset(
     {"as_posix", "is_absolute", "is_relative_to", "joinpath", "match", "relative_to", "with_name", "with_stem"}
@@ -225,6 +228,18 @@ class ConstVal(Value):
         if own is not None:
             return tx.call(own, args, kwargs, direct)
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        """Constants that are alike to their guards may be one object or two."""
+        if not isinstance(other, ConstVal):
+            return None
+        first, second = self.value, other.value
+        if type(first) in _COPIED and const_equal(first, second):
+            sources = [value.source or ConstSource(value.value, value.describe()) for value in (self, other)]
+            sources.sort(key=lambda source: isinstance(source, ConstSource))
+            if not isinstance(sources[0], ConstSource):
+                tx.guard(sources[0], "SAME_OBJECT" if first is second else "NOT_ALIASED", sources[1])
+        return first is second
 
     def hash_key(self, tx: Tracer) -> object:
         if isinstance(self.value, slice):

@@ -94,6 +94,15 @@ class SymVal(Value):
             return BoundBuiltin(self, name, tx.from_real(method))
         return ConstVal(self.const()).getattr(tx, name)
 
+    def equals(self, tx: Tracer, other: Value) -> bool | None:
+        """To what is no number with an order."""
+        return other.py_type() is complex and bool(self.const() == other.const())
+
+    def is_same(self, tx: Tracer, other: Value) -> bool | None:
+        if not isinstance(other, SymVal) and other.py_type() is not self.py_type():
+            return False
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether numbers that vary are one object")
+
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
 

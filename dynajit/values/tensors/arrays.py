@@ -20,6 +20,7 @@ from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
+from dynajit.values.core.operations import INPLACE
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -54,6 +55,8 @@ class ArrayVal(Value):
     """A scalar or an array. `owner`: the array whose memory this one looks at, if that was made while tracing too."""
 
     lent = False  # whether a tensor shares the memory, and may change it
+
+    array_priority = 1
 
     def __init__(self, array: Any, owner: ArrayVal | None = None, source: Source | None = None) -> None:
         self.array = array
@@ -111,10 +114,10 @@ class ArrayVal(Value):
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         self._write(tx, operator.setitem, [self, key, value])
 
-    def inplace(self, tx: Tracer, fn: Callable[..., Any], other: Value) -> Value:
-        """`array += other` and its like."""
-        self._write(tx, fn, [self, other])
-        return self
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if not self.is_scalar:
+            self._write(tx, INPLACE[symbol], [self, right])
+        return not self.is_scalar
 
     def _write(self, tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> None:
         """Write into the real array, which nobody but the trace knows; views of it see that. Taken back by copy."""

@@ -22,6 +22,7 @@ from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.core.operations import BINARY
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import arrays
@@ -93,6 +94,8 @@ class ArrayMemory:
 class GraphArrayVal(Value):
     """An array in a tensor's memory, or a scalar: what an item or a sum of an array is. `memory` is None for the array
     that a tensor gives, whose `base` is the tensor."""
+
+    array_priority = 2
 
     def __init__(
         self,
@@ -183,10 +186,16 @@ class GraphArrayVal(Value):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "writing items of an array that an array chooses")
         place.write(tx, value)
 
-    def inplace(self, tx: Tracer, ufunc: Any, other: Value) -> Value:
-        """`array += other` and its like: not for scalars, which don't change."""
-        self.write(tx, operate(tx, ufunc, [self, other]))
-        return self
+    def operate(self, tx: Tracer, function: Callable[..., Any], operands: Sequence[Value]) -> Value:
+        ufunc = UFUNCS.get(function, function)
+        if not isinstance(ufunc, numpy.ufunc):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__} of {operands[0].describe()}")
+        return call(tx, ufunc, operands, {})
+
+    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if not self.is_scalar:  # which don't change
+            self.write(tx, self.operate(tx, BINARY[symbol][0], [self, right]))
+        return not self.is_scalar
 
     def write(self, tx: Tracer, value: Value) -> None:
         """`array[...] = value`."""
@@ -353,14 +362,6 @@ def model_of(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> 
     if module.partition(".")[0] == "numpy" and holds([*args, *kwargs.values()]):
         return call
     return arrays.compute if arrays.is_known(function) else None
-
-
-def operate(tx: Tracer, function: Any, args: Sequence[Value]) -> Value:
-    """An operator of Python's on arrays; `function` is of the module `operator`, or a ufunc."""
-    ufunc = UFUNCS.get(function, function)
-    if not isinstance(ufunc, numpy.ufunc):
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__} of {args[0].describe()}")
-    return call(tx, ufunc, args, {})
 
 
 def call(tx: Tracer, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

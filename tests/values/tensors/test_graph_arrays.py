@@ -315,3 +315,14 @@ def test_a_tensor_over_an_array_that_the_graph_computed():
         made, tensor = found(np.arange(6.0))
         made[0] = 7
         assert tensor[0] == 7
+
+
+def test_a_known_array_takes_in_place_what_the_graph_computed():
+    def program(x):
+        made = np.zeros(3, np.float32)
+        same = made
+        made += x.numpy()
+        return same, same is made
+
+    same, is_one = dynajit.compile(program)(torch.ones(3))
+    assert same.tolist() == [1, 1, 1] and is_one
