@@ -309,7 +309,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 2754,
     "dynajit/schedule": 1629,
     "dynajit/values": 6,
-    "dynajit/values/containers": 2803,
+    "dynajit/values/containers": 2799,
     "dynajit/values/core": 772,
     "dynajit/values/effects": 1670,
     "dynajit/values/library": 3646,

@@ -97,7 +97,7 @@ def _first_items(iterated: Value) -> Sequence[Any]:
     if isinstance(iterated, SequenceVal):
         return iterated.first_items
     if isinstance(iterated, LiveIterator):
-        return iterated.sequence.items[iterated.index :][:2] if iterated.index else iterated.sequence.first_items
+        return iterated.container.items[iterated.index :][:2] if iterated.index else iterated.container.first_items
     if isinstance(iterated, SequenceIterator):
         return iterated.items[:2]
     real = getattr(iterated, "real_object", None)

@@ -200,7 +200,6 @@ class DequeIterator(LiveIterator):
         super().__init__(sequence)
         self.make: Callable[[Any], Any] = reversed if backwards else iter
         self.kind = type(self.make(collections.deque()))
-        self.deque = sequence
         self.changes = sequence.changes
         self.made_over = len(sequence.items)
 
@@ -208,16 +207,16 @@ class DequeIterator(LiveIterator):
         return super().item(tx, index if self.make is iter else self.count(tx) - 1 - index)
 
     def next(self, tx: Tracer) -> Value:
-        if self.changes != self.deque.changes:
+        if self.changes != self.container.changes:
             raise tx.raised(RuntimeError, "deque mutated during iteration")
         return super().next(tx)
 
     def rebuild(self, out: Any) -> None:
-        out.bring_up_to_date(self.deque)  # an iterator made before the change would notice it
-        if self.changes != self.deque.changes:
-            out.call_on(_stale_iterator, self.make, self.sequence, self.index, self.made_over)
+        out.bring_up_to_date(self.container)  # an iterator made before the change would notice it
+        if self.changes != self.container.changes:
+            out.call_on(_stale_iterator, self.make, self.container, self.index, self.made_over)
         else:
-            out.call_on(_iterator_at, self.make, self.sequence, self.index)
+            out.call_on(_iterator_at, self.make, self.container, self.index)
 
 
 def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], index: int, length: int) -> Any:

@@ -67,14 +67,43 @@ class IteratorVal(Value):
         return tx.class_attribute(self, self.kind, name)
 
 
-class SequenceIterator(IteratorVal):
-    """Over a list of values; a list that grows while it is iterated is seen to grow, until the end was reached."""
+class PositionIterator(IteratorVal):
+    """Over what has items at positions; what grows while it is iterated is seen to grow, until the end was reached."""
 
+    #: the model that it is over, until it ended
+    container: Any = None
+    index = 0
     ended = False
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        raise NotImplementedError
+
+    def count(self, tx: Tracer) -> int:
+        raise NotImplementedError
+
+    def check(self, tx: Tracer) -> None:
+        """Raise what CPython does where the container was changed meanwhile."""
+
+    def next(self, tx: Tracer) -> Value:
+        if self.ended:
+            raise Exhausted()
+        self.check(tx)
+        if self.index >= self.count(tx):
+            tx.journal.set_attr(self, "ended", True)
+            raise Exhausted()
+        found = self.item(tx, self.index)
+        tx.journal.set_attr(self, "index", self.index + 1)
+        return found
+
+    def children(self) -> Sequence[Value]:
+        return () if self.ended or self.container is None else (self.container,)
+
+
+class SequenceIterator(PositionIterator):
+    """Over a list of values."""
 
     def __init__(self, items: Sequence[Value], kind: type) -> None:
         self.items = items
-        self.index = 0
         self.kind = kind
 
     def item(self, tx: Tracer, index: int) -> Value:
@@ -82,16 +111,6 @@ class SequenceIterator(IteratorVal):
 
     def count(self, tx: Tracer) -> int:
         return len(self.items)
-
-    def next(self, tx: Tracer) -> Value:
-        if self.ended:
-            raise Exhausted()
-        if self.index >= self.count(tx):
-            tx.journal.set_attr(self, "ended", True)
-            raise Exhausted()
-        found = self.item(tx, self.index)
-        tx.journal.set_attr(self, "index", self.index + 1)
-        return found
 
     def children(self) -> Sequence[Value]:
         return self.items[self.index :]
@@ -101,11 +120,11 @@ class SequenceIterator(IteratorVal):
         out.call_const(iter, lambda: out.push_tuple(rest), 1)
 
 
-class ConstIterator(SequenceIterator):
+class ConstIterator(PositionIterator):
     """Over a string, bytes or range; each item is made when it is asked for, as ranges may be long."""
 
     def __init__(self, value: Any) -> None:
-        super().__init__((), type(iter(value)))
+        self.kind = type(iter(value))
         self.value = value
         self.total = _length(value)
 
@@ -114,9 +133,6 @@ class ConstIterator(SequenceIterator):
 
     def count(self, tx: Tracer) -> int:
         return self.total
-
-    def children(self) -> Sequence[Value]:
-        return ()
 
     def rebuild(self, out: Any) -> None:
         if self.ended:

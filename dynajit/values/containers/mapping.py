@@ -14,7 +14,7 @@ from typing import Any
 from dynajit.guards.source import AttrSource, DictKeySource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical
-from dynajit.values.containers.iterators import IteratorVal
+from dynajit.values.containers.iterators import PositionIterator
 from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_dict,
@@ -24,7 +24,7 @@ from dynajit.values.containers.rebuild_containers import (
 from dynajit.values.containers.sequence import Lazy
 from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.finalizers import check_dropped
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
 
 
@@ -348,55 +348,48 @@ def _compares_itself(cls: type) -> bool:
     return isinstance(cls.__eq__, types.FunctionType) or isinstance(cls.__hash__, types.FunctionType)
 
 
-class DictIterator(IteratorVal):
+class DictIterator(PositionIterator):
     """Over keys, values or items; changing the size meanwhile raises as in CPython."""
 
     def __init__(self, mapping: DictVal, what: str, backwards: bool = False) -> None:
-        self.mapping = mapping
+        self.container = mapping
         mapping.iterated = True
         self.what = what
-        self.index = 0
         self.backwards = backwards
         #: the dictionary's when the iterator was made, if that was known then; -1 after it was found to have changed
         self.size = len(mapping.entries) if mapping.complete else None
-        self.ended = False
         self.removals = mapping.removals
         self.kind = type(iter(getattr(mapping.kind(), what)()))
 
-    def next(self, tx: Tracer) -> Value:
-        if self.ended:
-            raise Exhausted()
-        self.mapping.materialise(tx)
-        hashes = list(self.mapping.entries)
+    def count(self, tx: Tracer) -> int:
+        return len(self.container.entries)
+
+    def check(self, tx: Tracer) -> None:
+        self.container.materialise(tx)
         if self.size is None:
-            tx.journal.set_attr(self, "size", len(hashes))
-        if self.size != len(hashes):
+            tx.journal.set_attr(self, "size", self.count(tx))
+        if self.size != self.count(tx):
             tx.journal.set_attr(self, "size", -1)
             raise tx.raised(RuntimeError, "dictionary changed size during iteration")
-        if self.removals != self.mapping.removals:
+        if self.removals != self.container.removals:
             self.unsupported("going on after keys were exchanged")
-        if self.index >= len(hashes):
-            tx.journal.set_attr(self, "ended", True)
-            raise Exhausted()
-        hashed = hashes[-1 - self.index if self.backwards else self.index]
-        tx.journal.set_attr(self, "index", self.index + 1)
-        key, value = self.mapping.entries[hashed]
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        hashed = [*self.container.entries][-1 - index if self.backwards else index]
+        key, value = self.container.entries[hashed]
         if self.what == "keys":
             return key
-        value = self.mapping._resolve(tx, hashed, (key, value))
+        value = self.container._resolve(tx, hashed, (key, value))
         return value if self.what == "values" else tx.new_tuple([key, value])
 
-    def children(self) -> Sequence[Value]:
-        return () if self.ended else (self.mapping,)
-
     def rebuildable(self) -> bool:
-        return self.ended or (self.removals == self.mapping.removals and self.size != -1)
+        return self.ended or (self.removals == self.container.removals and self.size != -1)
 
     def rebuild(self, out: Any) -> None:
         if not self.ended:
-            out.bring_up_to_date(self.mapping)  # an iterator made before the change would notice it
+            out.bring_up_to_date(self.container)  # an iterator made before the change would notice it
         # when it ended, over an empty dictionary of the kind
-        mapping = self.mapping.kind if self.ended else self.mapping
+        mapping = self.container.kind if self.ended else self.container
         out.call_on(_dict_iterator_at, mapping, self.what, -1 if self.ended else self.index, self.backwards)
 
 

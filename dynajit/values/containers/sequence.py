@@ -20,7 +20,7 @@ from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import identical
-from dynajit.values.containers.iterators import LONGEST, SequenceIterator, ended_iterator, iterator_at
+from dynajit.values.containers.iterators import LONGEST, PositionIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
@@ -221,53 +221,46 @@ def is_count(value: Value) -> bool:
     return (value.is_const() or value.symbolic) and isinstance(value.const(), int)
 
 
-class LiveIterator(SequenceIterator):
+class LiveIterator(PositionIterator):
     """Over a list or tuple model; a list that changes while it is iterated is seen to change."""
 
-    def __init__(self, sequence: SequenceVal, index: int = 0, step: int = 1) -> None:
-        kind: Any = type(iter([])) if isinstance(sequence, ListVal) else type(iter(()))
-        super().__init__((), kind if step == 1 else type(reversed([])))
-        self.sequence = sequence
-        self.index = index
+    def __init__(self, sequence: SequenceVal) -> None:
+        self.kind: Any = type(iter([])) if isinstance(sequence, ListVal) else type(iter(()))
+        self.container = sequence
 
     def item(self, tx: Tracer, index: int) -> Value:
-        return self.sequence.item(tx, index)
+        return self.container.item(tx, index)
 
     def count(self, tx: Tracer) -> int:
-        return len(self.sequence.items)
-
-    def children(self) -> Sequence[Value]:
-        return () if self.ended else (self.sequence,)
+        return len(self.container.items)
 
     def rebuild(self, out: Any) -> None:
         if self.ended:
             out.call_on(ended_iterator, () if self.kind is type(iter(())) else [])
         else:
-            out.call_on(iterator_at, self.sequence, self.index)
+            out.call_on(iterator_at, self.container, self.index)
 
 
 class ReversedList(LiveIterator):
     """`reversed(list)`: sees the list change too."""
 
-    def __init__(self, sequence: SequenceVal) -> None:
-        super().__init__(sequence, len(sequence.items) - 1)
-        self.kind: Any = type(reversed([]))
+    kind: type = type(reversed([]))
 
-    def next(self, tx: Tracer) -> Value:
-        if self.ended:
-            raise Exhausted()
-        if not 0 <= self.index < len(self.sequence.items):
-            tx.journal.set_attr(self, "ended", True)
-            raise Exhausted()
-        found = self.sequence.item(tx, self.index)
-        tx.journal.set_attr(self, "index", self.index - 1)
-        return found
+    def __init__(self, sequence: SequenceVal) -> None:
+        self.container = sequence
+        self.last = len(sequence.items) - 1
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        return self.container.item(tx, self.last - index)
+
+    def count(self, tx: Tracer) -> int:
+        return self.last + 1 if self.last - self.index < len(self.container.items) else 0
 
     def rebuild(self, out: Any) -> None:
         if self.ended:
             out.call_on(_ended_reversed)
         else:
-            out.call_on(_reversed_at, self.sequence, self.index)
+            out.call_on(_reversed_at, self.container, self.last - self.index)
 
 
 def _reversed_at(sequence: list[Any], index: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dynajit.guards.source import Source
 from dynajit.report import breaks
-from dynajit.values.containers.iterators import IteratorVal, ended_iterator
+from dynajit.values.containers.iterators import PositionIterator, ended_iterator
 from dynajit.values.containers.keys import UserKey, collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_members,
@@ -19,7 +19,7 @@ from dynajit.values.containers.rebuild_containers import (
 )
 from dynajit.values.containers.standin import call_real
 from dynajit.values.core.operations import COMPARE
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
@@ -154,44 +154,39 @@ class SetVal(SetLike):
         out.emit.pop_top()
 
 
-class SetIterator(IteratorVal):
+class SetIterator(PositionIterator):
     """Over a set; changing the size meanwhile raises as in CPython."""
 
     kind: type = type(iter({1}))
 
     def __init__(self, members: SetVal) -> None:
-        self.members = members
+        self.container = members
         self.order = members.ordered()
         self.removals = members.removals
-        self.index = 0
         self.changed = False  # in size, as was found once
 
-    def next(self, tx: Tracer) -> Value:
-        if self.index > len(self.order):
-            raise Exhausted()
-        if self.changed or len(self.members.entries) != len(self.order):
+    def item(self, tx: Tracer, index: int) -> Value:
+        return self.order[index]
+
+    def count(self, tx: Tracer) -> int:
+        return len(self.order)
+
+    def check(self, tx: Tracer) -> None:
+        if self.changed or len(self.container.entries) != len(self.order):
             tx.journal.set_attr(self, "changed", True)
             raise tx.raised(RuntimeError, "Set changed size during iteration")
-        if self.removals != self.members.removals:
+        if self.removals != self.container.removals:
             self.unsupported("going on after members were exchanged")
-        if self.index == len(self.order):
-            tx.journal.set_attr(self, "index", self.index + 1)
-            raise Exhausted()
-        tx.journal.set_attr(self, "index", self.index + 1)
-        return self.order[self.index - 1]
-
-    def children(self) -> Sequence[Value]:
-        return () if self.index > len(self.order) else (self.members,)
 
     def rebuildable(self) -> bool:
-        return self.index > len(self.order) or (self.removals == self.members.removals and not self.changed)
+        return self.ended or (self.removals == self.container.removals and not self.changed)
 
     def rebuild(self, out: Any) -> None:
-        if self.index > len(self.order):
+        if self.ended:
             out.call_on(ended_iterator, frozenset())
             return
-        out.bring_up_to_date(self.members)  # an iterator made before the change would notice it
-        out.call_on(_set_iterator_at, self.members, self.index)
+        out.bring_up_to_date(self.container)  # an iterator made before the change would notice it
+        out.call_on(_set_iterator_at, self.container, self.index)
 
 
 def _set_iterator_at(members: set[Any], index: int) -> Any:
