@@ -315,7 +315,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/library": 3646,
     "dynajit/values/objects": 3497,
     "dynajit/values/polyfills": 728,
-    "dynajit/values/scalars": 1147,
+    "dynajit/values/scalars": 1142,
     "dynajit/values/tensors": 5882,
     "dynajit/verify": 318,
 }

@@ -26,7 +26,7 @@ class UnreadRange(UnreadCall):
     def starts_at(self, tx: Tracer) -> int | None:
         """The first item, guarded to be there; None if that can't be asked alone."""
         start, stop = (ConstVal(0), *self._parts)[-2:]
-        if self._made is not None or type(start) is not ConstVal or not isinstance(stop, SymVal):
+        if self.is_read or type(start) is not ConstVal or not isinstance(stop, SymVal):
             return None
         first: int = start.value
         return first if decide(tx.graph, bool, stop.number > first) else None

@@ -113,7 +113,9 @@ def _keep_from_ids(tx: Tracer) -> None:
 
 
 class ConstVal(Value):
-    """An immutable object known while tracing."""
+    """An immutable object known while tracing. `is_read`: something depends on it."""
+
+    is_read = True
 
     def __init__(self, value: object, source: Source | None = None) -> None:
         self.value: Any = value
@@ -257,29 +259,44 @@ def _same_value(expected: object, found: object) -> bool:
     return type(found) is type(expected) and repr(found) == repr(expected)
 
 
-class UnreadConst(ConstVal):
-    """A number or string from outside that nothing depends on yet; reading its value records the guard.
+class Unread(ConstVal):
+    """A constant that nothing depends on yet. `read`, called once, gives it and records what the trace then relies
+    on; `hint` gives it without."""
+
+    def __init__(self, tx: Tracer, kind: type) -> None:
+        self._tx = tx
+        self._kind = kind
+        self._found: Any = None
+        self.is_read = False
+
+    def read(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def value(self) -> Any:  # type: ignore[override]
+        if not self.is_read:
+            self._found = self.read()
+            self._tx.journal.set_attr(self, "is_read", True)
+        return self._found
+
+    def py_type(self) -> type:
+        return self._kind
+
+
+class UnreadConst(Unread):
+    """A number or string from outside; reading its value records the guard.
 
     What is only passed along, to `print` say, may be different at each call.
     """
 
     def __init__(self, tx: Tracer, value: object, source: Source) -> None:
-        self._tx = tx
+        super().__init__(tx, type(value))
         self._raw = value
-        self._guarded = False
         self.source: Source = source
 
-    @property
-    def value(self) -> Any:  # type: ignore[override]
-        if not self._guarded:
-            self.rely()
-            self._tx.journal.set_attr(self, "_guarded", True)
+    def read(self) -> Any:
+        self.rely()
         return self._raw
-
-    @property
-    def is_read(self) -> bool:
-        """Whether it is guarded."""
-        return self._guarded
 
     def rely(self) -> None:
         """Record the guard."""
@@ -295,11 +312,8 @@ class UnreadConst(ConstVal):
     def hint(self) -> Any:
         return self._raw
 
-    def py_type(self) -> type:
-        return type(self._raw)
-
     def describe(self) -> str:
-        return f"a number or string of type {type(self._raw).__name__}"
+        return f"a number or string of type {self._kind.__name__}"
 
 
 class ConstMethod(BoundMethod):
@@ -321,14 +335,10 @@ class ConstMethod(BoundMethod):
             raise tx.raised(AttributeError, *error.args) from None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        if self.name in ("format", "translate") and self.owner.py_type() is str:
-            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
-        if self.name in TEXT_METHODS and self.owner.py_type() is str:
-            if self.name == "join" and len(args) == 1 and not args[0].is_const():
-                args = [tx.new_list(tx.unpack_hinted(args[0]))]
-            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
             args = [tx.new_list(tx.unpack_hinted(args[0]))]
+        if self.owner.py_type() is str and (self.name in TEXT_METHODS or self.name in ("format", "translate")):
+            return tx.call_builtin(getattr(str, self.name), [self.owner, *args], kwargs)
         return tx.fold(self.real(), args, kwargs)
 
     def rebuild(self, out: Any) -> None:

@@ -11,39 +11,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.values.core.value import Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, UnreadConst
+from dynajit.values.scalars.constant import ConstVal, Unread
 from dynajit.values.scalars.symbolic import SymVal
 
 
-class UnreadCall(ConstVal):
+class UnreadCall(Unread):
     """The result of a call that was not looked at."""
 
     source = None
 
     def __init__(self, tx: Tracer, function: Callable[..., Any], parts: Sequence[Value], kind: type) -> None:
-        self._tx = tx
+        super().__init__(tx, kind)
         self._function = function
         self._parts = list(parts)
-        self._kind = kind
-        self._made: Any = None
 
-    @property
-    def value(self) -> Any:  # type: ignore[override]
-        if self._made is None:
-            self._tx.journal.set_attr(self, "_made", self._function(*(part.const() for part in self._parts)))
-        return self._made
+    def read(self) -> Any:
+        return self._function(*(part.const() for part in self._parts))
 
     @property
     def hint(self) -> Any:
-        return self._function(*map(_hint, self._parts)) if self._made is None else self._made
-
-    @property
-    def is_read(self) -> bool:
-        """Whether its arguments are guarded."""
-        return self._made is not None
-
-    def py_type(self) -> type:
-        return self._kind
+        return self.value if self.is_read else self._function(*map(_hint, self._parts))
 
     def describe(self) -> str:
         return f"a {self._kind.__name__} made of values from outside"
@@ -57,9 +44,7 @@ class UnreadCall(ConstVal):
 
 def is_unread(value: Value) -> bool:
     """Whether nothing depends yet on a number or text that is known at run time only, or was computed of such."""
-    if isinstance(value, UnreadConst):
-        return not value.is_read
-    if isinstance(value, UnreadCall):
+    if isinstance(value, ConstVal):
         return not value.is_read
     return isinstance(value, SymVal) and not value.from_graph and not value.unknown
 
