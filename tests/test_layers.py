@@ -320,6 +320,20 @@ MAX_FOLDER_LINES = {
     "dynajit/verify": 318,
 }
 
+# How often dynajit/values/ asks for a type by `isinstance`, and how often for a model of a container outside of the
+# file that has it: each could be a method of the type. They only get fewer.
+MAX_TYPE_TESTS = 901
+MAX_CONTAINER_TESTS = 100
+
+
+def type_tests(sources: dict[str, str]) -> Iterator[tuple[str, set[str]]]:
+    """The file of each call of `isinstance`, and the names of the classes that it asks for."""
+    for path, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and dotted(node.func) == "isinstance":
+                asked = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
+                yield path, {dotted(kind) for kind in asked}
+
 
 def definitions(
     tree: ast.AST, prefix: str
@@ -452,6 +466,25 @@ def test_folders_do_not_grow() -> None:
     lines = folder_lines(files("dynajit") | files("csrc", suffixes=C_SUFFIXES))
     assert lines.keys() == MAX_FOLDER_LINES.keys()
     assert {folder: n for folder, n in lines.items() if n > MAX_FOLDER_LINES[folder]} == {}
+
+
+def test_types_are_asked_for_less_and_less() -> None:
+    sources = files("dynajit/values")
+    homes = {
+        name: path
+        for path, text in sources.items()
+        for name, node in definitions(ast.parse(text), "")
+        if "/containers/" in path and isinstance(node, ast.ClassDef) and name.endswith(("Val", "Like"))
+    }
+    assert {"DictVal", "SequenceVal", "SetLike"} <= homes.keys()
+    found = [*type_tests(sources)]
+    assert len(found) <= MAX_TYPE_TESTS
+    assert sum(any(homes.get(kind, path) != path for kind in kinds) for path, kinds in found) <= MAX_CONTAINER_TESTS
+
+
+def test_what_asks_for_types_is_found() -> None:
+    source = "def f(x):\n    return isinstance(x, (A, b.C)) or not isinstance(x, D) or issubclass(x, E)\n"
+    assert [*type_tests({"a.py": source})] == [("a.py", {"A", "b.C"}), ("a.py", {"D"})]
 
 
 def test_a_large_function_and_a_double_class_are_found() -> None:
