@@ -127,7 +127,7 @@ CHANGES = [
 
 
 def program(compiled: Any) -> Any:
-    (variant,) = _C.variants(type(compiled).__dict__["__call__"].__func__.__code__)
+    (variant,) = _C.variants(type(compiled).__dict__["__call__"].__func__.__wrapped__.__code__)
     return variant.guards
 
 
