@@ -24,8 +24,8 @@ FLOAT8_E4M3FN_SATURATES = torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn
 # which passes on what its function has.
 METHODS_LOSE_THEIR_OBJECT = torch.__version__.startswith("2.11.")
 
-# Where there is no GPU, torch 2.11 puts something in the place of CUDA's devices when it first traces, and frees it with
-# the thread that it was in, though others go on using it. The thread that imports dynajit lives longer than most.
+# Where there is no GPU, torch 2.11 puts something in the place of CUDA's devices when it first traces, and frees it
+# with the thread that it was in, though others use it. The thread that imports dynajit lives longer than most.
 if torch.__version__.startswith("2.11.") and torch.cuda._device_count_nvml() <= 0:
     torch._C._ensureCUDADeviceGuardSet()
 

@@ -116,14 +116,14 @@ def _compile(
         reason = why_not_differentiable(facts) if differentiated else None
         if reason is not None:
             return _as_captured(gm, reason.text)
-        if facts.outs and facts.has_levels:
-            return _as_captured(gm, "AOTAutograd, which transforms need, gives no out= another size")
         short = not differentiated and not facts.has_levels
         try:
             graph = _try_short_road(gm, example_inputs, decompositions) if short else None
         except NotFunctional as error:
             return _as_captured(gm, str(error))
         if graph is None:
+            if facts.outs:
+                return _as_captured(gm, "AOTAutograd, which its writes or transforms need, gives no out= another size")
             if differentiated:
                 for cut in (in_pieces, split_after_optimizer_step, with_late_views):
                     whole = cut(facts, example_inputs, piece)

@@ -416,7 +416,10 @@ def _stays_as_it_is(entry: GraphInput) -> bool:
     if entry.real.device.type != "cpu" or entry.fake.is_inference() or entry.changes_metadata:
         return False
     with torch.inference_mode(False):  # a view written in inference mode has another one made, which fails there
-        return entry.fake.grad_fn is notes(entry.node).grad_fn
+        try:
+            return entry.fake.grad_fn is notes(entry.node).grad_fn
+        except RuntimeError:  # the history of a view that was made without gradients and written with them
+            return False
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

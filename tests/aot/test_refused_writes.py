@@ -69,6 +69,15 @@ def test_write(f: Callable[[torch.Tensor], torch.Tensor], backend: str, requires
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_a_result_of_another_size_beside_a_written_view(backend: str) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.add(x, 1, out=torch.empty(0))[0], x.view(-1).mul_(2)
+
+    x, own = torch.ones(3, 3), torch.ones(3, 3)
+    assert all(map(torch.equal, (*dynajit.compile(f, backend=backend)(x), x), (*f(own), own)))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
 def test_an_operation_reads_what_it_has_written(backend: str) -> None:
     def adds(z: torch.Tensor) -> torch.Tensor:
         z[::2].add_(z[..., :1])

@@ -121,6 +121,38 @@ def test_view_that_outlived_a_write_to_its_base() -> None:
     assert not dynajit.counters["internal_errors"]
 
 
+def test_view_read_once_its_base_requires_gradients() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
+        x -= weight
+        return y > 0, y.requires_grad, y * 2
+
+    def run(called: Any) -> list[Any]:
+        x = torch.ones(3, 3)
+        over, requires_grad, made = called(x, x.t(), torch.ones(3, 3, requires_grad=True))
+        return [over, requires_grad, made.detach(), made.requires_grad]
+
+    dynajit.counters["internal_errors"].clear()
+    assert repr(run(dynajit.compile(function, backend="eager"))) == repr(run(function))
+    assert not dynajit.counters["internal_errors"]
+
+
+def test_view_made_and_written_without_gradients() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in x:
+            x.scatter_(0, torch.zeros(1, 1, dtype=torch.long), 1.25)
+        return x
+
+    def run(called: Any) -> torch.Tensor:
+        base = torch.ones(2, 2) * torch.ones(2, 2, requires_grad=True)
+        with torch.no_grad():
+            called(base[:1])
+        return base.detach()
+
+    dynajit.counters["internal_errors"].clear()
+    assert torch.equal(run(dynajit.compile(function, backend="eager")), run(function))
+    assert not dynajit.counters["internal_errors"]
+
+
 @pytest.mark.parametrize("view_first", [False, True])
 def test_a_view_into_memory_of_symbolic_size_relies_on_no_size(view_first):
     def fn(first, whole):

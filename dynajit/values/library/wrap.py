@@ -214,6 +214,10 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
         # only a write of what requires gradients makes one of these; it has no fake
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor of dtype {obj.dtype} with gradients")
+    if obj._is_view() and any(
+        entry.real is obj._base and entry.fake.requires_grad != obj._base.requires_grad for entry in tx.graph.inputs
+    ):
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view whose base requires gradients only now")
     entry = tx.graph.add_input(source, obj, None if wraps else tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
