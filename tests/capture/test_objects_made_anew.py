@@ -78,15 +78,17 @@ def captures(kind: Kind, place: Any, roles: tuple[int, ...], calls: int) -> list
     dynajit.reset()
     call = place(use)
     x = torch.ones(3)
-    counts = []
+    counts: list[int] = []
+    alive: list[Any] = []  # so that none is at the address of a former one, which a guard may take it for
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", ".*config.recompile_limit|.*made anew at each call|.*are given")
         for number in range(calls):
             k = roles[number % len(roles)]
             seen: list[Any] = []
+            alive.append(make(k))
             with records.listen(seen.append):
-                got = call(make(k), x)
+                got = call(alive[-1], x)
             torch.testing.assert_close(got, use(make(k), x), rtol=0, atol=0, equal_nan=True)
             counts.append(len(seen))
     return counts
