@@ -98,7 +98,7 @@ def export(
     assert plan is not None
     binary = load.load_source(plan.source, len(plan.kernels)).path.read_bytes() if plan.kernels else b""
     facts = json.loads(json.dumps(facts))  # as it comes out of a file
-    made = Exported(facts, plan_data.to_data(plan), plan.source, binary, tensors, constants)
+    made = Exported(facts, recorder.data, plan.source, binary, tensors, constants)
     made.original = model, tuple(args), named, dynamic_shapes
     return made
 
@@ -134,6 +134,7 @@ class _GraphRecorder:
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
+        self.data: dict[str, Any] = {}
         self.examples: Sequence[Any] = ()
         self.inputs: tuple[Any, ...] = ()
         self.outputs: Sequence[Any] = ()
@@ -159,7 +160,7 @@ class _GraphRecorder:
         return self._run
 
     def _made(self, plan: Plan) -> Callable[..., Any]:
-        plan_data.to_data(plan)
+        self.data = plan_data.to_data(plan)
         self.plan, self.executor = plan, cpu.build(plan)
         return self.executor  # type: ignore[no-any-return]
 

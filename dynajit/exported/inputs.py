@@ -30,7 +30,7 @@ class Inputs:
         self.structure: dict[str, Any] = dict(data["structure"])
         self.leaves = [_Leaf(*row) for row in data["leaves"]]
         self.symbols = {str(name): tuple(row) for name, row in data["symbols"].items()}
-        self.relations = [_tree(relation) for relation in data["relations"]]
+        self.relations = [tree_of_data(relation) for relation in data["relations"]]
         if not all(type(name) is str for name in self.names):
             raise ValueError("a parameter without a name")
         if sum(map(trees.check, self.structure.values())) != len(self.leaves):
@@ -109,8 +109,8 @@ class _Leaf:
     def __init__(self, path: str, dtype: str, shape: list[Any], stride: list[Any], written: bool) -> None:
         self.path = str(path)
         self.dtype = getattr(torch, dtype)
-        self.shape = [_tree(size) for size in shape]
-        self.stride = [_tree(size) for size in stride]
+        self.shape = [tree_of_data(size) for size in shape]
+        self.stride = [tree_of_data(size) for size in stride]
         self.written = bool(written)
         if not isinstance(self.dtype, torch.dtype) or len(self.shape) != len(self.stride):
             raise ValueError("a tensor of no dtype, or of other strides than sizes")
@@ -144,13 +144,13 @@ class _Leaf:
         return f"{str(self.dtype).removeprefix('torch.')}[{sizes}] on cpu"
 
 
-def _tree(data: Any) -> symbols.Tree:
+def tree_of_data(data: Any) -> symbols.Tree:
     """A tree from JSON, whose tuples are lists there. Raises ValueError for what is none."""
     if isinstance(data, list):
         name, *parts = data
         if name not in symbols.OPERATIONS:
             raise ValueError(f"an operation {name!r} on sizes")
-        return (name, *map(_tree, parts))
+        return (name, *map(tree_of_data, parts))
     if type(data) not in (int, float, bool, str):
         raise ValueError("a size that is no number")
     return data  # type: ignore[no-any-return]

@@ -19,7 +19,8 @@ import torch
 from dynajit import torch_compat
 from dynajit.codegen.plan import Plan
 from dynajit.exc import ArtifactError
-from dynajit.exported import trees, weights
+from dynajit.exported import trees
+from dynajit.exported import weights as safetensors
 from dynajit.exported.inputs import Inputs
 from dynajit.runtime import container, cpu, load, plan_data, toolchain
 
@@ -82,10 +83,10 @@ class PortableProgram:
             (_PLAN, json.dumps(self._plan).encode()),
             (_SOURCE, self._source.encode()),
             (_BINARY, self._binary),
-            (_CONSTANTS, _packed(self._constants)),
+            (_CONSTANTS, safetensors.pack(self._constants)),
         ]
         if weights:
-            sections.append((_WEIGHTS, _packed(self.weights)))
+            sections.append((_WEIGHTS, safetensors.pack(self.weights)))
         container.write(Path(path), KIND, self.facts, sections)
 
     def _giver(self, kind: str, which: Any) -> Any:
@@ -144,13 +145,13 @@ def load_program(
     facts = _checked_facts(file)
     given: Mapping[str, torch.Tensor] | None = None
     if weights is not None:
-        given = weights if isinstance(weights, Mapping) else _weights.read(Path(weights))
+        given = weights if isinstance(weights, Mapping) else safetensors.read(Path(weights))
     elif _WEIGHTS in file.sections:
-        given = _weights.unpack(file.view(_WEIGHTS, check=verify), str(path))
+        given = safetensors.unpack(file.view(_WEIGHTS, check=verify), str(path))
     try:
         plan = json.loads(file.read(_PLAN))
         tensors = _fitting(file, facts["weights"], given)
-        constants = _weights.unpack(file.view(_CONSTANTS), str(path))
+        constants = safetensors.unpack(file.view(_CONSTANTS), str(path))
         constants = {name: _laid_out(constants[name], row) for name, row in facts["constants"].items()}
         return PortableProgram(facts, plan, file.read(_SOURCE).decode(), file.view(_BINARY), tensors, constants)
     except ArtifactError as error:
@@ -163,9 +164,6 @@ def load_program(
         return file.refuse(f"it is not as dynajit writes it ({type(error).__name__}: {error})")  # type: ignore[no-any-return]
 
 
-_weights = weights
-
-
 def versions() -> dict[str, str]:
     """What a file is made with, and what has to be the same where it is loaded."""
     return {"torch": torch_compat.release(), "machine": platform.machine()}
@@ -174,10 +172,6 @@ def versions() -> dict[str, str]:
 def layout(tensor: torch.Tensor) -> list[Any]:
     """What a weight is, for a file: dtype, sizes, strides."""
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
-
-
-def _packed(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    return _weights.pack(tensors)
 
 
 def _checked_facts(file: container.Container) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 
 from dynajit import symbols
 from dynajit.exported import trees
+from dynajit.exported.inputs import tree_of_data
 from dynajit.exported.program import KIND, PortableProgram
 from dynajit.runtime.container import Container
 
@@ -36,7 +37,7 @@ def _lines(file: Container) -> list[str]:
     for name, (at, dim, low, high, shown) in inputs["symbols"].items():
         bound = f"{low} or more" if high is None else f"{low} to {high}"
         found.append(f"size     {name}: {inputs['leaves'][at][0]}.size({dim}), {shown}, {bound}")
-    found += [f"relation {symbols.readable(_tuples(relation))}" for relation in inputs["relations"]]
+    found += [f"relation {symbols.readable(tree_of_data(relation))}" for relation in inputs["relations"]]
     found.append(f"result   {_structure(facts['outputs'])}")
     weights = facts["weights"].values()
     count = sum(math.prod(shape) for _, shape, _ in weights)
@@ -47,11 +48,7 @@ def _lines(file: Container) -> list[str]:
 
 
 def _size(size: Any) -> str:
-    return symbols.readable(_tuples(size)) if not isinstance(size, int) else str(size)
-
-
-def _tuples(tree: Any) -> Any:
-    return tuple(map(_tuples, tree)) if isinstance(tree, list) else tree
+    return symbols.readable(tree_of_data(size)) if not isinstance(size, int) else str(size)
 
 
 def _structure(structure: Any) -> str:
@@ -77,7 +74,7 @@ def made_up_arguments(program: PortableProgram, size: int) -> dict[str, Any]:
     }
     found = []
     for _, dtype, shape, _, _ in inputs["leaves"]:
-        numbers = [symbols.value_of(_tuples(number), sizes) for number in shape]
+        numbers = [symbols.value_of(tree_of_data(number), sizes) for number in shape]
         kind = getattr(torch, dtype)
         found.append(torch.randn(numbers).to(kind) if kind.is_floating_point else torch.zeros(numbers, dtype=kind))
     leaves = iter(found)

@@ -22,7 +22,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols, torch_compat
-from dynajit.graph.fake import FakeMode, fake_of
+from dynajit.graph.fake import FakeMode, fake_of, has_history
 from dynajit.graph.meta import is_view, note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
@@ -416,10 +416,7 @@ def _stays_as_it_is(entry: GraphInput) -> bool:
     if entry.real.device.type != "cpu" or entry.fake.is_inference() or entry.changes_metadata:
         return False
     with torch.inference_mode(False):  # a view written in inference mode has another one made, which fails there
-        try:
-            return entry.fake.grad_fn is notes(entry.node).grad_fn
-        except RuntimeError:  # the history of a view that was made without gradients and written with them
-            return False
+        return has_history(entry.fake) and entry.fake.grad_fn is notes(entry.node).grad_fn
 
 
 def run_target(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

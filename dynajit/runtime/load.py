@@ -75,13 +75,9 @@ def load_binary(contents: bytes | memoryview) -> Library:
     with _lock:
         library = _libraries.get(key)
         if library is None:
-            path = store.get_or_make(key, ".so", functools.partial(_write, contents))
+            path = store.get_or_make(key, ".so", store.written(contents))
             library = _libraries[key] = Library(path)
     return library
-
-
-def _write(contents: bytes | memoryview, path: Path) -> None:
-    path.write_bytes(contents)
 
 
 def _compile(chain: toolchain.Toolchain, source: str, output: Path) -> None:

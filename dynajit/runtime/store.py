@@ -131,6 +131,15 @@ def find() -> Store:
     return _open(config.cache_dir, config.cache_size_mb)
 
 
+def written(contents: bytes | memoryview) -> Callable[[Path], None]:
+    """What makes a file of these contents."""
+
+    def make(path: Path) -> None:
+        path.write_bytes(contents)
+
+    return make
+
+
 def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
     """The file for `key`, made if no process has yet, nor is it in the folder that is only read. Where the store can't
     be written (full disk, read-only), a file of this process's own."""

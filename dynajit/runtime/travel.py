@@ -7,14 +7,13 @@ In:  the artifact store. Out: `pack(store, path)` writes its files into one (`co
 from __future__ import annotations
 
 import collections
-import functools
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from dynajit.exc import ArtifactError
 from dynajit.runtime import container
-from dynajit.runtime.store import Store
+from dynajit.runtime.store import Store, written
 
 KIND = "cache"
 # a hex digest, and what kind of file it is
@@ -57,9 +56,5 @@ def unpack(store: Store, path: Path) -> Travelled:
         packed.view(name)
     new = [(name, key, suffix) for name, (key, suffix) in names.items() if store.get(key, suffix) is None]
     for name, key, suffix in new:
-        store.put(key, suffix, functools.partial(_write, packed.view(name, check=False)))
+        store.put(key, suffix, written(packed.view(name, check=False)))
     return Travelled(len(new), sum(packed.sections[name].size for name, _, _ in new), len(names) - len(new))
-
-
-def _write(contents: memoryview, file: Path) -> None:
-    file.write_bytes(contents)

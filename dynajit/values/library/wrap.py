@@ -25,6 +25,7 @@ import numpy
 import torch
 
 from dynajit import _C
+from dynajit.graph.fake import has_history
 from dynajit.graph.lazy_dynamo import package_of
 from dynajit.graph.seen import NO_SIZE
 from dynajit.guards.source import (
@@ -205,7 +206,7 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
         return OpaqueTensorVal(obj, source)
     if torch._C._functorch.is_functorch_wrapped_tensor(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
-    if not _has_history(obj):
+    if not has_history(obj):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
     base: Any = type(obj._base) if obj._is_view() else torch.Tensor
     wraps = is_wrapper(obj)
@@ -223,14 +224,6 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
     return made
-
-
-def _has_history(obj: torch.Tensor) -> bool:
-    """Whether autograd can tell where it comes from: not of a view made in no_grad, once its base was written."""
-    try:
-        return obj.is_leaf in (True, False)
-    except RuntimeError:
-        return False
 
 
 def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:

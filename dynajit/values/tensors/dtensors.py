@@ -54,9 +54,7 @@ class LayoutChange:
     def __call__(self, tensor: Any) -> Any:
         made = self.call(tensor, *self.args)
         asynchronous: Any = getattr(sys.modules.get(_COLLECTIVES), "AsyncCollectiveTensor", ())
-        return (
-            made.wait() if isinstance(made, asynchronous) else made
-        )  # it is another class, for nobody but the waiting
+        return made.wait() if isinstance(made, asynchronous) else made  # another class, for nobody but the waiting
 
 
 def _change(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
