@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
-from dynajit.aot.pipeline import PassContext, run_passes
+from dynajit.aot.pipeline import PassContext, PassFailed, run_passes
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
@@ -28,6 +29,7 @@ from dynajit.aot.training.optimizer_step import split_after_optimizer_step, with
 from dynajit.aot.training.pieces import in_pieces, regions_of
 from dynajit.graph.meta import note_graph
 from dynajit.report import logs
+from dynajit.report.counters import counters
 from dynajit.symbols import is_symbolic
 
 # (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
@@ -131,20 +133,7 @@ def _compile(
                         return whole
                 if regions_of(gm):
                     return _as_captured(gm, "it has effects beside its checkpointed regions")
-            # Imported here because it takes 0.2 s that most inference never needs.
-            from dynajit.aot.autograd import compile_with_autograd
-
-            ours: list[BaseException] = []
-            try:
-                return compile_with_autograd(gm, example_inputs, _noting(ours, marking), decompositions, layouts)
-            except _CANT_EXPRESS as error:
-                if ours:
-                    raise
-                # The graph ran on fake tensors when it was captured, so this is what AOTAutograd can't express: inputs
-                # that change their size, in-place operations inside as_strided, operators with bodies whose backward
-                # may alias, decompositions that refuse what the operator takes. Or the backward fails because the
-                # program wrote what it needs: eager fails when it runs.
-                return _as_captured(gm, str(error).splitlines()[:1])
+            return _through_autograd(gm, example_inputs, marking, decompositions, layouts)
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
         note_graph(graph.module, original=gm.forward)
@@ -152,8 +141,34 @@ def _compile(
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
 
 
+def _through_autograd(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_fn: CompileFn,
+    decompositions: Decompositions,
+    layouts: bool,
+) -> Callable[..., Any]:
+    """The graph through AOTAutograd, or as captured where that can't express it: it ran on fake tensors when it was
+    captured, so this is about inputs that change their size, in-place operations inside as_strided, operators with
+    bodies whose backward may alias, decompositions that refuse what the operator takes. Or the backward fails because
+    the program wrote what it needs: eager fails when it runs."""
+    # Imported here because it takes 0.2 s that most inference never needs.
+    from dynajit.aot.autograd import compile_with_autograd
+
+    ours: list[BaseException] = []
+    try:
+        return compile_with_autograd(gm, example_inputs, _noting(ours, compile_fn), decompositions, layouts)
+    except (PassFailed, *_CANT_EXPRESS) as error:
+        if ours:
+            raise
+        if isinstance(error, PassFailed):
+            warnings.warn(f"dynajit failed while compiling a graph, which runs as captured: {error}", stacklevel=2)
+        return _as_captured(gm, (str(error).splitlines() or [""])[0])
+
+
 def _as_captured(gm: torch.fx.GraphModule, reason: object) -> Callable[..., Any]:
     """The graph's own forward: torch's operations one by one, as eager runs them."""
+    counters["as_captured"][str(reason)] += 1
     logs.emit("aot_graphs", f"runs as captured: {reason}")
     return gm.forward
 

@@ -69,6 +69,10 @@ class PassContext:
         return functools.reduce(lambda made, wrap: wrap(made), reversed(self.around), compiled)
 
 
+class PassFailed(Exception):
+    """A pass raised: a fault of ours, and not of the graph, as errors of AOTAutograd's are."""
+
+
 Run = Callable[[GraphModule, PassContext], GraphModule]
 
 
@@ -87,12 +91,15 @@ class Pass:
 
 
 def run_passes(gm: GraphModule, context: PassContext) -> GraphModule:
-    """The graph after all passes of the context's phase."""
+    """The graph after all passes of the context's phase. Raises `PassFailed`."""
     shown = logs.enabled("aot_graphs") or debug.enabled()
     text = _text(gm, context) if shown else ""
     for each in PASSES:
         if context.phase in each.phases and each.device in ("", context.device) and each.applies(gm, context):
-            gm = each.run(gm, context)
+            try:
+                gm = each.run(gm, context)
+            except Exception as error:
+                raise PassFailed(f"the pass {each.name} raised {type(error).__name__}: {error}") from error
             if shown and (now := _text(gm, context)) != text:
                 text = now
                 _show(each, context, text)

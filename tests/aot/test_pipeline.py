@@ -60,3 +60,20 @@ def test_the_log_names_the_passes_that_changed_something(capsys: pytest.CaptureF
     said = [line for line in capsys.readouterr().err.splitlines() if "changed by the pass" in line]
     assert any("traced: changed by the pass unused_draws" in line for line in said)
     assert not any("channels_last" in line or "recurrent_dropout" in line for line in said)
+
+
+def test_a_pass_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What AOTAutograd can't express runs as captured, silently; a fault of a pass must not look like that."""
+
+    def fails(gm: GraphModule, context: PassContext) -> GraphModule:
+        raise ValueError("no such view")
+
+    monkeypatch.setattr(pipeline, "PASSES", (Pass("faulty", ("joint",), fails),))
+    x = torch.ones(3, requires_grad=True)
+    with pytest.warns(
+        UserWarning, match="failed while compiling a graph, .*: the pass faulty raised ValueError: no such"
+    ):
+        result = dynajit.compile(lambda x: torch.relu(x) * 2)(x)
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]

@@ -163,7 +163,7 @@ def _order_before(view: Node, order: Order) -> Order | None:
         return None
     try:
         return order_of(seen.view(base.shape))
-    except RuntimeError:  # no strides give it
+    except (RuntimeError, ValueError):  # no strides give it; fake tensors of torch 2.11 say so by a ValueError
         return None
 
 
