@@ -301,7 +301,7 @@ MAX_FOLDER_LINES = {
     "dynajit/codegen": 6111,
     "dynajit/exported": 1257,
     "dynajit/graph": 2004,
-    "dynajit/guards": 1781,
+    "dynajit/guards": 1714,
     "dynajit/interp": 3463,
     "dynajit/loopir": 6336,
     "dynajit/report": 2450,

@@ -57,7 +57,7 @@ class Source:
     base: Source | None
     _name: str
 
-    def __init__(self) -> None:
+    def __new__(cls) -> Source:
         raise TypeError("make sources with their subclass")
 
     @classmethod
@@ -99,6 +99,18 @@ class Source:
         """Push the object; `load` pushes the base, so that the caller can keep shared prefixes in variables."""
         raise NotImplementedError
 
+    def _emit_call(self, e: Emitter, load: Load, function: Callable[..., Any], *arguments: object) -> None:
+        """Push what the function gives for the base and constant arguments."""
+        base = self.base
+        assert base is not None
+
+        def push() -> None:
+            load(base)
+            for argument in arguments:
+                e.load_const(argument)
+
+        e.call_function(lambda: e.load_const(function), push, 1 + len(arguments))
+
     def access(self) -> tuple[str, object] | None:
         """The guard program's instruction and payload; None for locals, which are slots from the start."""
         raise NotImplementedError
@@ -130,9 +142,6 @@ class LocalSource(_LocalSlot):
     def __new__(cls, index: int, name: str) -> LocalSource:
         return cls._make((index, name), None, f"L[{name!r}]", index=index, local_name=name)
 
-    def __init__(self, index: int, name: str) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
         e.load_fast(self.local_name)
 
@@ -144,9 +153,6 @@ class CellSource(_LocalSlot):
 
     def __new__(cls, index: int, name: str) -> CellSource:
         return cls._make((index, name), None, f"C[{name!r}]", index=index, local_name=name)
-
-    def __init__(self, index: int, name: str) -> None:
-        pass
 
     def emit(self, e: Emitter, load: Load) -> None:
         e.load_closure(self.local_name)
@@ -160,9 +166,6 @@ class GlobalSource(Source):
 
     def __new__(cls, name: str) -> GlobalSource:
         return cls._make((name,), None, f"G[{name!r}]", global_name=name)
-
-    def __init__(self, name: str) -> None:
-        pass
 
     def emit(self, e: Emitter, load: Load) -> None:
         e.load_global(self.global_name)
@@ -189,9 +192,6 @@ class ConstSource(Source):
     def __new__(cls, obj: object, text: str) -> ConstSource:
         return cls._make((id(obj), text), None, text, obj=obj)
 
-    def __init__(self, obj: object, text: str) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
         e.load_const(self.obj)
 
@@ -210,9 +210,6 @@ class CellContentsSource(Source):
     def __new__(cls, base: Source) -> CellContentsSource:
         name = f"L[{base.local_name!r}]" if isinstance(base, CellSource) else f"{base.name()}.cell_contents"
         return cls._make((), base, name)
-
-    def __init__(self, base: Source) -> None:
-        pass
 
     def emit(self, e: Emitter, load: Load) -> None:
         assert self.base is not None
@@ -240,9 +237,6 @@ class _Attribute(Source):
 
     def __new__(cls: type[Self], base: Source, name: str) -> Self:
         return cls._make((name,), base, f"{base.name()}.{name}", attr=name)
-
-    def __init__(self, base: Source, name: str) -> None:
-        pass
 
     def emit(self, e: Emitter, load: Load) -> None:
         assert self.base is not None
@@ -272,17 +266,10 @@ class InstanceAttrSource(_Attribute):
     __slots__ = ()
 
     def emit(self, e: Emitter, load: Load) -> None:
-        if self.attr != "__dict__":
+        if self.attr == "__dict__":
+            self._emit_call(e, load, _C.generic_getattr, self.attr)
+        else:
             super().emit(e, load)
-            return
-        base = self.base
-        assert base is not None
-
-        def push() -> None:
-            load(base)
-            e.load_const("__dict__")
-
-        e.call_function(lambda: e.load_const(_C.generic_getattr), push, 2)
 
     def access(self) -> tuple[str, object]:
         return "INSTANCE_ATTR", self.attr
@@ -302,13 +289,8 @@ class TypeSource(Source):
     def __new__(cls, base: Source) -> TypeSource:
         return cls._make((), base, f"type({base.name()})")
 
-    def __init__(self, base: Source) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-        e.call_function(lambda: e.load_const(type), lambda: load(base), 1)
+        self._emit_call(e, load, type)
 
     def access(self) -> tuple[str, object]:
         return "TYPE_OF", None
@@ -326,18 +308,8 @@ class TypeAttrSource(Source):
     def __new__(cls, base: Source, name: str) -> TypeAttrSource:
         return cls._make((name,), base, f"{base.name()}.__mro__[{name!r}]", attr=name)
 
-    def __init__(self, base: Source, name: str) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-
-        def arguments() -> None:
-            load(base)
-            e.load_const(self.attr)
-
-        e.call_function(lambda: e.load_const(_C.type_lookup), arguments, 2)
+        self._emit_call(e, load, _C.type_lookup, self.attr)
 
     def access(self) -> tuple[str, object]:
         return "TYPE_ATTR", self.attr
@@ -362,21 +334,13 @@ class ItemSource(Source):
     def __new__(cls, base: Source, key: object, raw: bool = False) -> ItemSource:
         return cls._make((key_identity(key), raw), base, f"{base.name()}[{short(key)}]", key=key, raw=raw)
 
-    def __init__(self, base: Source, key: object, raw: bool = False) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-
-        def arguments() -> None:
-            load(base)
-            e.load_const(self.key)
-
         if self.raw:
-            e.call_function(lambda: e.load_const(_C.raw_item), arguments, 2)
+            self._emit_call(e, load, _C.raw_item, self.key)
         else:
-            arguments()
+            assert self.base is not None
+            load(self.base)
+            e.load_const(self.key)
             e.binary_subscr()
 
     def access(self) -> tuple[str, object]:
@@ -404,18 +368,8 @@ class DictKeySource(Source):
     def __new__(cls, base: Source, index: int) -> DictKeySource:
         return cls._make((index,), base, f"list({base.name()})[{index}]", index=index)
 
-    def __init__(self, base: Source, index: int) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-
-        def arguments() -> None:
-            load(base)
-            e.load_const(self.index)
-
-        e.call_function(lambda: e.load_const(_C.dict_key), arguments, 2)
+        self._emit_call(e, load, _C.dict_key, self.index)
 
     def access(self) -> tuple[str, object]:
         return "DICT_KEY", self.index
@@ -435,9 +389,6 @@ class ClosureCellSource(Source):
 
     def __new__(cls, base: Source, index: int) -> ClosureCellSource:
         return cls._make((index,), base, f"{base.name()}.__closure__[{index}]", index=index)
-
-    def __init__(self, base: Source, index: int) -> None:
-        pass
 
     def emit(self, e: Emitter, load: Load) -> None:
         assert self.base is not None
@@ -466,18 +417,8 @@ class _Dimension(Source):
     def __new__(cls, base: Source, dimension: int) -> _Dimension:
         return cls._make((dimension,), base, f"{base.name()}.{cls.method}({dimension})", dimension=dimension)
 
-    def __init__(self, base: Source, dimension: int) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-
-        def arguments() -> None:
-            load(base)
-            e.load_const(self.dimension)
-
-        e.call_function(lambda: e.load_const(self._reader()), arguments, 2)
+        self._emit_call(e, load, self._reader(), self.dimension)
 
     def _reader(self) -> Callable[..., int]:
         raise NotImplementedError
@@ -527,13 +468,8 @@ class CallSource(Source):
     def __new__(cls, base: Source, function: Callable[[Any], Any], text: str) -> CallSource:
         return cls._make((text,), base, text.format(base.name()), function=function)
 
-    def __init__(self, base: Source, function: Callable[[Any], Any], text: str) -> None:
-        pass
-
     def emit(self, e: Emitter, load: Load) -> None:
-        base = self.base
-        assert base is not None
-        e.call_function(lambda: e.load_const(self.function), lambda: load(base), 1)
+        self._emit_call(e, load, self.function)
 
     def access(self) -> tuple[str, object]:
         return "CALL", self.function
@@ -553,6 +489,3 @@ class RunTimeSource(Source):
 
     def __new__(cls, number: int, text: str) -> RunTimeSource:
         return cls._make((number, text), None, f"{text}#{number}")
-
-    def __init__(self, number: int, text: str) -> None:
-        pass
