@@ -46,7 +46,7 @@ from dynajit.loopir.printer import program_text
 from dynajit.loopir.size import RuntimeFloat, Size, Undecided, hint_of, symbols_in
 from dynajit.report import debug, progress
 from dynajit.report.phases import timer
-from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, scalars_in, values_in
+from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, scalars_in, values_in
 from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
 from dynajit.schedule.sink import sunk
@@ -354,7 +354,7 @@ def _read_in(program: Program) -> frozenset[Tensor]:
     found = {value.root for value in values_in(program.outputs)}
     for item in program.items:
         if isinstance(item, Extern):
-            found.update(value.root for value in values_in((item.args, item.kwargs)))
+            found |= read_by_call(item)
         else:
             found.update(tensor for tensor, _ in direct_reads(item))
     return frozenset(found)
@@ -455,12 +455,7 @@ class _TritonPlanner(_Planner):
             return None
         (tensor,) = group.stored
         later = self.schedule.units[self.schedule.units.index(group) + 1 :]
-        readers = [
-            unit
-            for unit in later
-            if isinstance(unit, Call)
-            and any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs)))
-        ]
+        readers = [unit for unit in later if isinstance(unit, Call) and tensor in read_by_call(unit.extern)]
         if len(readers) != 1 or any(value.root is tensor for value in values_in(self.program.outputs)):
             return None
         # last, for it builds their kernels
@@ -492,7 +487,7 @@ class _TritonPlanner(_Planner):
                     return None
                 continue
             extern = unit.extern
-            reads = any(value.root is result for value in values_in((extern.args, extern.kwargs)))
+            reads = result in read_by_call(extern)
             if reads or (not readers and (extern.mutates or extern.barrier)):
                 return None
         return readers[0] if len(readers) == 1 and readers[0].stored else None

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from dynajit.loopir.size import Size
+from dynajit.report.shown import dtype_name
 
 # What the C text relies on. -fwrapv: integer overflow wraps as in torch. No -ffast-math or part of it that changes
 # values: -fno-math-errno and -fno-trapping-math only drop errno and floating-point exception flags; -fno-signed-zeros
@@ -248,7 +249,7 @@ def _value_text(value: Any) -> str:
 
 def _shape_text(plan: Plan, name: str) -> str:
     buffer = plan.buffers[name]
-    return f"{name}: {str(buffer.dtype).removeprefix('torch.')}{list(buffer.shape)} strides {list(buffer.stride)}"
+    return f"{name}: {dtype_name(buffer.dtype)}{list(buffer.shape)} strides {list(buffer.stride)}"
 
 
 def _step_text(plan: Plan, step: Step) -> str:

@@ -7,6 +7,9 @@ Out: scalar expressions in the grammar of `nodes.py`. One more simplification: i
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
 import torch
 
 from dynajit.loopir import nodes
@@ -105,6 +108,11 @@ def apply(name: str, *arguments: Scalar) -> Scalar:
     operation = OPS[name]
     dtype = arguments[-1].dtype
     return nodes.op(name, arguments, torch.bool if operation.result == "bool" else dtype)
+
+
+def added(terms: Iterable[Scalar]) -> Scalar:
+    """The sum of at least one term, from the first to the last."""
+    return functools.reduce(functools.partial(apply, "add"), terms)
 
 
 def like(value: float | Size, x: Scalar) -> Scalar:

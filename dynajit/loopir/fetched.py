@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from dynajit.loopir import nodes
-from dynajit.loopir.build import apply, number
+from dynajit.loopir.build import added, apply, number
 from dynajit.loopir.index import Atom, Axis, Div, Index, axes_of, constant, substitute
 from dynajit.loopir.nodes import (
     Fetch,
@@ -123,17 +123,15 @@ def _scalar(index: Index, static: Mapping[Atom, Index], dynamic: Mapping[Axis, S
     """An index as an expression, with indices and expressions for its axes."""
     if not axes_of(index) & dynamic.keys():
         return position(substitute(index, static))
-    total: Scalar | None = None
+    terms: list[Scalar] = []
     rest = constant(index.constant)
     for atom, factor in index.terms:
         if isinstance(atom, Axis) and atom not in dynamic:
             rest = rest + static[atom] * factor
             continue
         term = _atom(atom, static, dynamic)
-        if factor != 1:
-            term = apply("mul", term, number(factor, torch.int64))
-        total = term if total is None else apply("add", total, term)
-    assert total is not None
+        terms.append(term if factor == 1 else apply("mul", term, number(factor, torch.int64)))
+    total = added(terms)
     return total if not rest.terms and rest.constant == 0 else apply("add", total, position(rest))
 
 

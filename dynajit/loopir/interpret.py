@@ -72,7 +72,8 @@ class _Interpreter:
     def _argument(self, tree: Any) -> Any:
         if isinstance(tree, Value):
             # an axis that the position does not have is one along which nothing changes
-            return self._element(tree.root, tree.position, _grid(_axes(tree.root, tree))).expand(tree.shape)
+            grid = _grid(_axes(tree))
+            return self._element(tree.root, [_at(index, grid) for index in tree.position]).expand(tree.shape)
         if isinstance(tree, NameRef):
             return self.names[tree.name]
         if isinstance(tree, (tuple, list)):
@@ -142,7 +143,7 @@ class _Interpreter:
         if isinstance(node, Position):
             return _at(node.index, grid)
         if isinstance(node, Read):
-            return self._element(node.tensor, node.position, grid)
+            return self._element(node.tensor, [_at(index, grid) for index in node.position])
         assert isinstance(node, Op)
         if node.name == "guard":
             condition = self.value(node.arguments[0], grid)
@@ -152,7 +153,7 @@ class _Interpreter:
             return torch.where(condition, then, otherwise)
         arguments = [self.value(argument, grid) for argument in node.arguments]
         if isinstance(node, Fetch):
-            return self._at_values(node.tensor, arguments)
+            return self._element(node.tensor, arguments)
         if node.name in CHECKS and self.guards:
             return arguments[0] % arguments[1]  # what is not chosen may be anywhere
         if node.name == "convert":
@@ -160,22 +161,15 @@ class _Interpreter:
         result: torch.Tensor = OPS[node.name].reference(*arguments)
         return result
 
-    def _at_values(self, tensor: Tensor, where: list[torch.Tensor]) -> torch.Tensor:
+    def _element(self, tensor: Tensor, where: list[torch.Tensor]) -> torch.Tensor:
         found: torch.Tensor = self.names[tensor.name]
-        if self.guards:
-            where = [at.clamp(0, max(size - 1, 0)) for at, size in zip(where, found.shape, strict=True)]
-        return found[tuple(where)] if where else found
-
-    def _element(self, tensor: Tensor, position: tuple[Index, ...], grid: Mapping[Axis, torch.Tensor]) -> torch.Tensor:
-        found: torch.Tensor = self.names[tensor.name]
-        where = [_at(index, grid) for index in position]
         if self.guards:
             # whatever is read outside of the tensor is not chosen
             where = [at.clamp(0, max(size - 1, 0)) for at, size in zip(where, found.shape, strict=True)]
-        return found[tuple(where)] if position else found
+        return found[tuple(where)] if where else found
 
 
-def _axes(root: Tensor, value: Value) -> list[tuple[Index, int]]:
+def _axes(value: Value) -> list[tuple[Index, int]]:
     from dynajit.loopir.nodes import axes_for
 
     return list(zip(axes_for(value.shape), value.shape, strict=True))

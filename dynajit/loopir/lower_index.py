@@ -7,7 +7,7 @@ that says where in the tensor read the element at the new axes is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,25 +69,31 @@ def _embedding(
     return build.result(body)
 
 
-@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(build: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+def indexed(build: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[int, Callable[[Axes], list[Place]]]:
+    """Of `x[indices]`: the dimension of the result where those of the indices begin, and the place in `x` of an element
+    of the result."""
     used = [dim for dim, index in enumerate(indices) if index is not None]
     if not used or any(index is not None and index.dtype not in (torch.int64, torch.int32) for index in indices):
-        raise NotLowered  # masks: the shape of the result depends on values
+        raise NotLowered  # masks: how many places there are depends on values
     rank = max(len(index.shape) for index in indices if index is not None)
-    together = used == list(range(used[0], used[-1] + 1))
-    first = used[0] if together else 0
+    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
 
-    def body(axes: Axes) -> Scalar:
-        shared = axes[first : first + rank]
+    def at(axes: Axes) -> list[Place]:
         left = iter((*axes[:first], *axes[first + rank :]))
-        at: list[Place] = []
+        where: list[Place] = []
         for dim, size in enumerate(x.shape):
             index = indices[dim] if dim < len(indices) else None
-            at.append(next(left) if index is None else place(build, index, shared, size, "wrapped"))
-        return fetched(x, at)
+            own = axes[first : first + rank]
+            where.append(next(left) if index is None else place(build, index, own, size, "wrapped"))
+        return where
 
-    return build.result(body)
+    return first, at
+
+
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(build: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+    _, at = indexed(build, x, indices)
+    return build.result(lambda axes: fetched(x, at(axes)))
 
 
 # ---- negative log likelihood: x[n, target[n], ...] weighted; reduction 0 none, 1 mean, 2 sum

@@ -110,9 +110,13 @@ def _normalised(
     return build.pointwise(tuple(out.shape), body, tuple(out.stride()))
 
 
+def _distance(build: Builder, x: Value, mean: Value, axes: Axes, dtype: torch.dtype) -> Scalar:
+    return apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
+
+
 def _squares(build: Builder, x: Value, mean: Value, dtype: torch.dtype) -> Value:
     def body(axes: Axes) -> Scalar:
-        distance = apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
+        distance = _distance(build, x, mean, axes, dtype)
         return apply("mul", distance, distance)
 
     return build.pointwise(x.shape, body)
@@ -155,14 +159,10 @@ def _batch_norm_backward(
             lambda v: apply("div", like(1, v), apply("sqrt", apply("add", v, like(eps, v)))), spread, dtype=dtype
         )
 
-    def distance(axes: Axes) -> Scalar:
-        return apply("sub", convert(build.element(x, axes), dtype), _of_channel(build, mean, axes, dtype))
-
     wide = _sum_dtype(build, dtype)
 
     def product(axes: Axes) -> Scalar:
-        far = apply("sub", convert(build.element(x, axes), wide), _of_channel(build, mean, axes, wide))
-        return apply("mul", convert(build.element(grad, axes), wide), far)
+        return apply("mul", convert(build.element(grad, axes), wide), _distance(build, x, mean, axes, wide))
 
     def rounded(value: Value) -> Value:
         return build.map(lambda s: s, value, dtype=dtype)
@@ -177,7 +177,7 @@ def _batch_norm_backward(
         if training:
             slope = apply("mul", apply("mul", apply("mul", _of_channel(build, dot, axes, dtype), parts), r), r)
             g = apply("sub", g, apply("mul", _of_channel(build, total, axes, dtype), parts))
-            g = apply("sub", g, apply("mul", distance(axes), slope))
+            g = apply("sub", g, apply("mul", _distance(build, x, mean, axes, dtype), slope))
         g = apply("mul", g, r)
         if weight is not None:
             g = apply("mul", g, _of_channel(build, weight, axes, dtype))

@@ -167,14 +167,14 @@ def _clamp(build: Builder, x: Value, low: Operand | None = None, high: Operand |
     )
 
 
-@lowering(aten.clamp_min.default, aten.clamp_min.Tensor)
-def _clamp_min(build: Builder, x: Value, low: Operand) -> Value:
-    return build.elementwise(lambda a, b: apply("maximum", a, b), x, low)
+@lowering(aten.maximum.default, aten.clamp_min.default, aten.clamp_min.Tensor)
+def _maximum(build: Builder, x: Value, y: Operand) -> Value:
+    return build.elementwise(lambda a, b: apply("maximum", a, b), x, y)
 
 
-@lowering(aten.clamp_max.default, aten.clamp_max.Tensor)
-def _clamp_max(build: Builder, x: Value, high: Operand) -> Value:
-    return build.elementwise(lambda a, b: apply("minimum", a, b), x, high)
+@lowering(aten.minimum.default, aten.clamp_max.default, aten.clamp_max.Tensor)
+def _minimum(build: Builder, x: Value, y: Operand) -> Value:
+    return build.elementwise(lambda a, b: apply("minimum", a, b), x, y)
 
 
 # ---- arithmetic
@@ -314,16 +314,6 @@ def _binary_float(build: Builder, x: Operand, y: Operand) -> Value:
     name = build.origin.op.split(".")[1]
     _faster_in_torch(build, name)
     return build.elementwise(lambda a, b: apply(name, a, b), x, y)
-
-
-@lowering(aten.maximum.default)
-def _maximum(build: Builder, x: Value, y: Value) -> Value:
-    return build.elementwise(lambda a, b: apply("maximum", a, b), x, y)
-
-
-@lowering(aten.minimum.default)
-def _minimum(build: Builder, x: Value, y: Value) -> Value:
-    return build.elementwise(lambda a, b: apply("minimum", a, b), x, y)
 
 
 @lowering(aten.addcmul.default)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynajit.loopir import lower_pool_gpu, lower_scatter
-from dynajit.loopir.build import apply, compute_dtype, convert, number, select
+from dynajit.loopir.build import added, apply, compute_dtype, convert, number, select
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.fetched import fetched
 from dynajit.loopir.index import Index, constant, floordiv
@@ -137,6 +137,16 @@ def _max_pool_backward(
     return lower_scatter.max_pool_backward(build, grad, indices)
 
 
+def _or_zero(build: Builder, x: Value, place: Axes, dtype: torch.dtype) -> Scalar:
+    """The element of `x` there, zero where the row or the column is outside."""
+    inside = [
+        test(at, bound)
+        for at, size in zip(place[-2:], x.shape[-2:], strict=True)
+        for test, bound in ((from_, 0), (below, size))
+    ]
+    return guard(inside, convert(build.element(x, place), dtype), number(0, dtype))
+
+
 @lowering(aten.avg_pool2d.default)
 def _avg_pool(
     build: Builder,
@@ -150,7 +160,6 @@ def _avg_pool(
 ) -> Value:
     windows = _Windows(x, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
-    rows, columns = windows.size
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered
     for dim in (0, 1):  # windows that stand over, which count fewer places
@@ -160,13 +169,7 @@ def _avg_pool(
     count = windows.kernel[0] * windows.kernel[1] if divisor is None else divisor
 
     def body(axes: Axes) -> Scalar:
-        total: Scalar | None = None
-        for row, column in windows.places(axes):
-            conditions = [from_(row, 0), below(row, rows), from_(column, 0), below(column, columns)]
-            element = convert(build.element(x, (*axes[:-2], row, column)), dtype)
-            value = guard(conditions, element, number(0, dtype))
-            total = value if total is None else apply("add", total, value)
-        assert total is not None
+        total = added(_or_zero(build, x, (*axes[:-2], *place), dtype) for place in windows.places(axes))
         return apply("div", total, number(count, dtype))
 
     return build.result(body)
@@ -198,15 +201,9 @@ def _avg_pool_backward(
         return floordiv(axis, windows.stride[dim]) if side_by_side else axis + (windows.padding[dim] - step)
 
     def body(axes: Axes) -> Scalar:
-        total: Scalar | None = None
-        for i, j in [(0, 0)] if side_by_side else itertools.product(*map(range, windows.kernel)):
-            row, column = window(axes[-2], 0, i), window(axes[-1], 1, j)
-            element = convert(build.element(grad, (*axes[:-2], row, column)), dtype)
-            conditions = [from_(row, 0), below(row, grad.shape[-2]), from_(column, 0), below(column, grad.shape[-1])]
-            value = guard(conditions, element, number(0, dtype))
-            total = value if total is None else apply("add", total, value)
-        assert total is not None
-        return apply("div", total, number(count, dtype))
+        steps = [(0, 0)] if side_by_side else itertools.product(*map(range, windows.kernel))
+        places = ((*axes[:-2], window(axes[-2], 0, i), window(axes[-1], 1, j)) for i, j in steps)
+        return apply("div", added(_or_zero(build, grad, place, dtype) for place in places), number(count, dtype))
 
     return build.result(body)
 
@@ -253,13 +250,11 @@ def _window_sum(
 ) -> Scalar:
     """The sum of the window of so many places of `x` that stands for one place."""
     outside = len(axes) - spatial
-    total: Scalar | None = None
-    for steps in itertools.product(*map(range, ratios)):
-        where = [axis * ratio + step for axis, ratio, step in zip(axes[outside:], ratios, steps, strict=True)]
-        element = convert(build.element(x, (*axes[:outside], *where)), dtype)
-        total = element if total is None else apply("add", total, element)
-    assert total is not None
-    return total
+    places = (
+        [axis * ratio + step for axis, ratio, step in zip(axes[outside:], ratios, steps, strict=True)]
+        for steps in itertools.product(*map(range, ratios))
+    )
+    return added(convert(build.element(x, (*axes[:outside], *place)), dtype) for place in places)
 
 
 def _enlarged(new: Sequence[Any], old: Sequence[Any], scales: Sequence[float | None]) -> list[int]:

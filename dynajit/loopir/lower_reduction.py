@@ -35,26 +35,26 @@ def _count(x: Value, dims: Sequence[int]) -> int:
     return total
 
 
-def _sum(build: Builder, x: Value, dims: Dims, keepdim: bool) -> Value:
+def _reduced(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> Value:
     dtype = compute_dtype(check_dtype(build.out.dtype))
     if dtype is torch.bool:
         raise NotLowered
-    return build.reduce("sum", x, _dims(dims, x), keepdim, dtype)
+    return build.reduce(kind, x, _dims(dims, x), keepdim, dtype)
 
 
 @lowering(aten.sum.dim_IntList)
 def _sum_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
-    return build.as_result(_sum(build, x, dims, keepdim))
+    return build.as_result(_reduced(build, "sum", x, dims, keepdim))
 
 
 @lowering(aten.sum.default)
 def _sum_all(build: Builder, x: Value, dtype: Any = None) -> Value:
-    return build.as_result(_sum(build, x, None, False))
+    return build.as_result(_reduced(build, "sum", x, None, False))
 
 
 @lowering(aten.mean.dim)
 def _mean_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
-    total = _sum(build, x, dims, keepdim)
+    total = _reduced(build, "sum", x, dims, keepdim)
     count = _count(x, _dims(dims, x))
     return build.elementwise(lambda a: apply("div", a, like(count, a)), total, dtype=total.dtype)
 
@@ -167,18 +167,12 @@ def _all(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> 
 
 @lowering(aten.prod.dim_int)
 def _prod(build: Builder, x: Value, dim: int, keepdim: bool = False, dtype: Any = None) -> Value:
-    result = compute_dtype(check_dtype(build.out.dtype))
-    if result is torch.bool:
-        raise NotLowered
-    return build.as_result(build.reduce("prod", x, [dim], keepdim, result))
+    return build.as_result(_reduced(build, "prod", x, dim, keepdim))
 
 
 @lowering(aten.prod.default)
 def _prod_all(build: Builder, x: Value, dtype: Any = None) -> Value:
-    result = compute_dtype(check_dtype(build.out.dtype))
-    if result is torch.bool:
-        raise NotLowered
-    return build.as_result(build.reduce("prod", x, _dims(None, x), False, result))
+    return build.as_result(_reduced(build, "prod", x, None, False))
 
 
 # ---- running sums and products

@@ -18,7 +18,7 @@ import torch
 from dynajit.loopir.build import apply, convert, number, select
 from dynajit.loopir.builder import Builder, broadcast, check_dtype, dense_stride
 from dynajit.loopir.index import Index, contiguous_strides
-from dynajit.loopir.lower_index import place
+from dynajit.loopir.lower_index import indexed, place
 from dynajit.loopir.lower_segments import segment_sums
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.ops import LOW_PRECISION
@@ -131,24 +131,10 @@ def _index_copy(build: Builder, x: Value, dim: int, index: Value, source: Value)
 def _index_put(
     build: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    used = [dim for dim, index in enumerate(indices) if index is not None]
-    if not used or any(index is not None and index.dtype not in (torch.int64, torch.int32) for index in indices):
-        raise NotLowered  # masks: how many places there are depends on values
+    first, at = indexed(build, x, indices)
     shared = broadcast(*(index.shape for index in indices if index is not None))
-    rank = len(shared)
-    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
-    rest = [size for dim, size in enumerate(x.shape) if dim not in used]
+    rest = [size for dim, size in enumerate(x.shape) if dim >= len(indices) or indices[dim] is None]
     domain = (*rest[:first], *shared, *rest[first:])
-
-    def at(axes: Axes) -> list[Index | Scalar]:
-        left = iter((*axes[:first], *axes[first + rank :]))
-        where: list[Index | Scalar] = []
-        for dim, size in enumerate(x.shape):
-            index = indices[dim] if dim < len(indices) else None
-            own = axes[first : first + rank]
-            where.append(next(left) if index is None else place(build, index, own, size, "wrapped"))
-        return where
-
     if accumulate and build.program.device.type != "cpu" and x.dtype.is_floating_point:
         return segment_sums(build, x, indices, values, first)
     if accumulate:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -324,14 +324,19 @@ def clear() -> None:
     _interned.clear()
 
 
-def interned(key: tuple[Any, ...]) -> Scalar | None:
-    """The expression made under that key, if there is one."""
-    return _interned.get(key)
+AnyScalar = TypeVar("AnyScalar", bound=Scalar)
 
 
-def intern(key: tuple[Any, ...], scalar: Scalar) -> None:
-    """Make `scalar` the expression of that key."""
-    _interned[key] = scalar
+def interned(kind: type[AnyScalar], key: tuple[Any, ...], **fields: Any) -> AnyScalar:
+    """The expression of that key, which is made with these fields if there is none yet."""
+    found = _interned.get(key)
+    if found is None:
+        found = kind()
+        for name, value in fields.items():
+            setattr(found, name, value)
+        _interned[key] = found
+    assert isinstance(found, kind)
+    return found
 
 
 def const(value: bool | float, dtype: torch.dtype) -> Const:
@@ -383,16 +388,7 @@ def read(tensor: Tensor, at: tuple[Index, ...]) -> Read:
 
 def fetch(tensor: Tensor, at: tuple[Scalar, ...]) -> Scalar:
     """The element of `tensor` where the int64 expressions `at` say."""
-    key = ("fetch", tensor, at)
-    found = _interned.get(key)
-    if found is None:
-        made = Fetch()
-        made.name = "fetch"
-        made.arguments = at
-        made.dtype = tensor.dtype
-        made.tensor = tensor
-        found = _interned[key] = made
-    return found
+    return interned(Fetch, ("fetch", tensor, at), name="fetch", arguments=at, dtype=tensor.dtype, tensor=tensor)
 
 
 def op(name: str, arguments: tuple[Scalar, ...], dtype: torch.dtype) -> Scalar:

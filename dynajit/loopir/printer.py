@@ -24,6 +24,7 @@ from dynajit.loopir.nodes import (
     Tensor,
     Value,
 )
+from dynajit.report.shown import dtype_name
 
 
 def program_text(program: Program) -> str:
@@ -37,7 +38,7 @@ def program_text(program: Program) -> str:
 
 def tensor_text(tensor: Tensor) -> str:
     """One computed tensor: name, dtype and shape, what an element is, and the op it comes from."""
-    head = f"{tensor.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    head = f"{tensor.name}: {dtype_name(tensor.dtype)}{list(tensor.shape)}"
     if isinstance(tensor, Reduction):
         over = ", ".join(map(repr, tensor.inner))
         over += "".join(f" {word} {scalar_text(b)}" for word, b in zip(("from", "to"), tensor.bounds, strict=False))
@@ -64,7 +65,7 @@ def scalar_text(node: Scalar) -> str:
     assert isinstance(node, Op)
     if isinstance(node, Fetch):
         return f"{node.tensor.name}[{', '.join(scalar_text(argument) for argument in node.arguments)}]"
-    name = f"to_{str(node.dtype).removeprefix('torch.')}" if node.name == "convert" else node.name
+    name = f"to_{dtype_name(node.dtype)}" if node.name == "convert" else node.name
     return f"{name}({', '.join(scalar_text(argument) for argument in node.arguments)})"
 
 

@@ -15,6 +15,11 @@ _BRACKETS: dict[type, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}
 _MOST_ITEMS = 6
 
 
+def dtype_name(dtype: object) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
 def short(value: Any, limit: int = 80) -> str:
     """Types and functions by name, constants by repr, lists and their like by items, other objects by their type."""
     if issubclass(type(value), type):  # isinstance() would run a user's `__getattribute__`

@@ -165,6 +165,11 @@ def values_in(tree: Any) -> Iterator[Value]:
         yield from values_in((tree.start, tree.stop, tree.step))
 
 
+def read_by_call(extern: Extern) -> set[Tensor]:
+    """The tensors in the arguments of an extern call."""
+    return {value.root for value in values_in((extern.args, extern.kwargs))}
+
+
 def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
     """Each distinct node of an expression once."""
     seen = {scalar}
@@ -232,7 +237,7 @@ class _Fusion:
                     or any(isinstance(r, str) for r in item.results)
                 ):
                     live.append(item)
-                    needed.update(value.root for value in values_in((item.args, item.kwargs)))
+                    needed |= read_by_call(item)
             elif item in needed or _updates_input(item):
                 live.append(item)
                 needed.update(tensor for tensor, _ in direct_reads(item))
@@ -245,7 +250,7 @@ class _Fusion:
         self.forced.update(value.root for value in values_in(self.program.outputs))
         for item in live:
             if isinstance(item, Extern):
-                self.forced.update(value.root for value in values_in((item.args, item.kwargs)))
+                self.forced |= read_by_call(item)
                 segment += item.barrier
                 continue
             segments[item] = segment
@@ -519,7 +524,7 @@ class _Fusion:
             return any(tensor in mutated for member in unit.members for tensor, _ in self.reads[member])
         if unit.first >= call.first:
             return False
-        return any(value.root in mutated for value in values_in((unit.extern.args, unit.extern.kwargs)))
+        return not read_by_call(unit.extern).isdisjoint(mutated)
 
 
 def _updates_input(item: Tensor) -> bool:
@@ -562,7 +567,7 @@ def store_in_place(
         group = group_of.get(source)
         if group is None or source in outputs or source in stored_in or _seen_through(source, units):
             continue
-        readers = [unit for unit in units if unit not in (call, group) and _reads(unit, target, reads)]
+        readers = [unit for unit in units if unit not in (call, group) and target in read_by(unit, reads)]
         # where something raises, no input is to have changed yet
         earlier = {*readers, *(unit for unit in raising if unit is not call)}
         if any(_depends(unit, group) for unit in earlier):
@@ -618,15 +623,16 @@ def _copied(call: Call, device: torch.device) -> tuple[Tensor, Tensor] | None:
 def _seen_through(tensor: Tensor, units: list[Unit]) -> bool:
     """Is there an operator whose result may share memory with the tensor?"""
     return any(
-        isinstance(unit, Call) and unit.extern.aliases and any(unit.extern.results) and _reads(unit, tensor, {})
+        isinstance(unit, Call) and unit.extern.aliases and any(unit.extern.results) and tensor in read_by(unit, {})
         for unit in units
     )
 
 
-def _reads(unit: Unit, tensor: Tensor, reads: Mapping[Tensor, tuple[Reading, ...]]) -> bool:
-    if isinstance(unit, Call):
-        return any(value.root is tensor for value in values_in((unit.extern.args, unit.extern.kwargs)))
-    return any(read is tensor for member in unit.members for read, _ in reads[member])
+def read_by(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Tensor]:
+    """The tensors that the unit reads."""
+    if isinstance(unit, Group):
+        return {tensor for member in unit.members for tensor, _ in reads[member]}
+    return read_by_call(unit.extern)
 
 
 def _reads_only_itself(

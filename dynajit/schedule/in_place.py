@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from dynajit.loopir.index import linearise
 from dynajit.loopir.nodes import Pointwise, Tensor
-from dynajit.schedule.fuse import ALONE, Call, Group, Reading, Unit, values_in
+from dynajit.schedule.fuse import ALONE, Call, Group, Reading, Unit, read_by, read_by_call
 
 
 def taken_over(
@@ -67,11 +67,7 @@ def _fits(unit: Group, source: Tensor, target: Tensor, reads: Mapping[Tensor, tu
 def _last_readers(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]]) -> dict[Tensor, int]:
     last: dict[Tensor, int] = {}
     for number, unit in enumerate(units):
-        if isinstance(unit, Group):
-            read = [tensor for member in unit.members for tensor, _ in reads[member]]
-        else:
-            read = [value.root for value in values_in((unit.extern.args, unit.extern.kwargs))]
-        last.update(dict.fromkeys(read, number))
+        last.update(dict.fromkeys(read_by(unit, reads), number))
     return last
 
 
@@ -80,6 +76,6 @@ def _shared(units: Sequence[Unit]) -> set[Tensor]:
     found: set[Tensor] = set()
     for unit in units:
         if isinstance(unit, Call) and (unit.extern.aliases or unit.extern.mutates or unit.extern.barrier):
-            found.update(value.root for value in values_in((unit.extern.args, unit.extern.kwargs)))
+            found |= read_by_call(unit.extern)
             found.update(result for result in unit.extern.results if isinstance(result, Tensor))
     return found

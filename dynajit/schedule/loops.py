@@ -11,7 +11,8 @@ A new loop order or tiling: `choose_mode` and `_loop_order`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -385,14 +386,14 @@ class _Draft:
             self.loop = level - 1
             sections[level - 1].reductions.append((member, self._body(member)))
             if stored:
-                sections[level].row_stores.append(self._store(member, _local(member), self.row))
+                sections[level].row_stores.append(self._store(member, _kept_value(Local, member), self.row))
         elif isinstance(member, Scatter):
             sections[level].updates.append(self._update(member))
         elif member in self.group.rows:
             self.loop = level
             sections[level].rows.append((member, self._body(member)))
             if stored:
-                sections[level].row_stores.append(self._store(member, _local(member), self.row))
+                sections[level].row_stores.append(self._store(member, _kept_value(Local, member), self.row))
         else:
             first = min(self.loops[member], default=level)
             self.loop = first
@@ -467,11 +468,11 @@ class _Draft:
             self.loaded[tensor] = None
             return load(tensor, self._address(tensor, position))
         if tensor in self.group.rows:
-            return _local(tensor)
+            return _kept_value(Local, tensor)
         if tensor in self.kept and self.loop > min(self.loops[tensor]):
             if tensor in self.group.stored:
                 return load(tensor, self._address(tensor, position))
-            return _scratch(tensor)
+            return _kept_value(Scratch, tensor)
         return self._body(tensor)
 
     def _fetch(self, node: Fetch, at: tuple[Scalar, ...]) -> Scalar:
@@ -602,30 +603,36 @@ def _across(kernel: Kernel) -> Axis | None:
     return best if best is not None and min(hint_of(best.size), hint_of(last.size)) >= 8 else None
 
 
-def decided(condition: Scalar) -> bool | None:
-    """Whether the condition of a guard holds at every point, at none (False), or at some (None)."""
+def _range(place: Scalar) -> tuple[int | None, int | None]:
+    if isinstance(place, Position):
+        return place.index.low, place.index.high
+    return (int(place.value), int(place.value)) if isinstance(place, Const) else (None, None)
+
+
+def points_of(axes: tuple[Axis, ...]) -> int:
+    """Points of these axes."""
+    return math.prod(axis.size for axis in axes)
+
+
+def decided(condition: Scalar, limits: Callable[[Scalar], tuple[int | None, int | None]] = _range) -> bool | None:
+    """Whether the condition of a guard holds at every point, at none (False), or at some (None), with the least and the
+    greatest value of a place as `limits` gives them."""
     if isinstance(condition, Const):
         return bool(condition.value)
     if not isinstance(condition, Op):
         return None
     if condition.name == "and":
-        parts = [decided(argument) for argument in condition.arguments]
+        parts = [decided(argument, limits) for argument in condition.arguments]
         return False if False in parts else None if None in parts else True
     place, bound = condition.arguments
     if not isinstance(bound, Const):
         return None
-    low, high = _range(place)
+    low, high = limits(place)
     if low is None or high is None:
         return None
     if condition.name == "lt":
         return True if high < bound.value else False if low >= bound.value else None
     return (True if low >= bound.value else False if high < bound.value else None) if condition.name == "ge" else None
-
-
-def _range(place: Scalar) -> tuple[int | None, int | None]:
-    if isinstance(place, Position):
-        return place.index.low, place.index.high
-    return (int(place.value), int(place.value)) if isinstance(place, Const) else (None, None)
 
 
 def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom, Index]:
@@ -640,55 +647,17 @@ def _replacement(own: tuple[Index, ...], where: tuple[Index, ...]) -> dict[Atom,
 def load(tensor: Tensor, address: Index, dtype: torch.dtype | None = None) -> Load:
     """The element at the address; with a dtype, its bits as one of these."""
     key = ("load", tensor, address, dtype)
-    found = nodes.interned(key)
-    if found is None:
-        found = Load()
-        found.tensor = tensor
-        found.address = address
-        found.dtype = dtype or tensor.dtype
-        nodes.intern(key, found)
-    assert isinstance(found, Load)
-    return found
+    return nodes.interned(Load, key, tensor=tensor, address=address, dtype=dtype or tensor.dtype)
 
 
 def load_at(tensor: Tensor, address: Scalar, even: Index, dtype: torch.dtype | None = None) -> Scalar:
     """The element where the address evaluates to; with a dtype, its bits as one of these."""
-    key = ("load at", tensor, address, dtype)
-    found = nodes.interned(key)
-    if found is None:
-        made = LoadAt()
-        made.name = "fetch"
-        made.arguments = (address,)
-        made.tensor = tensor
-        made.even = even
-        made.dtype = dtype or tensor.dtype
-        nodes.intern(key, made)
-        return made
-    return found
+    key, dtype = ("load at", tensor, address, dtype), dtype or tensor.dtype
+    return nodes.interned(LoadAt, key, name="fetch", arguments=(address,), tensor=tensor, even=even, dtype=dtype)
 
 
-def _local(tensor: Tensor) -> Local:
-    key = ("local", tensor)
-    found = nodes.interned(key)
-    if found is None:
-        found = Local()
-        found.tensor = tensor
-        found.dtype = tensor.dtype
-        nodes.intern(key, found)
-    assert isinstance(found, Local)
-    return found
-
-
-def _scratch(tensor: Tensor) -> Scratch:
-    key = ("scratch", tensor)
-    found = nodes.interned(key)
-    if found is None:
-        found = Scratch()
-        found.tensor = tensor
-        found.dtype = tensor.dtype
-        nodes.intern(key, found)
-    assert isinstance(found, Scratch)
-    return found
+def _kept_value(kind: type[Local] | type[Scratch], tensor: Tensor) -> Scalar:
+    return nodes.interned(kind, (kind, tensor), tensor=tensor, dtype=tensor.dtype)
 
 
 __all__ = ["Kernel", "Load", "Local", "Scratch", "Section", "Store", "build_kernel"]

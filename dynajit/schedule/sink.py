@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from dynajit.loopir.nodes import Scatter, Tensor
 from dynajit.loopir.size import hint_of
-from dynajit.schedule.fuse import Call, Group, Reading, Unit, values_in
+from dynajit.schedule.fuse import Call, Group, Reading, Unit, read_by
 
 # Calls that do nothing but compute, by the names of their operators.
 _PURE = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "cat", "clone"))
@@ -31,7 +31,7 @@ def sunk(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]], fix
     later: list[Unit] = []  # from here on, the next first
     read_later: set[Tensor] = set()
     for unit in reversed(units):
-        place, read = 0, _read_by(unit, reads)
+        place, read = 0, read_by(unit, reads)
         made = sum(map(_bytes, _made_by(unit))) if _may_move(unit, fixed - own) else 0
         if made > LEAST_BYTES:
             last = _last_place(later, following.get(unit, set()))
@@ -56,7 +56,7 @@ def _last_place(later: Sequence[Unit], following: set[Unit]) -> int:
 def _added_to_products(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Scatter]:
     """Scatters into the result of a call that may move, which nobody else reads."""
     products = {tensor for unit in units if isinstance(unit, Call) and _is_pure(unit) for tensor in _made_by(unit)}
-    readers = Counter(tensor for unit in units for tensor in _read_by(unit, reads))
+    readers = Counter(tensor for unit in units for tensor in read_by(unit, reads))
     made = (tensor for unit in units for tensor in _made_by(unit) if isinstance(tensor, Scatter))
     return {scatter for scatter in made if scatter.base in products and readers[scatter.base] <= 1}
 
@@ -69,12 +69,6 @@ def _may_move(unit: Unit, fixed: set[Tensor]) -> bool:
 
 def _is_pure(call: Call) -> bool:
     return str(call.extern.target) in _PURE
-
-
-def _read_by(unit: Unit, reads: Mapping[Tensor, tuple[Reading, ...]]) -> set[Tensor]:
-    if isinstance(unit, Group):
-        return {tensor for member in unit.members for tensor, _ in reads[member]}
-    return {value.root for value in values_in((unit.extern.args, unit.extern.kwargs))}
 
 
 def _made_by(unit: Unit) -> list[Tensor]:

@@ -7,7 +7,6 @@ A new way to run a loop: a method of `_Printer` beside `_row_kernel`, `_column_k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position
 from dynajit.loopir.ops import OPS, REDUCTIONS
 from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update
+from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
 
 # Points times cost from which threads pay.
 PARALLEL_WORK = 400_000
@@ -64,10 +63,6 @@ def print_kernel(kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -
     printer = _Printer(with_bits(kernel), stored_in)
     text = printer.function()
     return Printed(text, tuple(printer.helpers), printer.sizes, printer.checked, printer.parameters)
-
-
-def _count(axes: tuple[Axis, ...]) -> int:
-    return math.prod(a.size for a in axes)
 
 
 def _rounded_up(size: int | Size, by: int) -> int | str:
@@ -133,7 +128,7 @@ class _Printer(Lanes):
 
     def _work(self) -> int:
         kernel = self.kernel
-        return _count(kernel.outer) * _count(kernel.inner) * (4 + kernel.cost)
+        return points_of(kernel.outer) * points_of(kernel.inner) * (4 + kernel.cost)
 
     def _threads(self) -> tuple[str, ...]:
         """The pragma before a loop for threads, if they pay; where sizes are symbolic, it is decided at each call."""
@@ -149,11 +144,7 @@ class _Printer(Lanes):
 
     def _row_kernel(self) -> None:
         kernel = self.kernel
-        rows = _count(kernel.outer)
-        if rows != 1:
-            self._open_flat(self._threads(), kernel.outer, rows, "o")
-            self.watch()
-        self.gains(ROW)
+        self._open_rows()
         for tensor, name in self.scratch.items():
             self._row_of_scratch(VALUE_TYPES[tensor.dtype], name)
         for section in kernel.sections:
@@ -161,15 +152,26 @@ class _Printer(Lanes):
             if section.loops:
                 self._accumulators(section)
                 self._loop(section, kernel.inner, None)
-        for name in self.scratch.values() if isinstance(_count(kernel.inner), Size) else ():
+        for name in self.scratch.values() if isinstance(points_of(kernel.inner), Size) else ():
             self.put(f"if ({name} != {name}_row) __builtin_free({name});")
+        self._close_rows()
+
+    def _open_rows(self) -> None:
+        """The loop over rows, if there are several."""
+        rows = points_of(self.kernel.outer)
         if rows != 1:
+            self._open_flat(self._threads(), self.kernel.outer, rows, "o")
+            self.watch()
+        self.gains(ROW)
+
+    def _close_rows(self) -> None:
+        if points_of(self.kernel.outer) != 1:
             self.tell()
             self.close()
 
     def _row_of_scratch(self, ctype: str, name: str) -> None:
         """An array as long as the row: on the stack, unless the row is symbolic and turns out to be long."""
-        length = _count(self.kernel.inner)
+        length = points_of(self.kernel.inner)
         if not isinstance(length, Size):
             self.put(f"{ctype} {name}[{length}];")
             return
@@ -195,7 +197,7 @@ class _Printer(Lanes):
 
     def _position(self, axes: tuple[Axis, ...], number: str) -> None:
         for n, a in enumerate(axes):
-            step = _count(axes[n + 1 :])
+            step = points_of(axes[n + 1 :])
             text = number if step == 1 else f"{number} / {step}"
             self.put(f"const int64_t {a.name} = {text if n == 0 else f'{text} % {a.size}'};")
 
@@ -223,7 +225,7 @@ class _Printer(Lanes):
 
     def wide(self, reduction: Reduction) -> bool:
         """Is this a long sum of float32, to be carried in double?"""
-        count = _count(self.kernel.inner)
+        count = points_of(self.kernel.inner)
         long = isinstance(count, Size) or count > (512 if self.kernel.mode == "column" else SUM_BLOCK)
         return long and reduction.kind == "sum" and reduction.dtype is torch.float32
 
@@ -351,7 +353,7 @@ class _Printer(Lanes):
         kept of each; but every thread gets a block."""
         kernel = self.kernel
         kept = sum(len(section.rows) + len(section.reductions) for section in kernel.sections)
-        rows, columns = hint_of(_count(kernel.outer[:-1])), hint_of(kernel.outer[-1].size)
+        rows, columns = hint_of(points_of(kernel.outer[:-1])), hint_of(kernel.outer[-1].size)
         for block in COLUMN_BLOCKS:
             if 8 * kept * block <= COLUMN_BYTES and rows * -(-columns // block) >= torch.get_num_threads():
                 return block
@@ -369,17 +371,20 @@ class _Printer(Lanes):
         self.tell()
         self.close()
 
+    def _open_blocks(self, axes: tuple[Axis, ...], blocks: int | str) -> int | str:
+        """The loop over these axes and, in the innermost place, so many blocks of another one."""
+        rows = points_of(axes)
+        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
+        self._open_flat(self._threads() if count != 1 else (), axes, count, "o", f" / {blocks}")
+        self.gains(ROW)
+        return blocks
+
     def _open_column_blocks(self) -> None:
         """The loop over blocks of columns: `base` is a block's first column, `n` how many it has."""
         kernel = self.kernel
         last = kernel.outer[-1]
         block = self.block = self._column_block()
-        blocks = _rounded_up(last.size, block)
-        rows = _count(kernel.outer[:-1])
-        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
-        before = self._threads() if count != 1 else ()
-        self._open_flat(before, kernel.outer[:-1], count, "o", f" / {blocks}")
-        self.gains(ROW)
+        blocks = self._open_blocks(kernel.outer[:-1], _rounded_up(last.size, block))
         self.put(f"const int64_t base = o % {blocks} * {self.block};")
         left = f"{last.size} - base"
         self.put(f"const int64_t n = {left} < {self.block} ? {left} : {self.block};")
@@ -444,19 +449,13 @@ class _Printer(Lanes):
         if kernel.mode == "column":
             self._scan_columns(store, carried, sign, start)
             return
-        rows = _count(kernel.outer)
-        if rows != 1:
-            self._open_flat(self._threads(), kernel.outer, rows, "o")
-            self.watch()
-        self.gains(ROW)
+        self._open_rows()
         self.put(f"{carried} t = {start};")
         self._open_nest(kernel.inner[:-1])
         self._scan_row(store, carried, sign)
         for _ in kernel.inner[:-1]:
             self.close()
-        if rows != 1:
-            self.tell()
-            self.close()
+        self._close_rows()
 
     def _scan_row(self, store: Store, carried: str, sign: str) -> None:
         """Block after block: the elements, running sums of these in place, and their stores."""
@@ -516,7 +515,7 @@ class _Printer(Lanes):
         shares = not first and row is not None and update.uneven and hint_of(row.size) >= 8
         workers = torch.get_num_threads() if shares and hint_of(self._work()) >= PARALLEL_WORK else 1
         if first:
-            self._open_flat(self._threads(), axes[:first], _count(axes[:first]), "o")
+            self._open_flat(self._threads(), axes[:first], points_of(axes[:first]), "o")
             self.watch()
         elif workers > 1:
             self.open("#pragma omp parallel for schedule(static)", f"for (int64_t c = 0; c < {workers}; ++c)")
@@ -558,12 +557,8 @@ class _Printer(Lanes):
         kernel = self.kernel
         along = kernel.inner[-1]
         others = tuple(a for a in kernel.outer if a is not across)
-        blocks = _rounded_up(across.size, ACROSS)
-        rows = _count(others)
-        count = rows * blocks if isinstance(rows, int) and isinstance(blocks, int) else f"{rows} * {blocks}"
-        self._open_flat(self._threads(), others, count, "o", f" / {blocks}")
+        blocks = self._open_blocks(others, _rounded_up(across.size, ACROSS))
         self.watch()
-        self.gains(ROW)
         self._bounds("y", f"o % {blocks} * {ACROSS}", ACROSS, across)
         self.open(f"for (int64_t x = 0; x < {along.size}; x += {ALONG})")
         self._bounds("x", "", ALONG, along)
@@ -610,7 +605,7 @@ class _Printer(Lanes):
     def _split_kernel(self) -> None:
         kernel = self.kernel
         first = kernel.inner[0]
-        points = _count(kernel.inner)
+        points = points_of(kernel.inner)
         pieces = max(2, min(SPLIT_PIECES, hint_of(points) // SPLIT_POINTS, hint_of(first.size)))
         size = _rounded_up(first.size, pieces)
         if isinstance(size, int):

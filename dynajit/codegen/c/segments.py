@@ -17,6 +17,7 @@ from dynajit.loopir import nodes
 from dynajit.loopir.index import Axis, Index, constant
 from dynajit.loopir.nodes import Const, Op, Position, Scalar
 from dynajit.schedule.fuse import scalars_in
+from dynajit.schedule.loops import decided
 
 # A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter.
 MAX_PIECES = 4
@@ -136,22 +137,7 @@ def _between(axis: Axis, points: set[int]) -> list[Piece]:
 
 def holds(condition: Scalar, piece: Piece) -> bool | None:
     """Whether the condition of a guard holds in the whole piece, nowhere in it (False), or somewhere (None)."""
-    if isinstance(condition, Const):
-        return bool(condition.value)
-    if not isinstance(condition, Op):
-        return None
-    if condition.name == "and":
-        parts = [holds(argument, piece) for argument in condition.arguments]
-        return False if False in parts else None if None in parts else True
-    if condition.name not in ("ge", "lt"):
-        return None
-    place, bound = condition.arguments
-    if not isinstance(place, Position) or not isinstance(bound, Const):
-        return None
-    low, high = piece.range(place.index)
-    if low >= bound.value:
-        return condition.name == "ge"
-    return condition.name == "lt" if high < bound.value else None
+    return decided(condition, lambda at: piece.range(at.index) if isinstance(at, Position) else (None, None))
 
 
 def simplified(node: Scalar, piece: Piece) -> Scalar:

@@ -266,6 +266,11 @@ def number(value: bool | float, dtype: torch.dtype) -> str:
     return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"
 
 
+def with_helpers(text: str) -> str:
+    """A kernel's text after those of the helper functions that it calls."""
+    return "".join(HELPERS[name] + "\n" for name in helpers_in(text)) + text
+
+
 def helpers_in(text: str) -> list[str]:
     """The helper functions that a kernel's text calls, each after those it calls itself."""
     found: dict[str, None] = {}

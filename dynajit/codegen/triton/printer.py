@@ -20,13 +20,13 @@ import torch
 
 from dynajit.codegen.triton import functions, mathlib, sizes
 from dynajit.codegen.triton.functions import Unprintable
-from dynajit.codegen.triton.tiling import Tile, ceil_div, count, split_outer
+from dynajit.codegen.triton.tiling import Tile, ceil_div, split_outer
 from dynajit.loopir.index import Axis, Div, Index, Mod, constant
 from dynajit.loopir.nodes import Const, Number, Op, Position, Reduction, Scalar, Scan, Tensor, position
 from dynajit.loopir.ops import CHECKS, REDUCTIONS
 from dynajit.loopir.philox import places
 from dynajit.loopir.size import Size, Undecided, divides, is_symbolic
-from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update
+from dynajit.schedule.loops import Kernel, Load, LoadAt, Local, Section, Store, Update, points_of
 
 _INT32 = 1 << 31
 
@@ -84,7 +84,7 @@ class Printer:
         self.arguments = {tensor: f"a{n}" for n, tensor in enumerate((*kernel.reads, *written))}
         self.dims = self._dimensions()
         self.dim_of = {axis: name for name, axes in self.dims.items() for axis in axes}
-        self.sizes = {name: count(axes) for name, axes in self.dims.items()}
+        self.sizes = {name: points_of(axes) for name, axes in self.dims.items()}
         self.blocks = {"x": tile.x, "y": tile.y_size, "r": tile.r, "z": 1}
         self.extents: tuple[Size, ...] = ()
         self.wide = self._needs_wide_indices()
@@ -142,7 +142,7 @@ class Printer:
         addresses += [update.even for section in self.kernel.sections for update in section.updates]
         for address in addresses:  # what is divided counts as well
             addresses += [atom.index for atom, _ in address.terms if not isinstance(atom, Axis)]
-        points = count((*self.kernel.outer, *(() if self.kernel.bounds else self.kernel.inner)))
+        points = points_of((*self.kernel.outer, *(() if self.kernel.bounds else self.kernel.inner)))
         numbers = [points, *(bound for a in addresses for bound in (a.low, a.high))]
         if is_symbolic(numbers) or is_symbolic(self.sizes.values()):
             if any(not isinstance(number, Size) and abs(number) >= sizes.LIMIT for number in numbers):
@@ -174,10 +174,9 @@ class Printer:
         symbols = sizes.arguments(text)
         names = ", ".join((*self.arguments.values(), *map(sizes.parameter, symbols)))
         function = f"@triton.jit\ndef NAME({names}):\n{text}\n"
-        helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(function))
         known = programs if isinstance(programs, int) else sizes.plan_text(programs)
         return Printed(
-            helpers + function,
+            functions.with_helpers(function),
             tuple(self.arguments),
             self.written,
             known,
@@ -603,7 +602,7 @@ class Printer:
         found = home.axes.get(axis)
         if found is None:
             at = axes.index(axis)
-            step = count(axes[at + 1 :])
+            step = points_of(axes[at + 1 :])
             text = name if step == 1 else f"{name} // {sizes.text(step)}"
             found = home.axes[axis] = axis.name
             home.head.append(f"{found} = {text if at == 0 else f'{text} % {sizes.text(axis.size)}'}")

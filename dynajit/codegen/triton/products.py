@@ -278,8 +278,7 @@ class _ProductPrinter(Printer):
         lines += [*self._sum(), *self._result(), *self.outer.text()]
         body = "\n".join(part.text(f"{name}_tile") for name, part in self.made.items())
         body += f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
-        helpers = "".join(functions.HELPERS[name] + "\n" for name in functions.helpers_in(body))
-        text = f"ALIGNED = tl.constexpr(True)\n{helpers}{body}"
+        text = f"ALIGNED = tl.constexpr(True)\n{functions.with_helpers(body)}"
         return Printed(text, tuple(self.arguments), self.written, programs, cut.warps, cut.stages)
 
     def _descriptors(self) -> list[str]:

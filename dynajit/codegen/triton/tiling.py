@@ -10,7 +10,6 @@ To tune: the constants, and `_pointwise`, `_reduction`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from dynajit.loopir.index import Axis, axes_of
 from dynajit.loopir.nodes import Scan
 from dynajit.loopir.size import Size, hint_of
 from dynajit.schedule.fuse import scalars_in
-from dynajit.schedule.loops import Kernel, Load
+from dynajit.schedule.loops import Kernel, Load, points_of
 
 # A GPU of today runs some hundred blocks at once; fewer leave it half empty.
 MULTIPROCESSORS = 132
@@ -56,11 +55,6 @@ class Tile:
     warps: int = 4
 
 
-def count(axes: tuple[Axis, ...]) -> int:
-    """Points of these axes."""
-    return math.prod(axis.size for axis in axes)
-
-
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
@@ -80,7 +74,7 @@ def tile(kernel: Kernel) -> Tile:
 
 def _any_length(kernel: Kernel, cut: Tile) -> Tile:
     """The tile, in steps if rows may be longer than those at hand."""
-    return replace(cut, r=min(cut.r, STEP), looped=True) if isinstance(count(kernel.inner), Size) else cut
+    return replace(cut, r=min(cut.r, STEP), looped=True) if isinstance(points_of(kernel.inner), Size) else cut
 
 
 def candidates(kernel: Kernel) -> Iterator[Tile]:
@@ -121,7 +115,7 @@ def _variants(kernel: Kernel, first: Tile) -> Iterator[Tile]:
 
 
 def _scan(kernel: Kernel) -> Tile:
-    rows, length = hint_of(count(kernel.outer)), hint_of(count(kernel.inner))
+    rows, length = hint_of(points_of(kernel.outer)), hint_of(points_of(kernel.inner))
     if rows < FEW_ROWS and length > LONG_SCAN:
         raise Unprintable("a scan of few long rows")
     if kernel.mode == "column":
@@ -137,7 +131,7 @@ def _scan(kernel: Kernel) -> Tile:
 
 def _pointwise(kernel: Kernel) -> Tile:
     axes = (*kernel.outer, *kernel.inner)
-    points = hint_of(count(axes))
+    points = hint_of(points_of(axes))
     across = kernel.across
     if across is not None:
         x = min(power_of_two(hint_of(axes[-1].size)), 64)
@@ -155,10 +149,10 @@ def _pointwise(kernel: Kernel) -> Tile:
 
 
 def _reduction(kernel: Kernel) -> Tile:
-    rows, length = hint_of(count(kernel.outer)), hint_of(count(kernel.inner))
+    rows, length = hint_of(points_of(kernel.outer)), hint_of(points_of(kernel.inner))
     if kernel.bounds:
         _, columns = split_outer(kernel)
-        x, r = min(power_of_two(hint_of(count(columns))), SEGMENT_COLUMNS), SEGMENT_STEP
+        x, r = min(power_of_two(hint_of(points_of(columns))), SEGMENT_COLUMNS), SEGMENT_STEP
         return Tile(x, r, looped=True, warps=_warps(x * r))
     if kernel.mode == "column":
         return _columns(kernel, rows, length)
