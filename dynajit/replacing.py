@@ -40,17 +40,9 @@ def _compile(
 ) -> Any:
     """torch.compile's arguments, answered by `dynajit.compile`. Options of Inductor's and arguments that mean nothing
     here are named in a warning, once each."""
+    same: dict[str, Any] = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "disable": disable}
     if model is None:
-        return functools.partial(
-            _compile,
-            fullgraph=fullgraph,
-            dynamic=dynamic,
-            backend=backend,
-            mode=mode,
-            options=options,
-            disable=disable,
-            **others,
-        )
+        return functools.partial(_compile, backend=backend, options=options, **same, **others)
     for name in others:
         _pass_over(f"the argument {name}")
     if backend is None or (isinstance(backend, str) and backend in _OWN):
@@ -59,15 +51,7 @@ def _compile(
         for name in options.keys() - set(_OPTIONS):
             _pass_over(f"the option {name}")
         options = {name: value for name, value in options.items() if name in _OPTIONS} or None
-    return api.compile(
-        model,
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-        backend=backend,
-        mode=mode,
-        options=options,
-        disable=disable,
-    )
+    return api.compile(model, backend=backend, options=options, **same)
 
 
 def _pass_over(what: str) -> None:

@@ -475,6 +475,15 @@ class Emitter:
             self.push_null()
             push_callable()
 
+    def call_with_locals(self, function: Callable[..., Any], names: Sequence[str], forget: bool = True) -> None:
+        """Call the function with these variables, which are unbound before the call if `forget`."""
+        self.begin_call(lambda: self.load_const(function))
+        for name in names:
+            self.load_fast(name)
+        for name in names if forget else ():
+            self.delete_fast(name)
+        self.end_call(len(names))
+
     def end_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
         """Call with the `argc` arguments on the stack, the last len(kwnames) of them by keyword."""
         if argc > _MOST_ARGUMENTS and not kwnames:

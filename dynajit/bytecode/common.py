@@ -130,6 +130,18 @@ def same_lower(names: str, kind: Kind) -> dict[str, Lower]:
     return {name: lower(name) for name in names.split()}
 
 
+def kw_names(tables: Tables, arg: int) -> tuple[Canonical, ...]:
+    """KW_NAMES: the names of a call's keyword arguments, noted for the call after it."""
+    tables.kwnames = tables.consts[arg]
+    return (("NOP", None),)
+
+
+def call_after_kw_names(tables: Tables, arg: int) -> tuple[Canonical, ...]:
+    """CALL, with the names noted."""
+    kwnames, tables.kwnames = tables.kwnames, ()
+    return (("CALL", (arg, kwnames)),)
+
+
 def custom(function: Custom) -> Decoding:
     """A decoding computed by `function(tables, arg)`."""
     return Decoding("", Kind.CUSTOM, function)

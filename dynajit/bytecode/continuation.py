@@ -169,12 +169,7 @@ def _call_inner(emitter: Emitter, calling: Instr, inner: InnerCall, inputs: list
         emitter.push_null()
     if finish is not None:
         emitter.begin_call(lambda: emitter.load_const(finish))
-    emitter.begin_call(lambda: emitter.load_const(inner.function))
-    for name in inputs:
-        emitter.load_fast(name)
-    for name in inputs:
-        emitter.delete_fast(name)
-    emitter.end_call(len(inputs))
+    emitter.call_with_locals(inner.function, inputs)
     if finish is not None:
         emitter.end_call(1)
     if result == "drop":

@@ -8,6 +8,8 @@ or CELL_OPS in canonical.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dynajit.bytecode.canonical import CELL_OPS, JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.decode import Code
@@ -86,8 +88,12 @@ def _solve(code: Code, bits: dict[str, int]) -> list[int]:
 
 def cells_live(code: Code, index: int) -> frozenset[str]:
     """Names of the cell and free variables that any instruction reachable from `index` refers to."""
-    reachable = reachable_from(code, index)
-    found = {code.instrs[i].arg for i in reachable if code.instrs[i].op in CELL_OPS}
-    if not super_sites(code).isdisjoint(reachable):
-        found.update(("__class__", *code.params[:1]))  # super() finds these by itself
-    return frozenset(found.intersection((*code.cellvars, *code.freevars)))
+    return frozenset(cells_used(code, reachable_from(code, index)))
+
+
+def cells_used(code: Code, indices: Collection[int]) -> list[str]:
+    """Names of the cell and free variables that these instructions refer to, in the code's order."""
+    used = {code.instrs[i].arg for i in indices if code.instrs[i].op in CELL_OPS}
+    if not super_sites(code).isdisjoint(indices):
+        used.update(("__class__", *code.params[:1]))  # super() finds these by itself
+    return [name for name in (*code.cellvars, *code.freevars) if name in used]

@@ -14,12 +14,12 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from dynajit.bytecode.assemble import Emitter, Label
-from dynajit.bytecode.canonical import CELL_OPS, LOCAL_OPS, stack_shape
+from dynajit.bytecode.canonical import LOCAL_OPS, stack_shape
 from dynajit.bytecode.cfg import Loop, depths, successors, super_sites
 from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.continuation import Tail
 from dynajit.bytecode.decode import Code, Instr
-from dynajit.bytecode.liveness import live_before
+from dynajit.bytecode.liveness import cells_used, live_before
 from dynajit.bytecode.target import target
 
 _RETURNS: Final = frozenset({"RETURN_VALUE", "RETURN_CONST"})
@@ -132,7 +132,7 @@ def _outline(code: Code, loop: Loop, bound: frozenset[str]) -> Outline:
         base,
         named,
         shared,
-        _cells(code, body),
+        tuple(cells_used(code, body)),
         kept,
         tuple(exits),
         tuple(ends),
@@ -287,13 +287,6 @@ def _written(code: Code, body: list[int]) -> set[str]:
     }
 
 
-def _cells(code: Code, body: list[int]) -> tuple[str, ...]:
-    used = {code.instrs[i].arg for i in body if code.instrs[i].op in CELL_OPS}
-    if not super_sites(code).isdisjoint(body):
-        used.update(("__class__", *code.params[:1]))
-    return tuple(name for name in (*code.cellvars, *code.freevars) if name in used)
-
-
 def _surely_bound(
     code: Code, loop: Loop, body: list[int], start: int, bound: frozenset[str], handler: int | None
 ) -> dict[int, frozenset[str]]:
@@ -392,10 +385,7 @@ def build_shell(cut: Outline, body: Callable[..., Any]) -> CodeType:
         _call_with_top(emitter, body, names)
     else:
         emitter.set_location(header.positions)
-        emitter.begin_call(lambda: emitter.load_const(body))
-        for name in names:
-            emitter.load_fast(name)
-        emitter.end_call(len(names))
+        emitter.call_with_locals(body, names, forget=False)
     emitter.copy(1)
     over = Label()
     emitter.pop_jump_if_not_none(over)

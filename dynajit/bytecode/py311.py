@@ -11,13 +11,13 @@ from dynajit.bytecode.common import (
     COMPARE_ARGS,
     COMPARE_SYMBOLS,
     CONVERSIONS,
-    Canonical,
     Decoding,
     Kind,
     Lower,
     RawOp,
-    Tables,
+    call_after_kw_names,
     custom,
+    kw_names,
     lower_int,
     one,
     same,
@@ -33,16 +33,6 @@ _NONE: Final = (
 _INT: Final = "BUILD_CONST_KEY_MAP MAKE_FUNCTION GET_AWAITABLE"
 _NAME: Final = "LOAD_ATTR LOAD_METHOD"
 _CELL: Final = "LOAD_CLOSURE LOAD_CLASSDEREF"
-
-
-def _kw_names(tables: Tables, arg: int) -> tuple[Canonical, ...]:
-    tables.kwnames = tables.consts[arg]
-    return (("NOP", None),)
-
-
-def _call(tables: Tables, arg: int) -> tuple[Canonical, ...]:
-    kwnames, tables.kwnames = tables.kwnames, ()
-    return (("CALL", (arg, kwnames)),)
 
 
 def _lower_call(arg: tuple[int, tuple[str, ...]]) -> tuple[RawOp, ...]:
@@ -78,8 +68,8 @@ TABLE: Final[dict[str, Decoding]] = {
     **same(_CELL, Kind.CELL),
     **{raw: Decoding(op, kind) for raw, op, kind in _JUMPS},
     "PRECALL": Decoding("NOP"),
-    "KW_NAMES": custom(_kw_names),
-    "CALL": custom(_call),
+    "KW_NAMES": custom(kw_names),
+    "CALL": custom(call_after_kw_names),
     "CALL_FUNCTION_EX": one("CALL_FUNCTION_EX", lambda arg: bool(arg & 1)),
     "COMPARE_OP": one("COMPARE_OP", COMPARE_SYMBOLS.__getitem__),
     "FORMAT_VALUE": one("FORMAT_VALUE", lambda arg: (CONVERSIONS[arg & 3], bool(arg & 4))),

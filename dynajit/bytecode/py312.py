@@ -17,7 +17,9 @@ from dynajit.bytecode.common import (
     Lower,
     RawOp,
     Tables,
+    call_after_kw_names,
     custom,
+    kw_names,
     lower_int,
     one,
     same,
@@ -105,16 +107,6 @@ LOWER_INTRINSICS: Final[dict[str, Lower]] = {
 }
 
 
-def _kw_names(tables: Tables, arg: int) -> tuple[Canonical, ...]:
-    tables.kwnames = tables.consts[arg]
-    return (("NOP", None),)
-
-
-def _call(tables: Tables, arg: int) -> tuple[Canonical, ...]:
-    kwnames, tables.kwnames = tables.kwnames, ()
-    return (("CALL", (arg, kwnames)),)
-
-
 def _lower_call(arg: tuple[int, tuple[str, ...]]) -> tuple[RawOp, ...]:
     argc, kwnames = arg
     call = RawOp("CALL", Kind.INT, argc)
@@ -175,8 +167,8 @@ TABLE: Final[dict[str, Decoding]] = {
     "YIELD_VALUE": Decoding("YIELD_VALUE", Kind.INT),
     "END_FOR": one("END_FOR", lambda arg: 2),
     "RETURN_CONST": Decoding("RETURN_CONST", Kind.CONST),
-    "KW_NAMES": custom(_kw_names),
-    "CALL": custom(_call),
+    "KW_NAMES": custom(kw_names),
+    "CALL": custom(call_after_kw_names),
     "CALL_FUNCTION_EX": one("CALL_FUNCTION_EX", lambda arg: bool(arg & 1)),
     "CALL_INTRINSIC_1": custom(intrinsic_1),
     "CALL_INTRINSIC_2": custom(intrinsic_2),

@@ -25,6 +25,7 @@ from dynajit.exc import BackendCompilerFailed, ConfigError, ConstraintViolation,
 from dynajit.exported import trees
 from dynajit.exported.program import PortableProgram, layout, versions
 from dynajit.report import records
+from dynajit.report.shown import dtype_name
 from dynajit.runtime import cpu, load, plan_data, toolchain
 
 # where a module has its tensors and modules
@@ -293,8 +294,9 @@ def _mark_one(tensor: torch.Tensor, dim: int, size: Any) -> None:
 
 
 def _bound(value: Any) -> int | None:
-    """A number, None for torch's infinity."""
-    return int(value) if isinstance(value, int) and abs(value) < 1 << 60 else None
+    """A number of Python's or sympy's; None for torch's infinity."""
+    known = isinstance(value, int) or getattr(value, "is_Integer", False)
+    return int(value) if known and abs(value) < 1 << 60 else None
 
 
 def _dimensions(value: Any, ranges: Mapping[Any, Any]) -> dict[int, Any] | None:
@@ -305,7 +307,7 @@ def _dimensions(value: Any, ranges: Mapping[Any, Any]) -> dict[int, Any] | None:
     for dim, size in enumerate(value.shape):
         if isinstance(size, torch.SymInt):
             limits = ranges.get(size.node.expr)
-            found[dim] = _Range(*(_bound_of(getattr(limits, name, None)) for name in ("lower", "upper")))
+            found[dim] = _Range(*(_bound(getattr(limits, name, None)) for name in ("lower", "upper")))
     return found
 
 
@@ -326,10 +328,6 @@ def dimensions(texts: Sequence[str]) -> dict[str, dict[int, Any]] | None:
             raise ConfigError(f"a dimension that varies is ARGUMENT:DIM or ARGUMENT:DIM=NAME, not {text!r}")
         found.setdefault(known[1], {})[int(known[2])] = _Range(None, None, known[3] or "varies")
     return found or None
-
-
-def _bound_of(value: Any) -> int | None:
-    return int(value) if getattr(value, "is_Integer", False) or type(value) is int else None
 
 
 def _specs(value: Any, shapes: Iterator[Any]) -> Any:
@@ -469,16 +467,14 @@ def _sizes(
     for at, (path, tensor) in enumerate(zip(paths, marked, strict=True)):
         seen = found.get(at, tensor)
         shape, stride = ([_tree_of(number) for number in numbers] for numbers in (seen.shape, seen.stride()))
-        leaves.append(
-            [path, str(tensor.dtype).removeprefix("torch."), shape, stride, any(tensor is w for w in written)]
-        )
+        leaves.append([path, dtype_name(tensor.dtype), shape, stride, any(tensor is w for w in written)])
         for dim, size in enumerate(seen.shape):
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
                 if isinstance(shape[dim], int):
                     continue
                 limits = env.var_to_range[size.node._expr]
-                low, high = max(2, int(limits.lower)), _bound_of(limits.upper)
+                low, high = max(2, int(limits.lower)), _bound(limits.upper)
                 names.setdefault(shape[dim], [at, dim, low, high, dims.get((at, dim), "varies")])
     relations = []
     for guard in env.guards if env is not None else ():

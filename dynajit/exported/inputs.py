@@ -15,6 +15,7 @@ import torch
 from dynajit import symbols
 from dynajit.exc import ArtifactError
 from dynajit.exported import trees
+from dynajit.report.shown import dtype_name
 
 
 class Inputs:
@@ -141,7 +142,7 @@ class _Leaf:
 
     def _expected(self) -> str:
         sizes = ", ".join(size if type(size) is str else str(size) for size in self.shape)
-        return f"{str(self.dtype).removeprefix('torch.')}[{sizes}] on cpu"
+        return f"{dtype_name(self.dtype)}[{sizes}] on cpu"
 
 
 def tree_of_data(data: Any) -> symbols.Tree:
@@ -157,7 +158,7 @@ def tree_of_data(data: Any) -> symbols.Tree:
 
 
 def _shown(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)} on {tensor.device}"
 
 
 def _memory(tensor: torch.Tensor) -> set[int]:

@@ -22,6 +22,7 @@ from dynajit.exc import ArtifactError
 from dynajit.exported import trees
 from dynajit.exported import weights as safetensors
 from dynajit.exported.inputs import Inputs
+from dynajit.report.shown import dtype_name
 from dynajit.runtime import container, cpu, load, plan_data, toolchain
 
 KIND = "program"
@@ -171,7 +172,7 @@ def versions() -> dict[str, str]:
 
 def layout(tensor: torch.Tensor) -> list[Any]:
     """What a weight is, for a file: dtype, sizes, strides."""
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
+    return [dtype_name(tensor.dtype), list(tensor.shape), list(tensor.stride())]
 
 
 def _checked_facts(file: container.Container) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from dynajit import _C
 from dynajit.guards.guard import EARLY, GuardKind, guard_kind
-from dynajit.report.shown import short
+from dynajit.report.shown import dtype_name, short
 
 
 def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
@@ -90,7 +90,7 @@ class TensorMetadata(GuardKind):
     def describe(self, name: str, params: tuple[Any, ...]) -> str:
         spec = params[0]
         return (
-            f"{name}: {short(spec.type)} {str(spec.dtype).removeprefix('torch.')} {spec.sizes} strides {spec.strides} "
+            f"{name}: {short(spec.type)} {dtype_name(spec.dtype)} {spec.sizes} strides {spec.strides} "
             f"on {spec.device}, requires_grad={spec.requires_grad}"
         )
 

@@ -232,10 +232,7 @@ class Interpreter(Calls):
     def resume_generator(self, frame: SymFrame, value: Value) -> tuple[bool, Value]:
         """Go on in a suspended generator; (ended, value)."""
         frame.stack.append(value)
-        result = self.run(frame)
-        if isinstance(result, Yielded):
-            return False, result.value
-        return True, result
+        return self._run_generator(frame)
 
     def throw_into_generator(self, frame: SymFrame, error: Value) -> tuple[bool, Value]:
         try:
@@ -245,6 +242,9 @@ class Interpreter(Calls):
         except Raised as raised_there:
             frame.stack.append(ConstVal(None))
             self.enter_handler(frame, frame.current, raised_there)
+        return self._run_generator(frame)
+
+    def _run_generator(self, frame: SymFrame) -> tuple[bool, Value]:
         result = self.run(frame)
         if isinstance(result, Yielded):
             return False, result.value

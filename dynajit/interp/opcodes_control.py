@@ -301,11 +301,6 @@ def yield_value(tx: Any, frame: SymFrame, instr: Instr) -> Yielded:
     return Yielded(frame.pop())
 
 
-@opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
-    frame.push(frame.pop().iterate(tx))
-
-
 @opcode("SEND")
 def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     sent = frame.pop()

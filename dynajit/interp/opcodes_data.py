@@ -303,7 +303,7 @@ def unpack_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.stack.extend(reversed(parts))
 
 
-@opcode("GET_ITER")
+@opcode("GET_ITER", "GET_YIELD_FROM_ITER")
 def get_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(frame.pop().iterate(tx))
 

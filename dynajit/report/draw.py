@@ -10,6 +10,8 @@ from html import escape
 
 import torch
 
+from dynajit.report.shown import dtype_name
+
 LIMIT = 150
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 150, 30, 16, 34
 
@@ -62,7 +64,7 @@ def _box(node: torch.fx.Node, x: int, y: int) -> str:
     value = node.meta.get("example_value")
     shape = ""
     if isinstance(value, torch.Tensor):
-        shape = f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+        shape = f"{dtype_name(value.dtype)}{[*value.shape]}"
     title = escape(f"{node.format_node() or node.name}\n{node.meta.get('stack_trace') or ''}")
     return (
         f'<g class="{kind}" transform="translate({x},{y})"><title>{title}</title>'

@@ -96,12 +96,7 @@ def _return_pushed(emit: Emitter, count: int) -> None:
 def _calling_function(frame: SymFrame | Place, inner: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     emit = Emitter()
     emit.set_location(frame.current.positions)
-    emit.begin_call(lambda: emit.load_const(inner))
-    for name in names:
-        emit.load_fast(name)
-    for name in names:
-        emit.delete_fast(name)
-    emit.end_call(len(names))
+    emit.call_with_locals(inner, names)
     emit.return_value()
     return _function(emit, names, frame)
 

@@ -157,16 +157,9 @@ class Rebuilder:
         """Push what a source leads to; read once."""
         if isinstance(source, (LocalSource, CellSource, ConstSource)):
             source.emit(self.emit, self.load)
-            return
-        name = self._sources.get(source)
-        if name is None:
-            source.emit(self.emit, self.load)
-            name = self._sources[source] = self.variable("source")
-            self.stored.append(name)
-            self.emit.copy(1)
-            self.emit.store_fast(name)
-            return
-        self.emit.load_fast(name)
+        else:
+            self.ensure_source(source)
+            self.emit.load_fast(self._sources[source])
 
     def ensure_source(self, source: Source) -> None:
         """Read a source now, before any effect."""
