@@ -252,7 +252,7 @@ LONG_FUNCTIONS: set[str] = {
     "dynajit/aot/training/training_call.py::without_wrapper",
     "dynajit/capture/capture.py::_capture",
     "dynajit/codegen/triton/attention.py::_function",
-    "dynajit/resume/drive.py::_drive",
+    "dynajit/resume/drive.py::_run_generator_parts",
     "dynajit/testing.py::assert_same",
 }
 COMPLEX_FUNCTIONS: set[str] = {

@@ -24,7 +24,7 @@ from sanitize import ROOT, build
 BUILD = ROOT / "build" / "guided"
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 TARGETS = ("guards", "code", "damaged")
-_MOST_KEPT = 100  # inputs of one target
+_MAX_KEPT = 100  # inputs of one target
 
 
 def counters() -> Path:
@@ -61,7 +61,7 @@ def keep(target: str) -> None:
     """Inputs that reached something new, small and large ones, as lines of hexadecimal digits."""
     found = {path.read_bytes() for path in (BUILD / "corpus" / target).iterdir()}
     inputs = sorted(found, key=lambda data: (len(data), data))
-    chosen = inputs[:: max(1, -(-len(inputs) // _MOST_KEPT))]
+    chosen = inputs[:: max(1, -(-len(inputs) // _MAX_KEPT))]
     CORPUS.mkdir(exist_ok=True)
     (CORPUS / f"{target}.txt").write_text("".join(f"{data.hex()}\n" for data in chosen))
     print(f"{target}: {len(inputs)} inputs reached something new, {len(chosen)} are kept")

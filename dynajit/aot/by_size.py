@@ -1,8 +1,8 @@
 """A graph whose sizes vary, as one graph of known sizes for each combination that is met.
 
 In:  a functional ATen graph with symbolic sizes, its fake inputs, and what compiles a graph without symbols.
-Out: `BySize`, a callable that takes what the graph takes. At most `MOST` combinations are compiled, each when it is
-     first met; any more run what `for_others` makes, once. Without it, and where a size depends on values, the graph
+Out: `BySize`, a callable that takes what the graph takes. At most `MAX_GRAPHS` combinations are compiled, each when it
+     is first met; any more run what `for_others` makes, once. Without it, and where a size depends on values, the graph
      runs operator by operator.
 For kernels that have all sizes in their text: of graphs on GPUs that are timed, or whose sizes can't be arguments.
 """
@@ -28,7 +28,7 @@ from dynajit.aot.trace import has_symbols
 from dynajit.symbols import is_symbolic
 
 # Compiled graphs for one graph whose sizes vary.
-MOST = 8
+MAX_GRAPHS = 8
 
 Compile = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
@@ -81,11 +81,11 @@ class BySize:
         with self.lock:
             if key in self.made:
                 return self.made[key]
-            if len(self.made) >= MOST:
+            if len(self.made) >= MAX_GRAPHS:
                 if self.for_others is not None:
                     self.others, self.for_others = self.for_others(), None
                 elif self.others is None:
-                    self.tell(f"a graph meets more than {MOST} combinations of sizes: at others it runs op by op")
+                    self.tell(f"a graph meets more than {MAX_GRAPHS} combinations of sizes: at others it runs op by op")
                 return None
             try:
                 with tracing(None), torch.no_grad():
@@ -135,4 +135,4 @@ def _call(copy: Copy, node: torch.fx.Node) -> None:
         copy.take(node, val=value)
 
 
-__all__ = ["MOST", "BySize", "sizes_vary", "static_graph", "varies"]
+__all__ = ["MAX_GRAPHS", "BySize", "sizes_vary", "static_graph", "varies"]

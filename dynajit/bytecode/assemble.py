@@ -29,7 +29,7 @@ _FUTURE_FLAGS: Final = sum({getattr(__future__, name).compiler_flag for name in 
 _PLAIN_FLAGS: Final = 0x0001 | 0x0002  # CO_OPTIMIZED | CO_NEWLOCALS
 # CPython's own compiler passes many arguments in a tuple, and 3.11 relies on it: a CALL behind an EXTENDED_ARG crashes
 # there once it is specialised for a builtin.
-_MOST_ARGUMENTS: Final = 255
+_MAX_ARGUMENTS: Final = 255
 _OPPOSITE: Final = {
     "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
     "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
@@ -486,7 +486,7 @@ class Emitter:
 
     def end_call(self, argc: int, kwnames: tuple[str, ...] = ()) -> None:
         """Call with the `argc` arguments on the stack, the last len(kwnames) of them by keyword."""
-        if argc > _MOST_ARGUMENTS and not kwnames:
+        if argc > _MAX_ARGUMENTS and not kwnames:
             self.build_tuple(argc)
             self.call_function_ex()
         else:

@@ -16,7 +16,7 @@ Location = tuple[int, int | None, int | None, int | None]
 
 _EXTENDED: Final = opcode.opmap["EXTENDED_ARG"]
 _NO_COLUMNS, _LONG, _NOWHERE = 13, 14, 15
-_MOST_UNITS: Final = 8  # of one entry in the line table
+_MAX_UNITS: Final = 8  # of one entry in the line table
 
 
 class Range(NamedTuple):
@@ -45,8 +45,8 @@ def line_table(places: Iterable[tuple[Location | None, int]], first_line: int) -
     table = bytearray()
     line = first_line
     for location, units in _joined(places):
-        for start in range(0, units, _MOST_UNITS):
-            length = min(_MOST_UNITS, units - start)
+        for start in range(0, units, _MAX_UNITS):
+            length = min(_MAX_UNITS, units - start)
             _entry(table, location, length, line)
             line = location[0] if location is not None else line
     return bytes(table)

@@ -5,7 +5,7 @@ something else then, or fail, for such code is less tried. So a frame is traced 
 results are those to be had. Only if that trace ends in a graph break is the frame traced anew, as compiled. If that
 trace raises, or breaks at the same place, the question didn't help, and eager code's answer stays.
 
-In: how a trace ended. Out: `AskAgain` is raised if there is a better answer, and the next trace gives it.
+In: how a trace ended. Out: `Retrace` is raised if there is a better answer, and the next trace gives it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dynajit.values.core.value import GraphBreak
 _RAISING = (breaks.RAISES, breaks.OP_RAISES)
 
 
-class AskAgain(Exception):
+class Retrace(Exception):
     """This trace is dropped for one with another answer."""
 
 
@@ -36,7 +36,7 @@ class Answers:
         """A trace in which the program asked ended in this break.
 
         Raises:
-            AskAgain: another trace is to be made.
+            Retrace: another trace is to be made.
         """
         if self._final:
             return
@@ -49,4 +49,4 @@ class Answers:
             self.compiling, self._final = False, True
         else:
             return
-        raise AskAgain
+        raise Retrace

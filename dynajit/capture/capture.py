@@ -25,12 +25,12 @@ from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
 from dynajit.capture import background, collector, rules, stance, unfit
-from dynajit.capture.answers import Answers, AskAgain
+from dynajit.capture.answers import Answers, Retrace
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
 from dynajit.capture.variants import (
     LAST_VARIANTS,
-    MOST_ROLES,
+    MAX_ROLES,
     Reasons,
     VariantData,
     class_name,
@@ -135,7 +135,7 @@ def _capture(
         return None
     # variants for other sets of keyword arguments are other roles, each with its own limit
     count = len(own) - other_roles(own, values)
-    full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MOST_ROLES
+    full = count >= config.recompile_limit or len(own) >= config.recompile_limit * MAX_ROLES
     if full or never_fits_again(session, own, reasons, values, function.__globals__):
         _give_up(session, code, why, len(own), full)
         return None
@@ -147,7 +147,7 @@ def _capture(
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
         last = count >= config.recompile_limit - LAST_VARIANTS
-        seen.restless.update(varying_sources(own, reasons, seen.counters, last))
+        seen.varying.update(varying_sources(own, reasons, seen.counters, last))
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:
@@ -262,7 +262,7 @@ class FrameCapture:
     def run(self) -> _C.Variant | None:
         try:
             while True:
-                with contextlib.suppress(AskAgain):
+                with contextlib.suppress(Retrace):
                     variant = self._kept(self._trace())
                     for job in self.jobs:
                         job.submit()
@@ -304,7 +304,7 @@ class FrameCapture:
                 self.record.skipped = f"the backend raised {type(error.cause).__name__}: {error.cause}"
                 return self._left_eager(tx)
             raise error.shown(self.session.choices.backend_name) from error.cause
-        except (AskAgain, Unsupported, RecompileLimitExceeded, ConstraintViolation):
+        except (Retrace, Unsupported, RecompileLimitExceeded, ConstraintViolation):
             raise
         except RecursionError:
             # the program is about to get its own; what it called less deeply may still be compiled another time

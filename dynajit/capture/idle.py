@@ -12,7 +12,7 @@ import types
 from dynajit.interp.machine import IDLE_START
 
 # Captures of one function and its parts without a tensor, until it is given up.
-MOST_IDLE = 16
+MAX_IDLE = 16
 # For each of them fewer instructions are traced, down to this part of what the first may take.
 _LEAST_SHARE = 16
 
@@ -39,7 +39,7 @@ class Idle:
 
     def given_up(self, code: types.CodeType) -> bool:
         """Whether it is not worth it."""
-        return self._counts.get(self._key(code), 0) >= MOST_IDLE
+        return self._counts.get(self._key(code), 0) >= MAX_IDLE
 
     def budget(self, code: types.CodeType) -> int:
         """Instructions to trace without a tensor."""
@@ -49,4 +49,4 @@ class Idle:
         self._counts.clear()
 
 
-__all__ = ["MOST_IDLE", "Idle"]
+__all__ = ["MAX_IDLE", "Idle"]

@@ -88,12 +88,12 @@ class set_stance:
 _chosen: list[set_stance] = []
 _lock = process_lock()
 # Choices without a block have no end. The last ones are kept: one may still become a block's, in another thread.
-_MOST_WITHOUT_END = 16
+_MAX_WITHOUT_END = 16
 
 
 def _forget_oldest() -> None:
     endless = [choice for choice in _chosen if not choice.is_open]
-    for choice in endless[:-_MOST_WITHOUT_END]:
+    for choice in endless[:-_MAX_WITHOUT_END]:
         _chosen.remove(choice)
 
 

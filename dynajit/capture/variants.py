@@ -28,10 +28,10 @@ MANY_VALUES, LAST_VARIANTS = 3, 2
 MANY_COUNTS = 2
 MANY_OBJECTS = 3
 # sets of keyword arguments that have a limit of variants each, and what tells them apart
-MOST_ROLES = 4
+MAX_ROLES = 4
 ROLE_GUARDS = frozenset({"DICT_KEYS", "DICT_CONTAINS", "DICT_MISSING", "LEN"})
 # variants of a function that makes classes, none of which was ever run again
-MOST_MADE_ANEW = 2
+MAX_MADE_ANEW = 2
 
 
 @dataclasses.dataclass
@@ -105,7 +105,7 @@ def note_objects_made_anew(
                     gone.add(missed.source)
     seen.made_anew.update(found)
     if not session.choices.fullgraph:
-        seen.restless.update(source for source, count in found.items() if source in gone or count >= MANY_OBJECTS)
+        seen.varying.update(source for source, count in found.items() if source in gone or count >= MANY_OBJECTS)
 
 
 def never_fits_again(
@@ -113,7 +113,7 @@ def never_fits_again(
 ) -> bool:
     """Whether each call brings a class of its own, made by the function itself: no variant was ever run again."""
     failed = [(variant, index) for variant, index in reasons if variant in own]
-    if len(own) < MOST_MADE_ANEW or session.choices.fullgraph or len(failed) < len(own):
+    if len(own) < MAX_MADE_ANEW or session.choices.fullgraph or len(failed) < len(own):
         return False
     names: set[str] = set()
     for variant, index in failed:

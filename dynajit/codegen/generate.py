@@ -31,14 +31,14 @@ from dynajit.codegen.plan import (
     TouchStep,
     ViewStep,
 )
-from dynajit.codegen.triton import attention, products, prologue, side_by_side, sizes, tiling
+from dynajit.codegen.triton import attention, horizontal_fusion, products, prologue, sizes, tiling
 from dynajit.codegen.triton.functions import Unprintable, parameter_type
 from dynajit.codegen.triton.generate import Launches, launches
 from dynajit.codegen.triton.printer import Printed as PrintedTriton
 from dynajit.codegen.triton.printer import rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
-from dynajit.loopir.host_numbers import Told
+from dynajit.loopir.host_numbers import HostNumber
 from dynajit.loopir.lower_graph import SymbolicShapes, forget, lower
 from dynajit.loopir.nodes import Extern, NameRef, Number, Op, Origin, Program, Scan, SizeOrigin, Source, Tensor, Value
 from dynajit.loopir.philox import Draw
@@ -251,7 +251,7 @@ class _Planner:
             self.steps.append(DrawStep(numbers, extern.target.increment))
             return
         names = tuple(result.name if isinstance(result, Source) else result for result in extern.results)
-        if isinstance(extern.target, Told):
+        if isinstance(extern.target, HostNumber):
             (given,) = extern.args
             source = given.bits if isinstance(given, RuntimeFloat) else self._name(given)
             self.steps.append(NumberStep(str(names[0]), source))
@@ -601,7 +601,7 @@ class _TritonPlanner(_Planner):
         if self.program.sizes_vary:
             self._finish_sizes()
             return
-        self.steps, kernels = side_by_side.merged(
+        self.steps, kernels = horizontal_fusion.merged(
             self.steps, {kernel.name: kernel for kernel in self.kernels.values()}, self.buffers
         )
         self.kernels = {kernel.name: kernel for kernel in kernels}

@@ -54,7 +54,7 @@ class Seen:
         self._tensors: dict[Source, tuple[list[Any], list[Any]]] = {}
         self._numbers: dict[Source, Any] = {}
         #: numbers, texts and objects that were another one in each variant so far: whatever needs one ends the graph
-        self.restless: set[Source] = set()
+        self.varying: set[Source] = set()
         #: where another object of the same look was found, once: what is there is told by its contents from then on
         self.made_anew: set[Source] = set()
         #: the items of a loop that is run part by part, where they are known to be different numbers

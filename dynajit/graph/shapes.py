@@ -76,7 +76,7 @@ class Shapes:
         #: symbols that only the running program knows the number of
         self.unknowns: set[str] = set()
         #: numbers that were other ones in each variant so far (`seen.py`)
-        self.restless: set[Source] = set()
+        self.varying: set[Source] = set()
 
     @cached_property
     def mode(self) -> FakeMode:

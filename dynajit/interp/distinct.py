@@ -23,7 +23,7 @@ from dynajit.values.core.value import Value
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphInput
 
-MOST_PAIRS = 32
+MAX_PAIRS = 32
 Places = dict[int, Source]  # id of an object -> how it is reached
 
 
@@ -118,7 +118,7 @@ def _relaid(inputs: Iterable[GraphInput]) -> set[int]:
 def _guards(places: Places, written: set[int]) -> Iterator[Guard]:
     first = [key for key in places if key in written]
     loose = [key for key, source in places.items() if not isinstance(source, ConstSource)]
-    if len(first) * len(places) > MOST_PAIRS:
+    if len(first) * len(places) > MAX_PAIRS:
         source, *others = places.values()
         yield Guard(source, "NOT_ALIASED", *others)
         return

@@ -40,7 +40,7 @@ from dynajit.interp.distinct import compared_objects, distinct_objects, may_be_o
 from dynajit.interp.frame import Checkpoint, Given, Snapshot, SymFrame, Yielded
 from dynajit.report import breaks
 from dynajit.report.records import FrameLoc
-from dynajit.values.containers.identity import MOST_COMPARED
+from dynajit.values.containers.identity import MAX_COMPARED
 from dynajit.values.core.finalizers import dies_with, dropped
 from dynajit.values.core.journal import Journal
 from dynajit.values.core.value import GraphBreak, Raised, Value
@@ -63,7 +63,7 @@ DELETED: Any = object()
 IDLE_START = 20_000
 IDLE_LATER = 500_000
 # Guards of one variant: more would make each call slower than what they save.
-MOST_GUARDS = 200_000
+MAX_GUARDS = 200_000
 
 
 class Interpreter(Calls):
@@ -75,7 +75,7 @@ class Interpreter(Calls):
         self.compile_id = compile_id
         self.seen = Seen(False) if seen is None else seen
         self.graph = GraphBuilder(self._location)
-        self.graph.shapes.restless = self.seen.restless
+        self.graph.shapes.varying = self.seen.varying
         self.journal = Journal()
         self.guards = GuardSet()
         self.frames: list[SymFrame] = []
@@ -309,7 +309,7 @@ class Interpreter(Calls):
         if source is not None and isinstance(source.root(), RunTimeSource):
             return  # made anew at each call, in the same way
         location = self._location()
-        if location is not None and len(self.guards) > MOST_GUARDS:
+        if location is not None and len(self.guards) > MAX_GUARDS:
             raise GraphBreak(breaks.TOO_LONG, f"{len(self.guards)} guards")
         self.guards.add(Guard(source, kind, *params, user_loc=location))
 
@@ -361,7 +361,7 @@ class Interpreter(Calls):
 
     def guard_all_distinct(self, values: Sequence[Value]) -> None:
         """The trace relied on it that no two of these are one object."""
-        if len(values) > MOST_COMPARED:
+        if len(values) > MAX_COMPARED:
             self.journal.set_item(self.distinct_groups, len(self.distinct_groups), list(values))
             return
         for left, right in itertools.combinations(values, 2):

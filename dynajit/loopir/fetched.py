@@ -31,7 +31,7 @@ from dynajit.loopir.nodes import (
 Place = Index | Scalar
 
 # So many nodes are computed again for an element that is read; an expression of more is read from memory.
-_MOST_NODES = 64
+_MAX_NODES = 64
 
 
 class _Places:
@@ -78,7 +78,7 @@ class _Through:
     """Expressions of elements at computed places."""
 
     def __init__(self) -> None:
-        self._left = _MOST_NODES
+        self._left = _MAX_NODES
 
     def element(self, tensor: Tensor, at: Sequence[Place]) -> Scalar:
         """The element of `tensor` there."""

@@ -25,7 +25,7 @@ from dynajit.loopir.size import RuntimeFloat
 aten = torch.ops.aten
 
 
-class Told:
+class HostNumber:
     """The call that reads a tensor without dimensions, or takes a float: the bits that kernels are given."""
 
     __name__ = "told"
@@ -40,7 +40,7 @@ def for_kernels(build: Builder, given: Value | RuntimeFloat) -> Scalar:
     build.order += 1
     number = Number(build.name("told"), (), (), torch.int64, build.order, build.origin, build.program.device)
     build.program.sources[number.name] = number
-    build.program.items.append(Extern(Told(), (given,), {}, (number,), True, build.order, build.origin))
+    build.program.items.append(Extern(HostNumber(), (given,), {}, (number,), True, build.order, build.origin))
     bits = nodes.read(number, ())
     floating = isinstance(given, RuntimeFloat) or given.dtype.is_floating_point
     return nodes.op("from_bits", (bits,), torch.float64) if floating else bits

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 Axes = tuple[Index, ...]
 
 # Windows larger than this make a kernel longer than it is worth.
-LARGEST = 25
+MAX_PLACES = 25
 
 
 def _pair(sizes: Sequence[int] | int) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def _window(
     """Size, stride and padding of the windows, if kernels of ours are for them."""
     size, step, pad = _pair(kernel), _pair(stride or kernel), _pair(padding)
     symbolic = any(type(length) is not int for length in x.shape)
-    if build.program.device.type == "cpu" or symbolic or _pair(dilation) != (1, 1) or size[0] * size[1] > LARGEST:
+    if build.program.device.type == "cpu" or symbolic or _pair(dilation) != (1, 1) or size[0] * size[1] > MAX_PLACES:
         raise NotLowered
     if not x.dtype.is_floating_point:
         raise NotLowered

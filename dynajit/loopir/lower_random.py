@@ -21,7 +21,7 @@ from dynajit.loopir.registry import NotLowered, lowering
 aten = torch.ops.aten
 
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
-_LARGEST = 1 << 31
+_MAX_ELEMENTS = 1 << 31
 _ALIGNED = 16
 
 
@@ -109,7 +109,7 @@ def _numel(out: Any) -> int:
         if type(size) is not int:
             raise NotLowered("how much is drawn depends on a size that varies")
         numel *= size
-    if out.device.type != "cuda" or out.dtype not in _SINGLE or numel >= _LARGEST:
+    if out.device.type != "cuda" or out.dtype not in _SINGLE or numel >= _MAX_ELEMENTS:
         raise NotLowered("the dispatcher draws")
     return numel
 

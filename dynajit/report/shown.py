@@ -10,9 +10,9 @@ import types
 from typing import Any
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
-_MOST_BITS = 512
+_MAX_BITS = 512
 _BRACKETS: dict[type, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
-_MOST_ITEMS = 6
+_MAX_ITEMS = 6
 
 
 def dtype_name(dtype: object) -> str:
@@ -29,7 +29,7 @@ def short(value: Any, limit: int = 80) -> str:
             module = None
         name: str = type.__dict__["__qualname__"].__get__(value)
         return name if type(module) is not str or module == "builtins" else f"{module}.{name}"
-    if type(value) is int and value.bit_length() > _MOST_BITS:
+    if type(value) is int and value.bit_length() > _MAX_BITS:
         return f"an int of {value.bit_length()} bits"  # sys.set_int_max_str_digits forbids more
     if type(value) in _CONSTANTS:
         text = repr(value[:limit]) if isinstance(value, (str, bytes)) else repr(value)
@@ -51,7 +51,7 @@ def short(value: Any, limit: int = 80) -> str:
 
 def _items(items: tuple[Any, ...], brackets: str, limit: int) -> str:
     """Constants in a container."""
-    shown = [short(item, limit // 2) for item in items[:_MOST_ITEMS]] + ["..."] * (len(items) > _MOST_ITEMS)
+    shown = [short(item, limit // 2) for item in items[:_MAX_ITEMS]] + ["..."] * (len(items) > _MAX_ITEMS)
     text = ", ".join(shown)
     return brackets[0] + (text if len(text) <= limit else text[: limit - 3] + "...") + brackets[1]
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(...), range, slice, torch.dtype)
-_MOST_ELEMENTS = 12
+_MAX_ELEMENTS = 12
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -63,7 +63,7 @@ def _tensor(value: torch.Tensor) -> str:
         raise CannotWrite(f"a {type(value).__name__} that is no plain leaf")
     dtype, grad = value.dtype, ".requires_grad_()" * value.requires_grad
     device = "" if value.device.type == "cpu" else f", device={str(value.device)!r}"
-    if value.numel() <= _MOST_ELEMENTS and value.is_contiguous():
+    if value.numel() <= _MAX_ELEMENTS and value.is_contiguous():
         numbers = value.detach().cpu()
         listed = (numbers.float() if dtype.is_floating_point else numbers).tolist()
         if "inf" not in repr(listed) and "nan" not in repr(listed):

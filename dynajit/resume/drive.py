@@ -35,7 +35,7 @@ def generator_maker(cut: Segments, make_part: MakePart) -> Callable[..., Any]:
 
     def make(at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
         suspension = Suspension(parts)
-        made: Any = _drive(parts, at, stack, cells, suspension)
+        made: Any = _run_generator_parts(parts, at, stack, cells, suspension)
         remember(made, suspension)
         made.__name__, made.__qualname__ = original.co_name, original.co_qualname
         if at == -1:
@@ -118,7 +118,7 @@ def _asking(cut: Segments, index: int) -> Callable[..., Any]:
     return types.FunctionType(code, {}, code.co_name)
 
 
-def _drive(
+def _run_generator_parts(
     parts: _Parts, at: int | None, stack: tuple[Any, ...], cells: tuple[types.CellType, ...], suspension: Suspension
 ) -> Generator[Any, Any, Any]:
     cut, stops, headers = parts.cut, parts.stops, parts.headers

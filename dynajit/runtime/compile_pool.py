@@ -28,7 +28,7 @@ from dynajit.runtime import triton_worker
 from dynajit.runtime.triton_worker import Job
 
 # More at once than this are never worth their memory.
-_MOST = 32
+_MAX_WORKERS = 32
 # On fewer cores threads do as well, and what the process costs to begin is not won back.
 _FEW_CORES = 4
 
@@ -116,7 +116,7 @@ _capability = 0
 
 def workers() -> int:
     """How many kernels compile at once."""
-    return max(1, config.compile_workers or min(_cores(), _MOST))
+    return max(1, config.compile_workers or min(_cores(), _MAX_WORKERS))
 
 
 def _cores() -> int:

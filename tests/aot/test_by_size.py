@@ -64,10 +64,10 @@ def test_each_size_once(made: list[Any]) -> None:
 def test_bounded(made: list[Any]) -> None:
     compiled = dynajit.compile(lambda x: (x * 2).sum(0), dynamic=True, fullgraph=True)
     with pytest.warns(UserWarning, match="combinations of sizes"):
-        for rows in range(2, 5 + by_size.MOST):
+        for rows in range(2, 5 + by_size.MAX_GRAPHS):
             x = torch.randn(rows, 4)
             torch.testing.assert_close(compiled(x), (x * 2).sum(0))
-    assert len(made) == by_size.MOST
+    assert len(made) == by_size.MAX_GRAPHS
 
 
 def test_sizes_above_the_bound_run_what_takes_any_size() -> None:
@@ -87,10 +87,10 @@ def test_sizes_above_the_bound_run_what_takes_any_size() -> None:
 
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     by = by_size.BySize(gm, given, for_one, calls.append, for_others)
-    for rows in range(2, 6 + by_size.MOST):
+    for rows in range(2, 6 + by_size.MAX_GRAPHS):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(by(x), function(x))
-    assert calls == ["one"] * by_size.MOST + ["others"]
+    assert calls == ["one"] * by_size.MAX_GRAPHS + ["others"]
 
 
 def test_training(made: list[Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.capture.variants import MOST_MADE_ANEW
+from dynajit.capture.variants import MAX_MADE_ANEW
 
 
 def statement(x: torch.Tensor) -> torch.Tensor:
@@ -73,14 +73,14 @@ def calls_and_graphs(fn: Any, count: int) -> list[int]:
 
 @pytest.mark.parametrize("fn", [statement, data_class, named_tuple, enumeration])
 def test_compiling_ends_soon(fn: Any) -> None:
-    after = calls_and_graphs(fn, 3 * MOST_MADE_ANEW + 2)
+    after = calls_and_graphs(fn, 3 * MAX_MADE_ANEW + 2)
     assert after[0] >= 1
-    assert after[-1] == after[2 * MOST_MADE_ANEW]
+    assert after[-1] == after[2 * MAX_MADE_ANEW]
 
 
 @pytest.mark.parametrize("fn", [statement, data_class])
 def test_classes_that_stay_inside_are_compiled_once(fn: Any) -> None:
-    assert calls_and_graphs(fn, 2 * MOST_MADE_ANEW) == [1] * 2 * MOST_MADE_ANEW
+    assert calls_and_graphs(fn, 2 * MAX_MADE_ANEW) == [1] * 2 * MAX_MADE_ANEW
 
 
 def test_it_is_said_of_each_code_once() -> None:
@@ -89,7 +89,7 @@ def test_it_is_said_of_each_code_once() -> None:
         fresh = types.FunctionType(enumeration.__code__.replace(), enumeration.__globals__)
         compiled = dynajit.compile(fresh, backend="eager")
         with pytest.warns(UserWarning, match="its classes are made anew at each call"):
-            for _ in range(2 * MOST_MADE_ANEW):
+            for _ in range(2 * MAX_MADE_ANEW):
                 compiled(torch.ones(2))
         del fresh, compiled
         dynajit.reset()
@@ -98,7 +98,7 @@ def test_it_is_said_of_each_code_once() -> None:
 def test_it_is_said_why() -> None:
     compiled = dynajit.compile(enumeration, backend="eager")
     with pytest.warns(UserWarning, match="its classes are made anew at each call"):
-        for _ in range(2 * MOST_MADE_ANEW):
+        for _ in range(2 * MAX_MADE_ANEW):
             compiled(torch.ones(2))
 
 

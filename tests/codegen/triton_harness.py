@@ -25,7 +25,7 @@ from dynajit.codegen.generate import Choose
 from dynajit.codegen.plan import DrawStep, NumberStep, SizeStep
 from dynajit.codegen.triton.functions import HELPERS
 from dynajit.loopir import lower_graph
-from dynajit.loopir.host_numbers import Told
+from dynajit.loopir.host_numbers import HostNumber
 from dynajit.loopir.interpret import interpret
 from dynajit.loopir.philox import Draw
 from dynajit.loopir.size import Size
@@ -180,7 +180,7 @@ def run(plan: Plan, *inputs: Any) -> tuple[Any, ...]:
             case DrawStep(outputs, increment):
                 table.update(zip(outputs, (int(number) for number in Draw(GPU, increment)()), strict=True))
             case NumberStep(output, source):
-                table[output] = int(Told()(table[source])) if isinstance(source, str) else known(source)
+                table[output] = int(HostNumber()(table[source])) if isinstance(source, str) else known(source)
             case KernelStep(kernel, args, _, programs):
                 count = known(programs)
                 if count:

@@ -128,6 +128,7 @@ def number_as_length(x: Tensor, k: int) -> Any:
 def shape_as_tuple(x: Tensor) -> Any:
     return sum(x.shape), max(x.shape), min(len(x), 5), tuple(x.shape) == (4, 3), [row * 2 for row in x]
 
+
 _ADDENDS = [torch.full((), float(n)) for n in range(4)]
 
 
@@ -138,7 +139,6 @@ def sizes_read_before_they_change(x: Tensor) -> Any:
         x.add_(addend)
     x.unsqueeze_(0)
     return n, n % 7, x.shape[1] + 1, x.numel() % 5, x.stride()
-
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

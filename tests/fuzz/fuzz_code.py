@@ -41,7 +41,7 @@ box[0:D] = [V]|V = [E, D]|V = yield_(V)|V @= D|V **= 2|V = a, b|import math|from
     .split("|")
 )
 _COMPOUND = ("branch", "loop", "repeat", "attempt", "guarded", "inner", "match", "closed")
-_MOST_LINES = 40
+_MAX_LINES = 40
 
 _HELPERS = """
 class Shelf:
@@ -112,7 +112,7 @@ class _Writer:
 
     def block(self, indent: int, depth: int, in_loop: bool = False) -> None:
         for _ in range(self.rng.randrange(1, 4)):
-            if len(self.lines) > _MOST_LINES:
+            if len(self.lines) > _MAX_LINES:
                 break
             choice = self.rng.random()
             if in_loop and choice < 0.15:

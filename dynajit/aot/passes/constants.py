@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
 
-LARGEST = 1 << 22
+MAX_ELEMENTS = 1 << 22
 _DEEPEST = 40
 
 
@@ -61,7 +61,7 @@ def _is_plain(node: Node) -> bool:
         and "empty" not in target.__name__
         and isinstance(fake, torch.Tensor)
         and all(isinstance(size, int) for size in fake.shape)
-        and fake.numel() <= LARGEST
+        and fake.numel() <= MAX_ELEMENTS
     )
 
 

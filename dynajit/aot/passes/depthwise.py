@@ -18,7 +18,7 @@ from dynajit.aot.rewrite import call, copied
 aten = torch.ops.aten
 _BACKWARD = aten.convolution_backward.default
 # The most elements of a plane of the result, and of a kernel for which oneDNN has a way of its own.
-MOST_PLACES, OWN_WAY = 196, 9
+MAX_PLACES, OWN_WAY = 196, 9
 
 
 def contiguous_where_small(gm: GraphModule) -> GraphModule:
@@ -44,7 +44,7 @@ def _pays(node: Node) -> bool:
     depthwise = groups == given.shape[1] == weight.shape[0] and weight.shape[1] == 1 < groups
     places, kernel = gradient.shape[2] * gradient.shape[3], weight.shape[2] * weight.shape[3]
     last = not (given.is_contiguous() and gradient.is_contiguous())
-    return bool(of_weight) and depthwise and last and places <= MOST_PLACES and kernel > OWN_WAY
+    return bool(of_weight) and depthwise and last and places <= MAX_PLACES and kernel > OWN_WAY
 
 
 def _split(graph: Graph, node: Node) -> None:

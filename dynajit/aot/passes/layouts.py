@@ -35,7 +35,7 @@ Wanted = dict[frozenset[Order], float]
 # normalisation has to read across memory, over and over.
 COPY, ACROSS, ROWS = 2.0, 0.5, 3.0
 # The largest weight that a CPU reorders for a convolution, in sizes of what that is given and gives.
-MOST_WEIGHT = 2
+MAX_WEIGHT = 2
 # The fewest channels, of what is given or made, that a GPU's convolution takes channels last for.
 FEWEST_CHANNELS = 16
 # By type of device: how many dimensions convolutions have that want their channels last, and whether they do in
@@ -228,7 +228,7 @@ def _pays_on_cpu(node: Node) -> bool:
     given, weight = value_of(node.args[0]), value_of(_weight(node))
     return bool(
         weight.is_contiguous(memory_format=torch.channels_last)
-        or weight.numel() <= MOST_WEIGHT * (given.numel() + value_of(node).numel())
+        or weight.numel() <= MAX_WEIGHT * (given.numel() + value_of(node).numel())
     )
 
 

@@ -19,7 +19,7 @@ from dynajit.aot.rewrite import Copy
 
 _NETWORKS = frozenset(getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 # Networks with more steps, counted over layers and directions, are not taken apart.
-MOST_STEPS, MOST_STEPS_TRAINED = 64, 8
+MAX_STEPS, MAX_STEPS_TRAINED = 64, 8
 
 
 def is_long(node: torch.fx.Node, most: int) -> bool:
@@ -37,7 +37,7 @@ def is_long(node: torch.fx.Node, most: int) -> bool:
 
 def whole_call(node: torch.fx.Node) -> torch._ops.OpOverload | None:
     """The operator that is the node's call of a long network, and that can be made as it is in inference."""
-    if not is_long(node, MOST_STEPS) or _drops(node) or torch_compat.any_autocast_enabled():
+    if not is_long(node, MAX_STEPS) or _drops(node) or torch_compat.any_autocast_enabled():
         return None
     given: Any = node.args[0]
     value = given.meta["example_value"]

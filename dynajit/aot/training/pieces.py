@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dynajit.aot.legality import REGION, GraphFacts, name_of
-from dynajit.aot.passes.recurrent import MOST_STEPS_TRAINED, is_long
+from dynajit.aot.passes.recurrent import MAX_STEPS_TRAINED, is_long
 from dynajit.aot.rewrite import cut
 from dynajit.aot.training.reachability import saved_by
 from dynajit.graph.meta import memory, notes, value_of
@@ -51,7 +51,7 @@ def in_pieces(
 ) -> Callable[..., Any] | None:
     """The graph cut at its long recurrent networks and checkpointed regions, or None."""
     gm, regions = graph.gm, regions_of(graph.gm)
-    long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MOST_STEPS_TRAINED)]
+    long = [node for node in gm.graph.nodes if node.op == "call_function" and is_long(node, MAX_STEPS_TRAINED)]
     cuts = {*regions, *long}
     if not cuts or graph.has_effects:
         return None

@@ -20,10 +20,10 @@ from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import decided
 
 # A loop is not cut in more pieces than this, unless they are long on average, nor if it is shorter.
-MAX_PIECES = 4
+MAX_SHORT_PIECES = 4
 MIN_SIZE = 16
 # In no more than this in any case.
-MOST_PIECES = 16
+MAX_PIECES = 16
 # How deep what depends on the piece is nested in what else does.
 MAX_DEPTH = 2
 _TURNING = ("abs", "maximum", "minimum", "ge", "lt")
@@ -74,9 +74,9 @@ def cuts(values: Iterable[Scalar], axis: Axis) -> list[Piece]:
             pieces = _between(axis, points) if points else []
             more = {point for piece in pieces for point in _points_inside(within, piece)} - points
             points |= more
-            if not more or len(points) > MOST_PIECES:
+            if not more or len(points) > MAX_PIECES:
                 break
-        if len(points) >= min(MOST_PIECES, max(MAX_PIECES, size // MIN_SIZE)):
+        if len(points) >= min(MAX_PIECES, max(MAX_SHORT_PIECES, size // MIN_SIZE)):
             points = set()
     return _between(axis, points)
 
@@ -90,7 +90,7 @@ def outer_cuts(values: Iterable[Scalar], axes: Sequence[Axis], last: Axis) -> tu
     best: tuple[Axis | None, list[Piece]] = (None, [])
     for axis in axes:
         points = _points(conditions, axis) if type(axis.size) is int else set()
-        if len(best[1]) <= len(points) < MOST_PIECES and points:
+        if len(best[1]) <= len(points) < MAX_PIECES and points:
             best = axis, _between(axis, points)
     return best
 

@@ -45,9 +45,9 @@ _HALF = tuple(_ROUNDED)
 # least; three with longer sums took 0.98 to 1.08.
 SHORT_SUM, MANY_BYTES = 512, 8 << 20
 # Tensors as large as the result that are held in registers beside it.
-MOST_READ = 2
+MAX_READ = 2
 # Groups whose ends each program holds in registers.
-MOST_GROUPS = 1024
+MAX_GROUPS = 1024
 # Which operand a name in a kernel's text is, and where its tile begins.
 _SIDES = {"left": "a", "right": "b"}
 _PLACES = (("down", "step"), ("step", "across"))
@@ -161,7 +161,7 @@ def _grouped(extern: Extern) -> Product | None:
     if math.prod((*sizes, a.shape[-1])) < LARGE or result.stride != contiguous_strides(sizes):
         return None
     left, right, ends = _operand(a), _operand(b), _operand(offs)
-    if left is None or right is None or ends is None or ends.stride != (1,) or ends.shape[0] > MOST_GROUPS:
+    if left is None or right is None or ends is None or ends.stride != (1,) or ends.shape[0] > MAX_GROUPS:
         return None
     copied = _copied_in_tiles(left) and _copied_in_tiles(right)
     return Product(left, right, None, result, ends) if copied else None
@@ -214,7 +214,7 @@ def memory_binds(product: Product) -> bool:
 def pays(product: Product, kernel: Kernel) -> bool:
     """Is one function without a doubt faster, for a product that memory binds?"""
     numel = math.prod(product.sizes)
-    return sum(tensor.numel >= numel for tensor in kernel.reads if tensor is not product.result) <= MOST_READ
+    return sum(tensor.numel >= numel for tensor in kernel.reads if tensor is not product.result) <= MAX_READ
 
 
 def usual(product: Product, kernel: Kernel) -> Printed:

@@ -17,7 +17,7 @@ from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 
 
 class AttributeDict(DictVal):
@@ -132,7 +132,7 @@ class AttributeDict(DictVal):
         if not self.entries:
             return
         names = [key.const() if key.is_const() else None for key, _ in self.entries.values()]
-        if len(names) <= MOST_AT_ONCE and all(type(name) is str for name in names):
+        if len(names) <= MAX_AT_ONCE and all(type(name) is str for name in names):
             fill = out.filler(self.owner.py_type(), tuple(names))
             out.call_on(fill, self.owner, *(value for _, value in self.entries.values()))
         else:

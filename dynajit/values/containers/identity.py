@@ -12,7 +12,7 @@ import collections
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_nan
 
-MOST_COMPARED = 32
+MAX_COMPARED = 32
 # equal to themselves whatever is in them, if all of that is identical or equal to itself
 _REFLEXIVE = frozenset({list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict})
 
@@ -20,7 +20,7 @@ _REFLEXIVE = frozenset({list, tuple, dict, set, frozenset, collections.deque, co
 class ObjectKey:
     """Equal to the key of the same object. Where a table compares two of them, it is guarded whether they are one.
 
-    Up to `MOST_COMPARED` objects from outside have one hash in a trace, so that tables compare them, and what is not
+    Up to `MAX_COMPARED` objects from outside have one hash in a trace, so that tables compare them, and what is not
     compared is not guarded. Any further ones have hashes of their own, and count as compared with all (see
     `interp/distinct.py`): comparing each with each would take time that grows with the square of their number.
     """
@@ -61,7 +61,7 @@ def object_key(tx: Tracer, value: Value, kind: type[ObjectKey] = ObjectKey) -> O
         return kind(tx, value, id(value))  # made while tracing: none from outside is the same
     entry = tx.keyed.get(id(value))
     if entry is None:
-        entry = value, _address(value) if len(tx.keyed) >= MOST_COMPARED else 0
+        entry = value, _address(value) if len(tx.keyed) >= MAX_COMPARED else 0
         tx.journal.set_item(tx.keyed, id(value), entry)
     return kind(tx, value, entry[1])
 

@@ -40,7 +40,7 @@ class Lazy:
 
 
 # Items of a sequence from outside that are read one by one; what is longer the program reads itself.
-MOST_READ = 4096
+MAX_READ = 4096
 
 
 class SequenceVal(Value):
@@ -77,7 +77,7 @@ class SequenceVal(Value):
 
     def values(self, tx: Tracer) -> list[Value]:
         count = len(self.items)
-        if count > MOST_READ and self.source is not None:
+        if count > MAX_READ and self.source is not None:
             raise GraphBreak(breaks.TOO_LONG, f"reading all of a {self.kind.__name__} of {count} items")
         tx.journal.charge(count)
         return [self.item(tx, at) if isinstance(item, Lazy) else item for at, item in enumerate(self.items)]

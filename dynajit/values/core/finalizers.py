@@ -15,7 +15,7 @@ from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Value
 
 # items of a container that is let go of
-MOST_LOOKED_AT = 8
+MAX_LOOKED_AT = 8
 
 
 def has_finaliser(cls: type) -> bool:
@@ -29,7 +29,7 @@ def dies_with(real: Any) -> type | None:
     if has_finaliser(kind) or (kind is types.GeneratorType and real.gi_suspended):
         return kind
     parts = real if kind in (list, tuple, set, frozenset) else real.values() if kind is dict else ()
-    return next((type(part) for part in itertools.islice(parts, MOST_LOOKED_AT) if has_finaliser(type(part))), None)
+    return next((type(part) for part in itertools.islice(parts, MAX_LOOKED_AT) if has_finaliser(type(part))), None)
 
 
 def check_dropped(old: Any) -> None:

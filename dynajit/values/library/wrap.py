@@ -127,7 +127,7 @@ def wrap(tx: Tracer, obj: Any, source: Source) -> Value:
     known = tx.known_object(obj, source)
     if known is not None:
         return known
-    wrapper = _varying if source in tx.seen.restless else WRAPPERS.get(kind)
+    wrapper = _varying if source in tx.seen.varying else WRAPPERS.get(kind)
     made = wrapper(tx, obj, source) if wrapper is not None else _wrap_other(tx, obj, kind, source)
     tx.remember_object(obj, made)
     return made

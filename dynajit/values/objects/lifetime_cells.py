@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.guards.source import LocalSource
-from dynajit.values.core.finalizers import MOST_LOOKED_AT, dies_with
+from dynajit.values.core.finalizers import MAX_LOOKED_AT, dies_with
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.objects.functions import CellVal
 from dynajit.values.objects.generators import GeneratorVal
@@ -58,5 +58,5 @@ def _closes(value: Value, depth: int = 2) -> bool:
     of one."""
     if isinstance(value, GeneratorVal):
         return value.needs_closing() or (value.state == "created" and value.origin is None and value.rebuildable())
-    parts = [*value.children(), *value.fill_children()][:MOST_LOOKED_AT] if depth and value.source is None else ()
+    parts = [*value.children(), *value.fill_children()][:MAX_LOOKED_AT] if depth and value.source is None else ()
     return any(_closes(part, depth - 1) for part in parts if isinstance(part, Value))

@@ -14,7 +14,7 @@ from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.objects.functions import CellVal
 
-_MOST = 10_000
+_MAX_OBJECTS = 10_000
 
 
 class MutationSnapshot:
@@ -28,8 +28,8 @@ class MutationSnapshot:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            if len(seen) > _MOST:
-                raise GraphBreak(breaks.TOO_LONG, f"a function that {_MOST} objects can be reached from")
+            if len(seen) > _MAX_OBJECTS:
+                raise GraphBreak(breaks.TOO_LONG, f"a function that {_MAX_OBJECTS} objects can be reached from")
             parts = _parts(value)
             if value.source is None:
                 self._before.append((value, parts))

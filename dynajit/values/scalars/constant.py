@@ -300,7 +300,7 @@ class UnreadConst(Unread):
 
     def rely(self) -> None:
         """Record the guard."""
-        if self.source in self._tx.seen.restless:
+        if self.source in self._tx.seen.varying:
             raise GraphBreak(breaks.VARYING_VALUE, self.source.name())
         if type(self._raw) in VALUE_TYPES:
             held = functools.partial(_same_value, self._raw)

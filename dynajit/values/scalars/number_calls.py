@@ -17,7 +17,7 @@ from dynajit.guards.source import CallSource
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.symbolic import SymVal, from_symbolic, is_number
 
-_LARGEST = 1 << 31  # as for ints that the program hands over
+_MAX_INT = 1 << 31  # as for ints that the program hands over
 
 
 def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
@@ -44,7 +44,7 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) ->
         return tx.wrap(found, source)
     if type(found) is float and (not math.isfinite(found) or found == 0):
         return None  # such as no symbol can be
-    if type(found) not in (int, float) or (type(found) is int and abs(found) >= _LARGEST):
+    if type(found) not in (int, float) or (type(found) is int and abs(found) >= _MAX_INT):
         return None
     tx.guard(source, "TYPE", type(found))
     return from_symbolic(tx, tx.graph.add_number(source, found), source)

@@ -66,7 +66,7 @@ class SymVal(Value):
 
     def const(self) -> Any:
         """The number itself; from now on the trace holds for it alone."""
-        if self.restless():
+        if self.varies():
             raise GraphBreak(breaks.VARYING_VALUE, self.describe())
         return decide(self.graph, self.py_type(), self.number)
 
@@ -134,14 +134,14 @@ class SymVal(Value):
         """Whether a call that is made at run time tells the number."""
         return not self.graph.shapes.unknowns.isdisjoint(symbols.names_in(self._tree()))
 
-    def restless(self) -> bool:
+    def varies(self) -> bool:
         """Whether it tells a number that was another one in each variant so far."""
         shapes = self.graph.shapes
-        if not shapes.restless:
+        if not shapes.varying:
             return False
         tree = self._tree()
         names = [name for name in symbols.names_in(tree) if name in shapes.symbols]
-        return bool(names) and symbols.is_sum(tree) and any(shapes.source_of(name) in shapes.restless for name in names)
+        return bool(names) and symbols.is_sum(tree) and any(shapes.source_of(name) in shapes.varying for name in names)
 
     def _tree(self) -> symbols.Tree:
         return symbols.tree_of(self.number.node.expr)

@@ -30,7 +30,7 @@ from dynajit.values.tensors.arrays import ArrayVal, MethodOfArray
 from dynajit.values.tensors.tensor import TensorVal
 
 # What NumPy is asked about is computed while tracing, on ones.
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 
 # Left out: functions whose results have shapes by the numbers, those that write or give arrays that can't be written,
 # and those that torch computes differently (the sign of NaN). What is right: tests/values/tensors/test_graph_arrays.py.
@@ -129,7 +129,7 @@ class GraphArrayVal(Value):
         if self.is_scalar:
             return self.dtype.type(1)
         shape, strides = hints(self.tensor.fake.shape), hints(self.tensor.fake.stride())
-        if math.prod(shape) > MOST_ELEMENTS:
+        if math.prod(shape) > MAX_ELEMENTS:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a NumPy function of an array of {math.prod(shape)} elements")
         last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
         extent = last + 1 if math.prod(shape) else 0

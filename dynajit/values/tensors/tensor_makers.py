@@ -26,7 +26,7 @@ _NUMBERS = (bool, int, float)
 # Symbolic numbers in these dtypes are read as torch.tensor does; more of them than this are no cheap graph.
 _FLOATS = (torch.float32, torch.float64)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_MOST_SYMBOLS = 16
+_MAX_SYMBOLS = 16
 
 
 # ------------------------------------------------------------------------------------------------ torch.tensor
@@ -137,7 +137,7 @@ def _stacked(tx: Tracer, shape: Sequence[int], leaves: Sequence[Value], dtype: t
 def _few_symbols(leaves: Sequence[Value], dtype: torch.dtype | None) -> bool:
     """Whether some numbers, not too many, are symbolic, and all can be in the graph as tensors of that dtype."""
     symbols = [leaf for leaf in leaves if isinstance(leaf, SymVal) and leaf.py_type() in (int, float)]
-    if not 0 < len(symbols) <= _MOST_SYMBOLS or any(leaf.py_type() not in _NUMBERS for leaf in leaves):
+    if not 0 < len(symbols) <= _MAX_SYMBOLS or any(leaf.py_type() not in _NUMBERS for leaf in leaves):
         return False
     if dtype is None:
         return torch.get_default_dtype() in _FLOATS

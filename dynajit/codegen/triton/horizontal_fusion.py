@@ -19,7 +19,7 @@ LARGE = 16 << 20
 TINY = 1 << 20
 # Text of a launch, for the time to compile it.
 LONGEST = 12_000
-MOST_PARTS = 6
+MAX_PARTS = 6
 
 _START = "@triton.jit\n"
 _PROGRAM = "tl.program_id(0)"
@@ -37,7 +37,7 @@ class _Launch:
         texts = [kernel.text, *(other.text for other, _ in self.parts)]
         if (
             not self.parts
-            or len(self.parts) == MOST_PARTS
+            or len(self.parts) == MAX_PARTS
             or not all(text.lstrip().startswith(_START) for text in texts)
         ):
             return False

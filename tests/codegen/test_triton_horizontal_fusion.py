@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="kernels for GPUs are Triton's")
 from triton_harness import check, compile_all
 
 from dynajit.codegen.plan import AllocStep, Buffer, ExternStep, GpuKernel, KernelStep
-from dynajit.codegen.triton.side_by_side import LARGE, merged
+from dynajit.codegen.triton.horizontal_fusion import LARGE, merged
 
 F = torch.nn.functional
 randn = torch.randn
