@@ -358,7 +358,7 @@ def _summarise(files: list[tuple[Path, os.stat_result]]) -> None:
         print(f"{len(found):>6} {suffix:<7} {size:>8.1f} MB  {name}, last used {min(used)} to {max(used)}")
 
 
-def _travel(action: str, kept: store.Store, file: Path) -> int:
+def _travel(action: str, kept: store.ArtifactStore, file: Path) -> int:
     """Pack or unpack; exit status 1 where that fails."""
     try:
         done = travel.pack(kept, file) if action == "pack" else travel.unpack(kept, file)

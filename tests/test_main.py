@@ -170,7 +170,7 @@ def test_run_refuses_what_the_script_does_not_have(tmp_path: Path, capsys: pytes
 
 
 def test_cache_survives_files_that_vanish(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.Store, "files", lambda _: iter([Path("/nowhere/v1/ta/taken-away.so")]))
+    monkeypatch.setattr(store.ArtifactStore, "files", lambda _: iter([Path("/nowhere/v1/ta/taken-away.so")]))
     assert cli.main(["cache"]) == 0
     assert capsys.readouterr().out.startswith("0 files")
 

@@ -59,7 +59,7 @@ from dynajit.report.phases import collect, timer
 from dynajit.report.places import is_own, trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
-from dynajit.resume.plan import Plan, plan_breaks
+from dynajit.resume.plan import ResumePlan, plan_breaks
 from dynajit.resume.rerun import Rerun, kept_for_undo, undoing
 from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values.core.value import GraphBreak, Value
@@ -658,7 +658,7 @@ class FrameCapture:
             logs.emit("perf", times.one_compile(self.record, logs.verbose("perf")))
 
 
-def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[Plan]:
+def _places_to_break(tx: Interpreter, chain: list[SymFrame]) -> Iterator[ResumePlan]:
     """Plans for the break, the nearest first; the last resort is where a context was entered that must not be open."""
     opened = tx.opened_at
     yield from plan_breaks(chain)

@@ -34,8 +34,7 @@ from dynajit.codegen.plan import (
 from dynajit.codegen.triton import attention, horizontal_fusion, products, prologue, sizes, tiling
 from dynajit.codegen.triton.functions import Unprintable, parameter_type
 from dynajit.codegen.triton.generate import Launches, launches
-from dynajit.codegen.triton.printer import Printed as PrintedTriton
-from dynajit.codegen.triton.printer import rename
+from dynajit.codegen.triton.printer import PrintedTriton, rename
 from dynajit.locks import process_lock
 from dynajit.loopir.builder import affine
 from dynajit.loopir.host_numbers import HostNumber

@@ -27,7 +27,7 @@ from dynajit.graph.meta import is_view, note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
-from dynajit.graph.subgraph import Cut
+from dynajit.graph.subgraph import CutNodes
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
 from dynajit.wrappers import is_wrapper, leaves_of
@@ -351,9 +351,9 @@ class GraphBuilder:
 
     # -- bodies of higher-order operators
 
-    def cut(self, mark: tuple[int, int, int, bool], results: Sequence[fx.Node]) -> Cut:
+    def cut(self, mark: tuple[int, int, int, bool], results: Sequence[fx.Node]) -> CutNodes:
         """Take out the nodes added since `mark`; the inputs added since then stay."""
-        made = Cut([node for node in self._nodes[mark[0] :] if node.op != "get_attr"], results)
+        made = CutNodes([node for node in self._nodes[mark[0] :] if node.op != "get_attr"], results)
         self._erase_from(mark[0])
         self.op_count = mark[2]
         return made

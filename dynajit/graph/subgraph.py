@@ -1,7 +1,7 @@
 """Cutting nodes out of the graph being built, to be the body of a higher-order operator.
 
-In: the nodes that were added since a mark, and what they result in. Out: `Cut`: the nodes outside that they use, and
-`build`, the GraphModule that takes given nodes as inputs. The nodes are gone from the graph.
+In: the nodes that were added since a mark, and what they result in. Out: `CutNodes`: the nodes outside that they use,
+and `build`, the GraphModule that takes given nodes as inputs. The nodes are gone from the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dynajit import torch_compat
 from dynajit.graph.meta import notes
 
 
-class Cut:
+class CutNodes:
     """Nodes on their way from the graph to a module of their own."""
 
     def __init__(self, nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:

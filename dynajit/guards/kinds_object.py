@@ -98,7 +98,7 @@ class Identity(GuardKind):
 
 
 @guard_kind("CODE")
-class Code(GuardKind):
+class SameCode(GuardKind):
     """A function runs this very code; another may be assigned to it."""
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:

@@ -28,8 +28,8 @@ from dynajit.resume.inside import calling_functions, caught_inside, instruction_
 from dynajit.resume.lifetime import kept_at_entry, unneeded, with_bound_variables, with_kept
 from dynajit.resume.numbers import handed_over, varying_in_loop, varying_of
 from dynajit.resume.plan import (
-    Plan,
     Resume,
+    ResumePlan,
     null_operand,
     operands,
     peeks,
@@ -108,7 +108,7 @@ class Emission:
         self.cell: Value | None = None
         # variables that the code has let go of
         self.gone: set[str] = set()
-        self.plan: Plan | None = None
+        self.plan: ResumePlan | None = None
         self.handed: list[Source] = []
         # states that the calls around the graph's change, and the variables that they are kept in
         self.saved: list[tuple[State, str]] = []
@@ -121,7 +121,7 @@ class Emission:
         """The frame returns this value."""
         self.results = [value]
 
-    def breaking(self, plan: Plan) -> None:
+    def breaking(self, plan: ResumePlan) -> None:
         """The frame breaks at the current instruction of the plan's innermost frame."""
         self.plan = plan
         inner = plan.frames[-1]
@@ -379,7 +379,7 @@ class Emission:
         self.out.const(name)
         self.emit.store_subscr()
 
-    def _break(self, plan: Plan) -> None:
+    def _break(self, plan: ResumePlan) -> None:
         """Run the breaking instruction (or loop) for real, then the continuations from the innermost frame outwards."""
         caught = Label()
         if self.caught:
@@ -429,7 +429,7 @@ class Emission:
         self.emit.store_fast(error)
         self._call(caught_inside, [partial(self._take, error), partial(self.out.const, frames)])
 
-    def _run_loop(self, plan: Plan, cut: Outline) -> None:
+    def _run_loop(self, plan: ResumePlan, cut: Outline) -> None:
         """Call the loop's shell; the locals that it changes are put into cells."""
         frame = plan.frames[-1]
         for name in (*cut.shared, *cut.kept):
@@ -523,7 +523,7 @@ class Emission:
         self.out.call_const(error, lambda: self.out.const(instr.arg), 1)
         self.emit.op("RAISE_VARARGS", 1)
 
-    def _run_inside(self, plan: Plan) -> None:
+    def _run_inside(self, plan: ResumePlan) -> None:
         """Run the instruction at its place in the inlined frames; leaves what it pushes, or a branch's condition."""
         self.emit.set_location(self.root.current.positions)
         function = instruction_function(plan.frames[1:], self.operands)

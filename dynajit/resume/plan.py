@@ -1,10 +1,10 @@
 """Where a break can happen: the innermost frame that can be gone on with, and what is live there.
 
-In: the chain of frames at the break. Out: `Plan`s, the best first. A frame can be continued if its return value is just
-what its caller's instruction pushes. Where an exception handler is around the instruction, the frame goes on in the
-handler if the instruction raises; `with` and `try` blocks need nothing else. In a loop the frame would go on with the
-next iteration inside of what continues this one, so the loop as a whole runs instead, with its body as a function in
-which the break is met again.
+In: the chain of frames at the break. Out: `ResumePlan`s, the best first. A frame can be continued if its return value
+is just what its caller's instruction pushes. Where an exception handler is around the instruction, the frame goes on in
+the handler if the instruction raises; `with` and `try` blocks need nothing else. In a loop the frame would go on with
+the next iteration inside of what continues this one, so the loop as a whole runs instead, with its body as a function
+in which the break is met again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Resume(NamedTuple):
     throw: bool = False
 
 
-class Plan(NamedTuple):
+class ResumePlan(NamedTuple):
     """A break in `frames[-1]`: at its current instruction, or (`cut`) where a loop is entered that runs as a whole.
     `lifted` if that is not where tracing stopped; `back` is where to roll back to."""
 
@@ -108,7 +108,7 @@ class Plan(NamedTuple):
         self.back.restore(tx)
 
 
-def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
+def plan_breaks(frames: list[SymFrame]) -> Iterator[ResumePlan]:
     """Where the break can be: at the outermost loop that is being run, else in the innermost frame that can be gone on
     with, then in those outside of it."""
     resumable = 0
@@ -131,11 +131,11 @@ def plan_breaks(frames: list[SymFrame]) -> Iterator[Plan]:
             and not (resumable > 1 and instr.op in _FRAME_BOUND)
         )
         if rerunnable and frame.checkpoint is not None and frame.checkpoint.instr is instr:
-            yield Plan(frames[:resumable], resumable < len(frames), Snapshot([], frame.checkpoint))
+            yield ResumePlan(frames[:resumable], resumable < len(frames), Snapshot([], frame.checkpoint))
         resumable -= 1
 
 
-def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]:
+def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[ResumePlan]:
     """Run the loop with its body as a function; the break is met again in there."""
     frame = frames[depth]
     entered = frame.entered.get(loop.entry)
@@ -145,7 +145,7 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Plan]
     bound = frozenset(name for name in frame.code.varnames if name in state.locals)
     cut = outline(frame.code, loop, bound)
     if cut is not None:
-        yield Plan(frames[: depth + 1], False, entered, cut)
+        yield ResumePlan(frames[: depth + 1], False, entered, cut)
 
 
 def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = None) -> Resume:

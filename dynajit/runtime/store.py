@@ -28,7 +28,7 @@ _STALE_S = 3600  # a temporary folder older than this has lost its process
 _PUTS_PER_SWEEP = 64
 
 
-class Store:
+class ArtifactStore:
     """The store in folder `root`; `limit` bytes at most are kept (checked now and then, oldest use goes first)."""
 
     def __init__(self, root: Path, limit: int) -> None:
@@ -109,7 +109,7 @@ class Store:
         return self.root / key[:2] / f"{key}{suffix}"
 
 
-class ReadOnlyStore(Store):
+class ReadOnlyStore(ArtifactStore):
     """A folder made elsewhere, as part of an image or on a shared file system: nothing in it is changed. Its files
     belong to whoever the folder belongs to, and nobody else may be able to write them."""
 
@@ -126,7 +126,7 @@ class ReadOnlyStore(Store):
         pass
 
 
-def find() -> Store:
+def find() -> ArtifactStore:
     """The store that the settings of this moment name, or one in a temporary folder where that can't be used."""
     return _open(config.cache_dir, config.cache_size_mb)
 
@@ -157,7 +157,7 @@ def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
 
 
 @functools.cache
-def _open(folder: str, limit_mb: int) -> Store:
+def _open(folder: str, limit_mb: int) -> ArtifactStore:
     root = Path(folder).expanduser()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def _open(folder: str, limit_mb: int) -> Store:
             inside.chmod(0o700)
     except OSError as error:
         return _open_temporary(f"the artifact store {root} can't be used: {error}", limit_mb)
-    return Store(root, limit_mb << 20)
+    return ArtifactStore(root, limit_mb << 20)
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -188,11 +188,11 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def _open_temporary(why: str, limit_mb: int) -> Store:
+def _open_temporary(why: str, limit_mb: int) -> ArtifactStore:
     # Cached, so that each reason is told once.
     folder = Path(_temporary_folder().name)
     warnings.warn(f"dynajit: {why}. Kernels of this process are kept in {folder} and lost with it", stacklevel=2)
-    return Store(folder, limit_mb << 20)
+    return ArtifactStore(folder, limit_mb << 20)
 
 
 def _checksum_file(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dynajit.exc import ArtifactError
 from dynajit.runtime import container
-from dynajit.runtime.store import Store, written
+from dynajit.runtime.store import ArtifactStore, written
 
 KIND = "cache"
 # a hex digest, and what kind of file it is
@@ -28,7 +28,7 @@ class Travelled(NamedTuple):
     known: int
 
 
-def pack(store: Store, path: Path) -> Travelled:
+def pack(store: ArtifactStore, path: Path) -> Travelled:
     """Write the store's files, those whose checksums hold, into one file. Raises OSError."""
     sound = [file for file in sorted(store.files()) if _NAME.fullmatch(file.name) and store.is_sound(file)]
     counts = collections.Counter(file.suffix for file in sound)
@@ -36,7 +36,7 @@ def pack(store: Store, path: Path) -> Travelled:
     return Travelled(len(sound), sum(file.stat().st_size for file in sound), 0)
 
 
-def unpack(store: Store, path: Path) -> Travelled:
+def unpack(store: ArtifactStore, path: Path) -> Travelled:
     """Put the packed files into the store. Everything is checked first. Raises ArtifactError, OSError."""
     packed = container.Container(path, KIND)
     names = {}

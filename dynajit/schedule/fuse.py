@@ -37,7 +37,7 @@ from dynajit.loopir.nodes import (
 )
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import is_symbolic
-from dynajit.schedule.target import CPU, Target
+from dynajit.schedule.target import CPU, KernelTarget
 
 # A tensor that costs no more than this to compute again from one read is computed again rather than stored.
 CHEAP = 3
@@ -125,7 +125,7 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def fuse(program: Program, target: Target = CPU) -> Schedule:
+def fuse(program: Program, target: KernelTarget = CPU) -> Schedule:
     """Group the program's tensors."""
     return _Fusion(program, target).run()
 
@@ -187,7 +187,7 @@ def scalars_in(scalar: Scalar) -> Iterator[Scalar]:
 class _Fusion:
     """The state while grouping."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: Program, target: KernelTarget) -> None:
         self.program = program
         self.target = target
         self.readers: dict[Tensor, list[Tensor]] = {}

@@ -53,7 +53,7 @@ from dynajit.loopir.nodes import (
 from dynajit.loopir.ops import CHECKS, OPS
 from dynajit.loopir.size import divides, hint_of
 from dynajit.schedule.fuse import Group, row_of, scalars_in
-from dynajit.schedule.target import CPU, Target
+from dynajit.schedule.target import CPU, KernelTarget
 
 # A value needed by a later loop over the row is kept in a local array if it is at least this dear and the row this
 # short.
@@ -188,7 +188,7 @@ class Kernel:
         return any(isinstance(node, Op) and node.name in CHECKS for node in self.scalars())
 
 
-def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Kernel:
+def build_kernel(group: Group, inlined: set[Tensor], target: KernelTarget = CPU) -> Kernel:
     """The kernel that computes the group on that target."""
     sizes, kinds = _common_axes(group)
     for attempt in itertools.count():
@@ -201,7 +201,7 @@ def build_kernel(group: Group, inlined: set[Tensor], target: Target = CPU) -> Ke
     raise AssertionError
 
 
-def build_tile_kernel(group: Group, inlined: set[Tensor], sizes: Shape, target: Target) -> Kernel:
+def build_tile_kernel(group: Group, inlined: set[Tensor], sizes: Shape, target: KernelTarget) -> Kernel:
     """The kernel of a group without reductions on axes of these sizes: its domain's in the order in which what it
     stores lies in memory, cut or merged."""
     draft = _Draft(group, inlined, sizes, (True,) * len(sizes), target)
@@ -264,7 +264,7 @@ class _Draft:
     """One attempt at the kernel, with given axes in the order of the domain."""
 
     def __init__(
-        self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...], target: Target
+        self, group: Group, inlined: set[Tensor], sizes: Shape, kinds: tuple[bool, ...], target: KernelTarget
     ) -> None:
         self.group = group
         self.target = target

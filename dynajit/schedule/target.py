@@ -1,6 +1,6 @@
 """What the schedule has to know of the machine that kernels run on.
 
-In:  a device. Out: `Target`, whose methods answer the questions on which CPUs and GPUs differ; `for_device`.
+In:  a device. Out: `KernelTarget`, whose methods answer the questions on which CPUs and GPUs differ; `for_device`.
 One more difference between targets: a field or method here, asked for in `fuse.py` or `loops.py`.
 """
 
@@ -14,7 +14,7 @@ from dynajit.loopir.size import hint_of
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class KernelTarget:
     """A kind of machine.
 
     `keeps_rows`: a value needed by a later loop over the row may be kept in a local array (a GPU's kernel has the whole
@@ -52,10 +52,10 @@ class Target:
         return rows < self.few_rows and length > self.long_row
 
 
-CPU = Target("cpu", keeps_rows=True, stores_in_place=True, reads_first=True)
+CPU = KernelTarget("cpu", keeps_rows=True, stores_in_place=True, reads_first=True)
 # Fewer rows than twice the multiprocessors leave some without work; rows up to the length fit one of them whole. Where
 # rows lie across memory one program has 16 of them at least, and 512 elements of those fit it.
-CUDA = Target(
+CUDA = KernelTarget(
     "cuda",
     keeps_rows=False,
     joins_siblings=True,
@@ -68,6 +68,6 @@ CUDA = Target(
 )
 
 
-def for_device(device: torch.device) -> Target:
+def for_device(device: torch.device) -> KernelTarget:
     """The target that computes on that device."""
     return CUDA if device.type == "cuda" else CPU

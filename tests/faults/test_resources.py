@@ -18,7 +18,7 @@ import torch
 import dynajit
 from dynajit.exc import BackendCompilerFailed
 from dynajit.runtime.load import Library
-from dynajit.runtime.store import Store
+from dynajit.runtime.store import ArtifactStore
 
 PROGRAM = """
     import resource, sys, warnings
@@ -67,7 +67,7 @@ def kernels_in(folder: Path) -> dict[Path, int]:
 
 
 def test_nothing_wrong(filled: Path) -> None:
-    kept = Store(filled / "cache", 1 << 20)
+    kept = ArtifactStore(filled / "cache", 1 << 20)
     kernels = kernels_in(filled)
     assert len(kernels) == 2
     assert all(kept.get(path.stem, ".so") == path for path in kernels)
@@ -104,7 +104,7 @@ def test_a_noexec_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_each_byte_of_an_artifact_counts(tmp_path: Path) -> None:
-    kept = Store(tmp_path, 1 << 20)
+    kept = ArtifactStore(tmp_path, 1 << 20)
     contents = bytes(range(200))
     path = kept.put("ab12", ".so", lambda made: made.write_bytes(contents) and None)
     for position in range(len(contents)):
@@ -126,7 +126,7 @@ def test_damaged_kernels_are_made_again(filled: Path, tmp_path: Path) -> None:
     assert run("", tmp_path) == 0
     after = kernels_in(tmp_path)
     assert after.keys() == before.keys()
-    kept = Store(tmp_path / "cache", 1 << 20)
+    kept = ArtifactStore(tmp_path / "cache", 1 << 20)
     for path in before:
         assert after[path] != before[path] and kept.get(path.stem, ".so") == path, path
 

@@ -13,7 +13,7 @@ import torch
 
 from dynajit.codegen.plan import Buffer, BufferRef, ExternStep, Plan
 from dynajit.codegen.triton.generate import Launches
-from dynajit.codegen.triton.printer import Printed
+from dynajit.codegen.triton.printer import PrintedTriton
 from dynajit.config import config
 from dynajit.loopir.nodes import Origin, Source
 from dynajit.report import logs
@@ -73,7 +73,7 @@ def test_no_memory_to_time_with(
 ) -> None:
     """The first way is taken, and timing is tried again by the next process."""
     tensor = Source("x", (1 << 19,), (1,), torch.float32, 0, Origin("", ""), GPU)
-    ways = [Launches([Printed(f"way {n}", (tensor,), (tensor,), 8, 4)], []) for n in range(2)]
+    ways = [Launches([PrintedTriton(f"way {n}", (tensor,), (tensor,), 8, 4)], []) for n in range(2)]
     tried: list[Any] = []
 
     def fastest(device: torch.device, given: Any) -> int:

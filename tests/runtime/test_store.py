@@ -12,7 +12,7 @@ import pytest
 
 from dynajit.config import config
 from dynajit.runtime import store
-from dynajit.runtime.store import Store
+from dynajit.runtime.store import ArtifactStore
 
 KEY = "ab" * 32
 
@@ -26,13 +26,13 @@ def never(path: Path) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Store:
-    found = Store(tmp_path, limit=1 << 20)
+def kept(tmp_path: Path) -> ArtifactStore:
+    found = ArtifactStore(tmp_path, limit=1 << 20)
     found.root.mkdir()
     return found
 
 
-def test_put_then_get(kept: Store) -> None:
+def test_put_then_get(kept: ArtifactStore) -> None:
     assert kept.get(KEY, ".so") is None
     path = kept.put(KEY, ".so", writer(b"contents"))
     assert path.read_bytes() == b"contents"
@@ -42,7 +42,7 @@ def test_put_then_get(kept: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "no checksum", "checksum cut", "link", "folder"])
-def test_what_is_broken_is_a_miss_and_is_replaced(kept: Store, damage: str, tmp_path: Path) -> None:
+def test_what_is_broken_is_a_miss_and_is_replaced(kept: ArtifactStore, damage: str, tmp_path: Path) -> None:
     path = kept.put(KEY, ".so", writer(b"contents"))
     checksum = path.with_name(path.name + ".sum")
     if damage == "truncated":
@@ -65,7 +65,7 @@ def test_what_is_broken_is_a_miss_and_is_replaced(kept: Store, damage: str, tmp_
         assert kept.get(KEY, ".so") is not None
 
 
-def test_a_failing_make_leaves_nothing(kept: Store) -> None:
+def test_a_failing_make_leaves_nothing(kept: ArtifactStore) -> None:
     def fail(path: Path) -> None:
         path.write_bytes(b"half")
         raise ValueError
@@ -77,7 +77,7 @@ def test_a_failing_make_leaves_nothing(kept: Store) -> None:
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
-    kept = Store(tmp_path, limit=250)
+    kept = ArtifactStore(tmp_path, limit=250)
     kept.root.mkdir()
     keys = [f"{number:02d}" * 32 for number in range(3)]
     for age, key in enumerate(keys):
@@ -88,7 +88,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert [kept.get(key, ".so") is not None for key in keys] == [True, False, True]
 
 
-def test_scratch_of_dead_processes_goes(kept: Store) -> None:
+def test_scratch_of_dead_processes_goes(kept: ArtifactStore) -> None:
     old, young = kept.root / "tmp-old", kept.root / "tmp-young"
     old.mkdir()
     young.mkdir()

@@ -11,25 +11,25 @@ import dynajit
 from dynajit.config import config
 from dynajit.exc import ArtifactError
 from dynajit.runtime import container, load, store, toolchain, travel
-from dynajit.runtime.store import Store
+from dynajit.runtime.store import ArtifactStore
 
 KEYS = [f"{number:02x}" * 32 for number in range(5)]
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Store:
-    found = Store(tmp_path / "kept", limit=1 << 20)
+def kept(tmp_path: Path) -> ArtifactStore:
+    found = ArtifactStore(tmp_path / "kept", limit=1 << 20)
     for key in KEYS:
         found.put(key, ".so", lambda path: path.write_bytes(path.name.encode()))
     return found
 
 
-def test_everything_sound_travels(kept: Store, tmp_path: Path) -> None:
+def test_everything_sound_travels(kept: ArtifactStore, tmp_path: Path) -> None:
     first = kept.get(KEYS[0], ".so")
     assert first is not None
     first.write_bytes(b"damaged")
     assert travel.pack(kept, tmp_path / "packed") == (4, 4 * 67, 0)
-    other = Store(tmp_path / "other", limit=1 << 20)
+    other = ArtifactStore(tmp_path / "other", limit=1 << 20)
     other.put(KEYS[1], ".so", lambda path: path.write_bytes(b"of this machine"))
     assert travel.unpack(other, tmp_path / "packed") == (3, 3 * 67, 1)
     found = [other.get(key, ".so") for key in KEYS]
@@ -44,18 +44,18 @@ def test_everything_sound_travels(kept: Store, tmp_path: Path) -> None:
 def test_names_that_no_cache_folder_has_are_refused(tmp_path: Path, name: str) -> None:
     container.write(tmp_path / "packed", travel.KIND, {}, [(name, b"")])
     with pytest.raises(ArtifactError, match="no name of a cache folder's file"):
-        travel.unpack(Store(tmp_path / "other", limit=1 << 20), tmp_path / "packed")
+        travel.unpack(ArtifactStore(tmp_path / "other", limit=1 << 20), tmp_path / "packed")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_damaged_or_too_large_pack_changes_nothing(kept: Store, tmp_path: Path) -> None:
+def test_a_damaged_or_too_large_pack_changes_nothing(kept: ArtifactStore, tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     travel.pack(kept, packed)
     with pytest.raises(ArtifactError, match="keeps 0 MB at most: raise DYNAJIT_CACHE_SIZE_MB"):
-        travel.unpack(Store(tmp_path / "other", limit=100), packed)
+        travel.unpack(ArtifactStore(tmp_path / "other", limit=100), packed)
     packed.write_bytes(packed.read_bytes()[:-1] + b"?")
     with pytest.raises(ArtifactError, match="is damaged"):
-        travel.unpack(Store(tmp_path / "other", limit=1 << 20), packed)
+        travel.unpack(ArtifactStore(tmp_path / "other", limit=1 << 20), packed)
     assert not (tmp_path / "other").exists()
 
 
@@ -80,7 +80,7 @@ def test_kernels_come_from_the_folder_that_is_only_read(tmp_path: Path, monkeypa
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "first").rglob("*")} == before
 
 
-def test_a_folder_that_others_may_write_to_is_not_read(kept: Store) -> None:
+def test_a_folder_that_others_may_write_to_is_not_read(kept: ArtifactStore) -> None:
     top = kept.root.parent
     top.chmod(0o755)
     assert store.ReadOnlyStore(top).get(KEYS[0], ".so") is not None

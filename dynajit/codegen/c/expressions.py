@@ -36,7 +36,7 @@ _WITH_NUMBER = {"maximum": "({1} > {0} ? {1} : {0})", "minimum": "({1} < {0} ? {
 
 
 @dataclass(slots=True)
-class Block:
+class TextBlock:
     """A block of text being written: what may be used in it, and the variables that hold expressions in it."""
 
     has: Needs
@@ -55,7 +55,7 @@ class Expressions:
     def __init__(self, kernel: Kernel, stored_in: Mapping[Tensor, Tensor] = NOWHERE) -> None:
         self.kernel = kernel
         self.helpers: dict[str, None] = {}
-        self.blocks = [Block(frozenset(), 1)]
+        self.blocks = [TextBlock(frozenset(), 1)]
         self.count = 0
         self.locals: dict[Tensor, str] = {}
         # one pointer for what is read and what is stored over it: through two the compiler would take them for apart
@@ -89,7 +89,7 @@ class Expressions:
         outside = self.blocks[-1]
         # The header goes along with the body: what is printed into the outer block later on comes before both.
         lines = ["  " * outside.indent + line for line in (*header[:-1], f"{header[-1]} {{")]
-        self.blocks.append(Block(frozenset(has), outside.indent + 1, lines, guarded=guarded))
+        self.blocks.append(TextBlock(frozenset(has), outside.indent + 1, lines, guarded=guarded))
 
     def close(self) -> None:
         """The end of the innermost block."""

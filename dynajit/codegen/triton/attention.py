@@ -20,7 +20,7 @@ import torch
 from dynajit.codegen.triton import functions
 from dynajit.codegen.triton.functions import TYPES
 from dynajit.codegen.triton.generate import Launches
-from dynajit.codegen.triton.printer import Printed
+from dynajit.codegen.triton.printer import PrintedTriton
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
 from dynajit.loopir.index import contiguous_strides
@@ -176,7 +176,7 @@ class _Text:
         return f"{start} + batch * {a} + {self.head_of_row()} * {b} + row % {self.rows} * {c}"
 
 
-def _function(found: _Attention, part: int, parts: int, partial: list[Source]) -> Printed:
+def _function(found: _Attention, part: int, parts: int, partial: list[Source]) -> PrintedTriton:
     """The attention to one part of the keys."""
     text, keys = _Text(found), found.key.shape[2]
     operands = [found.query, found.key, found.value, *([found.bias] if found.bias is not None else [])]
@@ -236,7 +236,7 @@ def _function(found: _Attention, part: int, parts: int, partial: list[Source]) -
             "result = tl.where(total[:, None] == 0.0, 0.0, sums / total[:, None])",
             f"tl.store({names[found.out]} + {place}, result.to({dtype}), {mask})",
         ]
-    return Printed(_body(names.values(), lines), tensors, written, found.key.shape[0] * text.heads * parts, 4, 3)
+    return PrintedTriton(_body(names.values(), lines), tensors, written, found.key.shape[0] * text.heads * parts, 4, 3)
 
 
 def _of_keys(operand: _Operand) -> str:
@@ -250,7 +250,7 @@ def _mask(*conditions: str) -> str:
     return f", {text}, other=0.0" if text else ""
 
 
-def _combination(found: _Attention, parts: int, partial: list[Source]) -> Printed:
+def _combination(found: _Attention, parts: int, partial: list[Source]) -> PrintedTriton:
     """The parts of one row: their sums, weighted by how far each greatest score is from the greatest of all."""
     text = _Text(found)
     tensors = (*partial, found.out)
@@ -274,7 +274,7 @@ def _combination(found: _Attention, parts: int, partial: list[Source]) -> Printe
         f" e < {high})",
     ]
     programs = found.key.shape[0] * text.heads * text.used
-    return Printed(_body(names.values(), lines), tensors, (found.out,), programs, 2 if parts > 16 else 1)
+    return PrintedTriton(_body(names.values(), lines), tensors, (found.out,), programs, 2 if parts > 16 else 1)
 
 
 def _body(names: Iterable[str], lines: list[str]) -> str:

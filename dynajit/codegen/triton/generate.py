@@ -10,7 +10,7 @@ import dataclasses
 
 import torch
 
-from dynajit.codegen.triton.printer import Printed, print_kernel
+from dynajit.codegen.triton.printer import PrintedTriton, print_kernel
 from dynajit.codegen.triton.products import Product
 from dynajit.codegen.triton.tiling import Tile, tile
 from dynajit.loopir.index import Axis, axis, contiguous_strides, linearise
@@ -24,7 +24,7 @@ from dynajit.schedule.loops import Kernel, Load, Section, load
 class Launches:
     """Functions in order, and tensors in memory that only they use; `call` is made first, by a library."""
 
-    printed: list[Printed]
+    printed: list[PrintedTriton]
     between: list[Source]
     call: Product | None = None
 

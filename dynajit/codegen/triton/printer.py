@@ -1,9 +1,9 @@
 """A kernel of the schedule as a Triton function.
 
 In:  `schedule.loops.Kernel` and the `tiling.Tile` to cut it with.
-Out: `print_kernel(kernel, tile)`: a `Printed` with the text of one function whose name is the placeholder `NAME` (so
-     that equal kernels are equal texts), its arguments and how many programs there are. Sizes that are known are in the
-     text; symbols are arguments behind the pointers (`sizes.py`), and all numbers of such a kernel have 32 bits.
+Out: `print_kernel(kernel, tile)`: a `PrintedTriton` with the text of one function whose name is the placeholder `NAME`
+     (so that equal kernels are equal texts), its arguments and how many programs there are. Sizes that are known are in
+     the text; symbols are arguments behind the pointers (`sizes.py`), and all numbers of such a kernel have 32 bits.
 A kernel without reductions is one block of elements a program; one with reductions holds `x` rows in registers and
 reads each once, or (`tile.looped`) goes over them in steps, once for each section.
 A new way to run a loop: beside `_row_at_once` and `_row_in_steps`.
@@ -32,7 +32,7 @@ _INT32 = 1 << 31
 
 
 @dataclass(slots=True)
-class Printed:
+class PrintedTriton:
     """The text of a function called NAME (helpers included), the tensors it takes pointers to, and its programs."""
 
     text: str
@@ -45,7 +45,7 @@ class Printed:
     extents: tuple[Size, ...] = ()  # numbers in it, each of which has to be below `sizes.LIMIT`
 
 
-def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> Printed:
+def print_kernel(kernel: Kernel, tile: Tile, partial: tuple[Tensor, ...] = ()) -> PrintedTriton:
     """The kernel in Triton. With `partial`, one tensor of shape (pieces, rows) for each of its reductions: the part of
     the kernel up to its reductions, each piece's results stored there. Raises Unprintable."""
     return Printer(kernel, tile, partial).printed()
@@ -157,7 +157,7 @@ class Printer:
 
     # ---- the whole
 
-    def printed(self) -> Printed:
+    def printed(self) -> PrintedTriton:
         programs = self._program_ids()
         kernel = self.kernel
         if isinstance(kernel.group.members[0], Scan):
@@ -175,7 +175,7 @@ class Printer:
         names = ", ".join((*self.arguments.values(), *map(sizes.parameter, symbols)))
         function = f"@triton.jit\ndef NAME({names}):\n{text}\n"
         known = programs if isinstance(programs, int) else sizes.plan_text(programs)
-        return Printed(
+        return PrintedTriton(
             functions.with_helpers(function),
             tuple(self.arguments),
             self.written,

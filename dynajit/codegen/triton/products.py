@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from dynajit.codegen.triton import functions
-from dynajit.codegen.triton.printer import Printed, Printer, Scope
+from dynajit.codegen.triton.printer import PrintedTriton, Printer, Scope
 from dynajit.codegen.triton.prologue import TilePrinter
 from dynajit.codegen.triton.tiling import MULTIPROCESSORS, Tile, ceil_div, power_of_two
 from dynajit.loopir.builder import affine
@@ -217,13 +217,13 @@ def pays(product: Product, kernel: Kernel) -> bool:
     return sum(tensor.numel >= numel for tensor in kernel.reads if tensor is not product.result) <= MAX_READ
 
 
-def usual(product: Product, kernel: Kernel) -> Printed:
+def usual(product: Product, kernel: Kernel) -> PrintedTriton:
     """The product and the kernel in one function, where that pays. Raises Unprintable."""
     cut = _ONE_STEP if product.length <= _ONE_STEP.length else _STEPS
     return _ProductPrinter(product, kernel, cut).printed()
 
 
-def ways(product: Product, kernel: Kernel, made: Mapping[str, Kernel] | None = None) -> Iterator[Printed]:
+def ways(product: Product, kernel: Kernel, made: Mapping[str, Kernel] | None = None) -> Iterator[PrintedTriton]:
     """The product and the kernel in one function, cut in one way after the other. `made`: kernels that compute the
     matrices "left" and "right", as parts of the function (`prologue.is_part`). Raises Unprintable."""
     for cut in CUTS:
@@ -266,7 +266,7 @@ class _ProductPrinter(Printer):
         if product.ends is not None:
             self.masked.add("y")
 
-    def printed(self) -> Printed:
+    def printed(self) -> PrintedTriton:
         for section in self.kernel.sections:
             self._rows(section)
             self._elements(section, self.outer)
@@ -279,7 +279,7 @@ class _ProductPrinter(Printer):
         body = "\n".join(part.text(f"{name}_tile") for name, part in self.made.items())
         body += f"@triton.jit\ndef NAME({', '.join(self.arguments.values())}):\n" + "\n".join(lines) + "\n"
         text = f"ALIGNED = tl.constexpr(True)\n{functions.with_helpers(body)}"
-        return Printed(text, tuple(self.arguments), self.written, programs, cut.warps, cut.stages)
+        return PrintedTriton(text, tuple(self.arguments), self.written, programs, cut.warps, cut.stages)
 
     def _descriptors(self) -> list[str]:
         lines = ["    if ALIGNED:"] if len(self.made) < 2 else []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynajit.graph.subgraph import Cut
+from dynajit.graph.subgraph import CutNodes
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -35,7 +35,7 @@ _OPS: Any = torch.ops.higher_order
 class Body:
     """A function that was traced: its nodes, and what it returned, as a tree of tensors."""
 
-    def __init__(self, cut: Cut, result: Value, parts: list[Value], structure: Value) -> None:
+    def __init__(self, cut: CutNodes, result: Value, parts: list[Value], structure: Value) -> None:
         self.cut = cut
         self.result = result
         self.structure = structure
