@@ -293,7 +293,7 @@ MAX_FOLDER_LINES = {
     "dynajit/codegen": 6084,
     "dynajit/exported": 1255,
     "dynajit/graph": 2004,
-    "dynajit/guards": 1714,
+    "dynajit/guards": 1648,
     "dynajit/interp": 3458,
     "dynajit/loopir": 6304,
     "dynajit/report": 2457,

@@ -32,12 +32,12 @@ class GuardKind:
         return params
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
-        """Guards on one source with equal keys are one guard."""
-        raise NotImplementedError
+        """Guards on one source with equal keys are one guard. The parameters, where their equality is that."""
+        return params
 
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        """The leaf's name and payload."""
-        raise NotImplementedError
+        """The leaf's name and payload: the kind's name and its only parameter, where a kind doesn't say otherwise."""
+        return self.name, params[0] if params else None
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         """The Python twin of the leaf."""

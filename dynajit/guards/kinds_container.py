@@ -35,12 +35,6 @@ class Length(GuardKind):
         (length,) = params
         return (int(length),)
 
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0]
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "LEN", params[0]
-
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return _length(value) == params[0]
 
@@ -63,9 +57,6 @@ class DictKeys(GuardKind):
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return key_identity(params[0])
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "DICT_KEYS", params[0]
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         if not isinstance(value, dict):
@@ -100,9 +91,6 @@ class _DictMember(GuardKind):
 
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return key_identity(params[0])
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return self.name, params[0]
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, dict) and dict.__contains__(value, params[0]) == self.wanted

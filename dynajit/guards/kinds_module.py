@@ -5,7 +5,6 @@ In and out: see guard.py.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from dynajit import _C
@@ -23,16 +22,13 @@ class _NoAttribute(GuardKind):
             raise TypeError(f"an attribute's name must be a str, not {short(name)}")
         return (name,)
 
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0]
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return self.name.removeprefix("HAS_"), params[0]
 
 
 @guard_kind("HAS_NO_INSTANCE_ATTR")
 class HasNoInstanceAttr(_NoAttribute):
     """The instance itself has no such attribute, so the class's is used."""
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "NO_INSTANCE_ATTR", params[0]
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return _C.instance_getattr(value, params[0], _MISSING) is _MISSING
@@ -48,9 +44,6 @@ class HasNoInstanceAttr(_NoAttribute):
 class HasNoTypeAttr(_NoAttribute):
     """No class in the MRO has such an attribute. The source leads to the class."""
 
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "NO_TYPE_ATTR", params[0]
-
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return isinstance(value, type) and not any(params[0] in kind.__dict__ for kind in value.__mro__)
 
@@ -64,12 +57,6 @@ class HasNoTypeAttr(_NoAttribute):
 @guard_kind("NO_HOOKS")
 class NoHooks(GuardKind):
     """An nn.Module with no forward or backward hooks."""
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return ()
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "NO_HOOKS", None
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         found = [_C.instance_getattr(value, name, None) for name in HOOK_DICTS]

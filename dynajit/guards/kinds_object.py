@@ -37,8 +37,18 @@ def _bits(value: complex) -> bytes:
     return struct.pack("dd", number.real, number.imag)
 
 
+class _OfObject(GuardKind):
+    """On the identity of an object, which the parameter holds."""
+
+    def key(self, params: tuple[Any, ...]) -> Hashable:
+        return params[0].id
+
+    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
+        return params[0].encode(self.name)
+
+
 @guard_kind("TYPE")
-class TypeIs(GuardKind):
+class TypeIs(_OfObject):
     """The exact type."""
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
@@ -46,12 +56,6 @@ class TypeIs(GuardKind):
         if not isinstance(kind, type):
             raise TypeError(f"a TYPE guard needs a type, not {short(kind)}")
         return (Held(kind, weakly=bool(kind.__flags__ & HEAP_TYPE)),)
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0].id
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return params[0].encode("TYPE")
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return params[0].is_(type(value))
@@ -65,18 +69,12 @@ class TypeIs(GuardKind):
 
 
 @guard_kind("ID")
-class Identity(GuardKind):
+class Identity(_OfObject):
     """The very object; kept weakly where its type allows. None, True and False are guarded this way too."""
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         (obj,) = params
         return (Held(obj),)
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0].id
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return params[0].encode("ID")
 
     def pins(self, params: tuple[Any, ...]) -> bool:
         return not params[0].is_singleton
@@ -98,7 +96,7 @@ class Identity(GuardKind):
 
 
 @guard_kind("CODE")
-class SameCode(GuardKind):
+class SameCode(_OfObject):
     """A function runs this very code; another may be assigned to it."""
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
@@ -106,9 +104,6 @@ class SameCode(GuardKind):
         if not isinstance(code, types.CodeType):
             raise TypeError(f"a CODE guard needs a code object, not {short(code)}")
         return (Held(code),)
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0].id
 
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
         return "CODE", params[0].encode("ID")[1]
@@ -136,15 +131,8 @@ class Equals(GuardKind):
     def pins(self, params: tuple[Any, ...]) -> bool:
         return True
 
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (const,) = params
-        return (const,)
-
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return key_identity(params[0])
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "EQUALS", params[0]
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         return const_equal(value, params[0])
@@ -160,12 +148,6 @@ class Equals(GuardKind):
 @guard_kind("CELL_EMPTY")
 class CellEmpty(GuardKind):
     """A cell with nothing in it. The source leads to the cell."""
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return ()
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "CELL_EMPTY", None
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         if not isinstance(value, types.CellType):
@@ -192,9 +174,6 @@ class Predicate(GuardKind):
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return id(params[0])
 
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "PREDICATE", params[0]
-
     def pins(self, params: tuple[Any, ...]) -> bool:
         return bool(params[1].startswith(("is ", "== ")))
 
@@ -213,24 +192,21 @@ class Predicate(GuardKind):
         return f"{name} {params[1]}"
 
 
-@guard_kind("SAME_OBJECT")
-class SameObject(GuardKind):
-    """Two sources lead to one object."""
+class _OfSources(GuardKind):
+    """On what further sources, the parameters, lead to."""
 
     rank = LAST
 
-    def normalize(self, *params: Any) -> tuple[Any, ...]:
-        (other,) = params
-        return (other,)
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params[0]
-
     def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "SAME_OBJECT", None
+        return self.name, None
 
     def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
         return params
+
+
+@guard_kind("SAME_OBJECT")
+class SameObject(_OfSources):
+    """Two sources lead to one object."""
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         own, other = value
@@ -244,23 +220,12 @@ class SameObject(GuardKind):
 
 
 @guard_kind("NOT_ALIASED")
-class NotAliased(GuardKind):
+class NotAliased(_OfSources):
     """Sources that lead to pairwise distinct objects: the guard's own and those given."""
-
-    rank = LAST
 
     def normalize(self, *params: Any) -> tuple[Any, ...]:
         if len(params) == 1 and isinstance(params[0], (list, tuple)):
             return tuple(params[0])
-        return params
-
-    def key(self, params: tuple[Any, ...]) -> Hashable:
-        return params
-
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "NOT_ALIASED", None
-
-    def sources(self, params: tuple[Any, ...]) -> tuple[Source, ...]:
         return params
 
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:

@@ -26,9 +26,6 @@ class TorchModes(GuardKind):
         state = params[0]
         return (*state.values.items(), *state.modes)
 
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "GLOBAL_STATE", params[0]
-
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         now = _C.GlobalState()
         return bool(now.values == params[0].values and now.modes == params[0].modes)

@@ -80,9 +80,6 @@ class TensorMetadata(GuardKind):
     def key(self, params: tuple[Any, ...]) -> Hashable:
         return tuple(_expected(params[0]).values())
 
-    def encode(self, params: tuple[Any, ...]) -> tuple[str, object]:
-        return "TENSOR", params[0]
-
     def check(self, value: Any, params: tuple[Any, ...]) -> bool:
         # the class first: asking anything of another class's object could run its code
         return type(value) is params[0].type and not _differences(value, params[0])
