@@ -14,7 +14,7 @@ import torch
 from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.nodes import Const, Scalar, Value, position
-from dynajit.loopir.ops import FLOATS, INTS
+from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
 from dynajit.loopir.registry import NotLowered, lowering
 from dynajit.loopir.size import RuntimeFloat, Size, hint_of
 
@@ -23,31 +23,6 @@ Operand = Value | Number
 
 # ---- one argument, float result (integers are converted to the default dtype, which is the result's)
 
-_UNARY_FLOAT = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "sqrt",
-]
-
 
 def _register_unary_float(name: str) -> None:
     @lowering(getattr(aten, name).default)
@@ -55,7 +30,7 @@ def _register_unary_float(name: str) -> None:
         return build.elementwise(lambda a: apply(name, a), x)
 
 
-for _name in _UNARY_FLOAT:
+for _name in (*MATH_FUNCTIONS, "sqrt"):
     _register_unary_float(_name)
 
 

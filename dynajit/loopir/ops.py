@@ -30,6 +30,11 @@ SUPPORTED = ANY | LOW_PRECISION
 # Of these there is no arithmetic, in eager neither: they are copied and converted.
 FLOATS_OF_8_BITS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 STORED = SUPPORTED | FLOATS_OF_8_BITS
+# Functions of one float that ATen and C's library have under the same name.
+MATH_FUNCTIONS = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dynajit.loopir import lower_pointwise
-from dynajit.loopir.ops import LOW_PRECISION
+from dynajit.loopir.ops import LOW_PRECISION, MATH_FUNCTIONS
 
 _INEXACT = frozenset(
     {
-        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "rsqrt", "sigmoid", "silu", "gelu"),
+        *MATH_FUNCTIONS,
+        *("rsqrt", "sigmoid", "silu", "gelu"),
         *("pow", "atan2", "fmod", "remainder", "addcmul", "addcdiv"),
     }
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dynajit.codegen import float8
+from dynajit.loopir.ops import MATH_FUNCTIONS
 
 PRELUDE = """\
 #include <stdint.h>
@@ -514,32 +515,7 @@ _OWN: dict[str, tuple[str, tuple[str, ...]]] = {
 
 # C library functions: number of arguments, and whether glibc has vector variants.
 _LIBRARY: dict[str, tuple[int, bool]] = {
-    **dict.fromkeys(
-        [
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-        ],
-        (1, True),
-    ),
+    **dict.fromkeys(MATH_FUNCTIONS, (1, True)),
     "pow": (2, True),
     "atan2": (2, True),
     "fmod": (2, False),
