@@ -197,7 +197,7 @@ class Tail:
     Locals in `shared` live in cells; an inlined comprehension that has a variable of such a name to itself gets a plain
     local for it, and the cell stays as it is. `leaves` gives the label for each instruction outside of `chosen` that
     control may go to; exceptions go to handlers among `chosen` alone. The lowest `dropped` stack slots are not there.
-    `keepers`: for locals, the cells that are bound to what they are bound to, and None where they are deleted.
+    `lifetime_cells`: for locals, the cells that are bound to what they are bound to, and None where they are deleted.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Tail:
         shared: frozenset[str] = frozenset(),
         leaves: Mapping[int, Label] = MappingProxyType({}),
         dropped: int = 0,
-        keepers: Mapping[str, str] = MappingProxyType({}),
+        lifetime_cells: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.code = code
         self.emitter = emitter
@@ -218,7 +218,7 @@ class Tail:
         self.cells = cells
         self.shared = shared
         self.dropped = dropped
-        self.keepers = keepers
+        self.lifetime_cells = lifetime_cells
         self.leaves = leaves
         self.labels: dict[int, Label] = dict(leaves)
         self.handlers: dict[tuple[int, int, bool], Handler] = {}
@@ -255,7 +255,7 @@ class Tail:
                 emitter.raw(instr, self.labels[instr.target])
             elif instr.op in LOCAL_OPS and instr.arg in self.shared:
                 self._shared(instr)
-            elif instr.op in ("STORE_FAST", "DELETE_FAST") and instr.arg in self.keepers:
+            elif instr.op in ("STORE_FAST", "DELETE_FAST") and instr.arg in self.lifetime_cells:
                 self._kept(instr)
             elif instr.op in ("LOAD_DEREF", "DELETE_DEREF") and instr.arg in self.free:
                 self._free(instr)
@@ -281,7 +281,7 @@ class Tail:
         return frozenset(
             (i, code.instrs[clear].arg)
             for clear, extent in isolated(code).items()
-            if clear in self.chosen and (self.shared | self.keepers.keys()) & {code.instrs[clear].arg}
+            if clear in self.chosen and (self.shared | self.lifetime_cells.keys()) & {code.instrs[clear].arg}
             for i in extent
         )
 
@@ -306,12 +306,12 @@ class Tail:
         emitter.set_location(instr.positions)
         if instr.op == "STORE_FAST":
             emitter.copy(1)
-            emitter.store_deref(self.keepers[instr.arg])
+            emitter.store_deref(self.lifetime_cells[instr.arg])
             emitter.raw(instr)
         else:
             emitter.raw(instr)
             emitter.load_const(None)
-            emitter.store_deref(self.keepers[instr.arg])
+            emitter.store_deref(self.lifetime_cells[instr.arg])
 
     def _free(self, instr: Instr) -> None:
         """A free variable of the program's, and a parameter here: were it empty, CPython would speak of a local."""

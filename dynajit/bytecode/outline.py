@@ -340,14 +340,14 @@ def build_body(cut: Outline) -> CodeType:
     items = [ITEM] * int(cut.loop.kind == "for")
     emitter = Emitter()
     stubs = {found.target: Label() for found in cut.exits}
-    keepers = {name: keeper(name) for name in cut.kept}
-    cells = frozenset([*cut.shared, *cut.cells, *keepers.values()])
+    lifetime_cells = {name: keeper(name) for name in cut.kept}
+    cells = frozenset([*cut.shared, *cut.cells, *lifetime_cells.values()])
     if items:
         emitter.set_location(code.instrs[cut.start].positions)
         emitter.load_fast(items[0])
         emitter.delete_fast(items[0])
     inside = list(cut.body)
-    Tail(code, emitter, inside, cells, frozenset(cut.shared), stubs, cut.base, keepers).emit(cut.start)
+    Tail(code, emitter, inside, cells, frozenset(cut.shared), stubs, cut.base, lifetime_cells).emit(cut.start)
     emitter.set_handler(None)
     for number, found in enumerate(cut.exits):
         emitter.set_location(code.instrs[found.target].positions)
@@ -358,7 +358,7 @@ def build_body(cut: Outline) -> CodeType:
             emitter.load_const(number)
             emitter.build_tuple(found.extra + 1)
         emitter.return_value()
-    names = [*items, *cut.named, *cut.shared, *cut.cells, *keepers.values()]
+    names = [*items, *cut.named, *cut.shared, *cut.cells, *lifetime_cells.values()]
     return emitter.assemble(code.name, names, cells, original, original.co_qualname)
 
 

@@ -596,8 +596,8 @@ class FrameCapture:
         quiet = bool(tx.overrides.entered[1]) or any(map(overrides.overriding, kinds))
         # fake tensors have no tangents of forward-mode differentiation, and compiled graphs compute none; what a
         # compiled graph saves for its backward pass is not what eager saves, and shows it to hooks
-        as_it_stands = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
-        backend = _as_it_stands if as_it_stands else self.session.choices.backend
+        as_captured = any(map(_is_dual, inputs)) or (has_user_saved_tensor_hooks() and any(map(_needs_grad, inputs)))
+        backend = _as_captured if as_captured else self.session.choices.backend
         every = self.session.choices.verify or config.verify
         original = copy.deepcopy(module) if every else None  # a backend may change the module that it is given
         shapes, text = tx.graph.shapes, f"{self.record.compile_id} {self.code.co_name}"
@@ -617,7 +617,7 @@ class FrameCapture:
             compiled = _asking_nobody(compiled) if quiet else compiled
             return VerifiedGraph(original, compiled, name, every) if original is not None else compiled
 
-        later = self.session.choices.background and not as_it_stands and background.possible(shapes)
+        later = self.session.choices.background and not as_captured and background.possible(shapes)
         compiled = make(eager if later else backend)
         alone = only_result(compiled) if isinstance(compiled, _C.GraphTape) and not later else None
         call = _C.GraphCall(alone or compiled, f"dynajit {text}", _is_flat(compiled))
@@ -714,7 +714,7 @@ def _needs_grad(entry: GraphInput) -> bool:
     return isinstance(entry.real, torch.Tensor) and entry.real.requires_grad
 
 
-def _as_it_stands(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+def _as_captured(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The graph, operator by operator."""
     return module.forward
 

@@ -48,7 +48,7 @@ from dynajit.report.phases import timer
 from dynajit.schedule.fuse import Call, Group, Schedule, direct_reads, fuse, read_by_call, scalars_in, values_in
 from dynajit.schedule.in_place import taken_over
 from dynajit.schedule.loops import Kernel, build_kernel, build_tile_kernel
-from dynajit.schedule.sink import sunk
+from dynajit.schedule.sink import sink_units
 from dynajit.schedule.target import for_device
 from dynajit.torch_compat import copy_uncounted
 
@@ -88,7 +88,7 @@ def generate(
                         debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
                     if backward and device.type == "cpu":
-                        schedule.units = sunk(schedule.units, schedule.reads, set(schedule.stored_in))
+                        schedule.units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in))
                     if device.type == "cpu":
                         store_over(program, schedule)
                 with timer("codegen"):
@@ -216,7 +216,7 @@ class _Planner:
 
     def _touch(self, kernel: Kernel) -> None:
         """What the kernel stored in an input counts as a change of it."""
-        counted = {*self.program.inputs} - self.program.uncounted
+        counted = {*self.program.inputs} - self.program.version_exempt
         for tensor in kernel.writes:
             over = self.schedule.stored_in.get(tensor)
             if isinstance(over, Source) and over.name in counted:
@@ -256,7 +256,7 @@ class _Planner:
             self.steps.append(NumberStep(str(names[0]), source))
             return
         target = extern.target
-        if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.uncounted:
+        if target is torch.ops.aten.copy_.default and extern.args[0].root.name in self.program.version_exempt:
             target = copy_uncounted
         args = self._arguments(extern.args)
         kwargs = self._arguments(extern.kwargs)

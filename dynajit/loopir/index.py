@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynajit.loopir.size import FAR, Size, common, divides, hint_of, least_of, quotient
+from dynajit.loopir.size import UNBOUNDED, Size, common, divides, hint_of, least_of, quotient
 
 
 class Axis:
@@ -40,8 +40,8 @@ class Div:
     def __init__(self, index: Index, divisor: int, order: int) -> None:
         self.index = index
         self.divisor = divisor
-        self.low: int = _rounded(index.low, divisor, -FAR)
-        self.high: int = _rounded(index.high, divisor, FAR)
+        self.low: int = _rounded(index.low, divisor, -UNBOUNDED)
+        self.high: int = _rounded(index.high, divisor, UNBOUNDED)
         self.order = order
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Index:
                 low += coefficient * atom.high
                 high += coefficient * atom.low
             else:
-                low, high = -FAR, FAR
+                low, high = -UNBOUNDED, UNBOUNDED
                 break
         self.low: int = low
         self.high: int = high

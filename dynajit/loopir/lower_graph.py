@@ -317,7 +317,7 @@ class _Lowering:
             return args[0]
         if target is aten.copy_.default and in_place:
             if notes(node).version_exempt:
-                self.program.uncounted.add(args[0].root.name)
+                self.program.version_exempt.add(args[0].root.name)
             if node.args[1] in self.updates:
                 return args[0]
             self._append_extern(node, args, kwargs, (None,), single=True, mutates=(args[0].root,))

@@ -22,7 +22,7 @@ from dynajit import symbols, torch_compat
 # Of a symbol whose value nobody knows yet.
 UNKNOWN_HINT = 4096
 # Stands for a bound that nothing is known of.
-FAR = 1 << 62
+UNBOUNDED = 1 << 62
 
 
 class Undecided(Exception):
@@ -169,8 +169,8 @@ class Size:
             least = moved.pop((), 0)
             for part, by in moved.items():
                 if by < 0:
-                    ranges = [FAR if symbol.high is None else symbol.high - symbol.low for symbol in part]
-                    least = max(least + by * math.prod(ranges), -FAR)
+                    ranges = [UNBOUNDED if symbol.high is None else symbol.high - symbol.low for symbol in part]
+                    least = max(least + by * math.prod(ranges), -UNBOUNDED)
             self._least = least
         return self._least
 
@@ -366,7 +366,7 @@ class SizeTable:
         if name != tree:
             self.definitions.setdefault(name, symbols.readable(tree))
         self.definitions.setdefault(bits, f"float_bits({name})")
-        known = self.symbols.setdefault(bits, SizeSymbol(bits, -FAR, 0))
+        known = self.symbols.setdefault(bits, SizeSymbol(bits, -UNBOUNDED, 0))
         return RuntimeFloat(name, Size({(known,): 1}))
 
     def _name_of(self, tree: symbols.Tree) -> str:

@@ -1,7 +1,7 @@
 """What makes more memory than it lets go of runs as late as it can.
 
-In:  units in an order in which they may run, and what each reads. Out: `sunk`, the same units in another such order:
-a unit whose results are larger than what dies with it stands before the first that needs them, or at the end. In a
+In:  units in an order in which they may run, and what each reads. Out: `sink_units`, the same units in another such
+order: a unit whose results are larger than what dies with it is before the first that needs them, or at the end. In a
 backward graph these are values that are computed again, gradients of weights, and what is added to those in place.
 """
 
@@ -20,7 +20,7 @@ _PURE = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "bad
 LEAST_BYTES = 1 << 16
 
 
-def sunk(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]], fixed: set[Tensor]) -> list[Unit]:
+def sink_units(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]], fixed: set[Tensor]) -> list[Unit]:
     """The units in their new order. `fixed`: tensors that are stored in others' memory; who makes them stays."""
     following: dict[Unit, set[Unit]] = {}
     for unit in units:

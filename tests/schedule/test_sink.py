@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from dynajit.aot.passes.gradient_sums import added_in_place
 from dynajit.loopir.lower_graph import forget, lower
 from dynajit.schedule.fuse import Call, fuse
-from dynajit.schedule.sink import sunk
+from dynajit.schedule.sink import sink_units
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ def _calls(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[list[str], list
     """The products' names in graph order, and in the new one."""
     try:
         schedule = fuse(lower(added_in_place(make_fx(fn, tracing_mode="fake")(*args)), "test"))
-        units = sunk(schedule.units, schedule.reads, set(schedule.stored_in))
+        units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in))
         assert sorted(map(id, units)) == sorted(map(id, schedule.units))
         places = {unit: place for place, unit in enumerate(units)}
         assert all(places[other] < places[unit] for unit in units for other in unit.before)

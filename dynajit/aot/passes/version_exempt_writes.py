@@ -30,14 +30,14 @@ _BATCH_NORMS = {
 def marking_version_exempt(gm: torch.fx.GraphModule, compile_fn: Callable[..., Any]) -> Callable[..., Any]:
     """`compile_fn`, or one that first marks the copies to inputs of `gm` whose writes are not counted."""
     into = _uncounted(gm)
-    uncounted = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into}
-    if not uncounted:
+    version_exempt = {place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if memory(node) in into}
+    if not version_exempt:
         return compile_fn
 
     def compile_marked(graph: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Any:
         if phase != "backward":
             placeholders = graph.graph.find_nodes(op="placeholder")
-            into = {placeholders[place] for place in uncounted}
+            into = {placeholders[place] for place in version_exempt}
             for node in graph.graph.find_nodes(op="call_function", target=aten.copy_.default):
                 if node.args[0] in into:
                     note(node, version_exempt=True)

@@ -19,7 +19,7 @@ from dynajit.codegen.c.text import index_text
 from dynajit.loopir.build import convert
 from dynajit.loopir.index import Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Op, Scalar, Tensor
-from dynajit.loopir.size import FAR, hint_of
+from dynajit.loopir.size import UNBOUNDED, hint_of
 from dynajit.schedule.loops import Kernel, Load, Section, Store
 
 # Elements of a block: as many as four of the widest vectors hold. And the shortest loop that is worth it.
@@ -54,7 +54,7 @@ class Span:
 
     def start(self, address: Index) -> str:
         """The address of the block's first element."""
-        return index_text(substitute(address, {self.axis: axis(self.first, FAR)}))
+        return index_text(substitute(address, {self.axis: axis(self.first, UNBOUNDED)}))
 
 
 class Halves(Expressions):

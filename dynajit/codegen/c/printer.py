@@ -21,7 +21,7 @@ from dynajit.codegen.c.text import MEMORY_TYPES, VALUE_TYPES, index_symbols, ind
 from dynajit.loopir.index import Atom, Axis, Index, axis, stride_of, substitute
 from dynajit.loopir.nodes import Reduction, Scan, Scatter, Tensor, position
 from dynajit.loopir.ops import OPS, REDUCTIONS
-from dynajit.loopir.size import FAR, Size, SizeSymbol, hint_of, size_symbols, symbols_in
+from dynajit.loopir.size import UNBOUNDED, Size, SizeSymbol, hint_of, size_symbols, symbols_in
 from dynajit.schedule.fuse import scalars_in
 from dynajit.schedule.loops import KEEP_ELEMENTS, Kernel, Load, Section, Store, Update, points_of
 
@@ -587,7 +587,7 @@ class _Printer(Lanes):
         bits = 8 * load.dtype.itemsize
         self.helpers[f"turn_{bits}"] = None
         name = self.turned[load] = self.fresh("q")
-        corner: dict[Atom, Index] = {across: axis("y", FAR), along: axis("x", FAR)}
+        corner: dict[Atom, Index] = {across: axis("y", UNBOUNDED), along: axis("x", UNBOUNDED)}
         start = index_text(substitute(load.address, corner))
         step = stride_of(load.address, along)
         source = f"(const uint{bits}_t *)({self.arguments[load.tensor]} + {start})"

@@ -11,7 +11,7 @@ import torch
 
 from dynajit.loopir.index import Axis, Div, Index, Mod
 from dynajit.loopir.nodes import Position, Scalar
-from dynajit.loopir.size import FAR, SizeSymbol, is_symbolic, size_symbols
+from dynajit.loopir.size import UNBOUNDED, SizeSymbol, is_symbolic, size_symbols
 from dynajit.schedule.loops import Load
 
 MEMORY_TYPES = {
@@ -92,7 +92,7 @@ def _atom_text(atom: Div | Mod) -> str:
     inside = index_text(atom.index)
     if len(atom.index.terms) > 1 or atom.index.constant or atom.index.terms[0][1] != 1:
         inside = f"({inside})"
-    if not atom.index.low >= 0 and (is_symbolic((atom.index.low, atom.divisor)) or atom.index.low <= -FAR):
+    if not atom.index.low >= 0 and (is_symbolic((atom.index.low, atom.divisor)) or atom.index.low <= -UNBOUNDED):
         # nobody knows how far below zero it may be
         divisor = atom.divisor
         whole = f"({inside} >= 0 ? {inside} / {divisor} : -((-{inside} + {divisor} - 1) / {divisor}))"
