@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from dynajit import _C, torch_compat
 from dynajit.aot.legality import GraphFacts
@@ -181,6 +182,7 @@ def _aot_autograd(
         torch_compat.floats_stay_symbolic(),
         torch_compat.first_calls_unwatched(),
         torch_compat.generators_untouched(),
+        _use_lazy_graph_module(True),  # graphs are copied and rewritten many times, and hardly ever called
         tracing(halves.context),
     ):
         return _again_if_asked(
