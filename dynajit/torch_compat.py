@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -134,6 +135,29 @@ def generators_untouched() -> Iterator[None]:
         yield
     finally:
         module.preserve_rng_state = given
+
+
+@contextlib.contextmanager
+def graphs_shown_on_demand() -> Iterator[None]:
+    """Inside, in this thread, AOTAutograd makes a text of its graphs where a log of torch's is on that shows it. By
+    itself it prints the joint, the forward and the backward graph for each."""
+    import torch._functorch._aot_autograd.graph_compile as graph_compile
+
+    stages: Any = graph_compile
+    joint, halves = stages._log_joint_graph, stages._log_fw_bw_graphs
+    logs = stages.aot_joint_log, stages.aot_graphs_log
+    thread = threading.get_ident()
+
+    def silent() -> bool:
+        shown = torch._logging._internal.trace_log.handlers or any(log.isEnabledFor(logging.INFO) for log in logs)
+        return not shown and threading.get_ident() == thread
+
+    stages._log_joint_graph = lambda *args: None if silent() else joint(*args)
+    stages._log_fw_bw_graphs = lambda *args: (None, None) if silent() else halves(*args)
+    try:
+        yield
+    finally:
+        stages._log_joint_graph, stages._log_fw_bw_graphs = joint, halves
 
 
 @contextlib.contextmanager

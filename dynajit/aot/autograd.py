@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 from dynajit import _C, torch_compat
 from dynajit.aot.legality import GraphFacts
@@ -182,6 +182,7 @@ def _aot_autograd(
         torch_compat.floats_stay_symbolic(),
         torch_compat.first_calls_unwatched(),
         torch_compat.generators_untouched(),
+        torch_compat.graphs_shown_on_demand(),
         _use_lazy_graph_module(True),  # graphs are copied and rewritten many times, and hardly ever called
         tracing(halves.context),
     ):
@@ -276,6 +277,7 @@ def _partition(
     passes = PassContext("joint", n_results=n_results, weights=weights, has_regions=regions, layouts=layouts)
     joint = run_passes(joint, passes)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    backward = _LazyGraphModule.from_graphmodule(backward)  # the partitioner's reordering makes one that is not
     passes.phase, passes.backward = "partition", backward
     return run_passes(forward, passes), backward
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import sys
 import threading
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch._aot_autograd.graph_compile as graph_compile
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -365,3 +367,31 @@ def test_backward_again_where_only_sizes_are_kept() -> None:
         for _ in range(2):
             (gradient,) = torch.autograd.grad(result.sum(), x)
             assert torch.equal(gradient, torch.ones(size, 2))
+
+
+def test_torch_shows_graphs_where_its_log_is_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = []
+    printed = torch.fx.GraphModule.print_readable
+
+    def counted(*args: Any, **kwargs: Any) -> str:
+        texts.append(printed(*args, **kwargs))
+        return texts[-1]
+
+    monkeypatch.setattr(torch.fx.GraphModule, "print_readable", counted)
+    trace_log = torch._logging._internal.trace_log
+    monkeypatch.setattr(trace_log, "handlers", [])  # torch's own leaves at the first thing that it is to write
+    log = graph_compile.aot_joint_log
+    shown = []
+    for level in (logging.WARNING, logging.INFO):
+        caplog.clear()
+        texts.clear()
+        monkeypatch.setattr(log, "handlers", [caplog.handler])
+        with caplog.at_level(level, logger=log.name):
+            x = torch.ones(3, requires_grad=True)
+            dynajit.compile(lambda x: x.sin(), backend="aot_eager")(x).sum().backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, torch.ones(3).cos())
+        shown.append((any("Joint graph" in text for text in caplog.messages), bool(texts)))
+    assert shown == [(False, False), (True, True)]
