@@ -1,10 +1,12 @@
 """How the first call of the default backend grows with the program: CPU seconds and memory for 1 to 64 layers.
 
-    python benchmarks/growth.py [--layers 1,4,16,64] [--compilers dynajit,torch.compile] [--train] [--save]
+    python benchmarks/growth.py [--layers 1,4,16,64] [--kind gpt2|llama] [--compilers dynajit,torch.compile] [--train]
+        [--save]
 
-Each row is a new process with empty caches: a GPT-2 shape (4 heads, width 256) runs eagerly once, then compiled once.
-Seconds are of the process and of the compilers it starts; memory is how far the process's peak rose. The exponent is
-the slope of the logarithms between the two largest rows, of what the smallest row does not cost already.
+Each row is a new process with empty caches: a GPT-2 or Llama shape (4 heads, width 256) runs eagerly once, then
+compiled once. Seconds are of the process and of the compilers it starts; memory is how far the process's peak rose. The
+exponent is the slope of the logarithms between the two largest rows, of what the smallest row does not cost already.
+"of goal": the row's seconds over 1.5 times the smallest row's and 5 ms for each layer.
 """
 
 import argparse
@@ -17,8 +19,9 @@ from typing import Any
 
 import side_by_side as sbs
 import torch
+from scaling import gpt2
 
-HEADER = ("layers", "compiler", "CPU s", "s a layer", "MB", "second call ms")
+HEADER = ("layers", "compiler", "CPU s", "s a layer", "of goal", "MB", "second call ms")
 BAR = 0.15
 
 
@@ -26,11 +29,21 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def first_call(layers: int, compiler: str, train: bool) -> dict[str, float]:
-    """What a child measures."""
-    from scaling import gpt2
+def llama(layers: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    model, inputs = gpt2(layers)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(num_hidden_layers=layers, vocab_size=8000, use_cache=False, **shape)
+    return LlamaForCausalLM(config).eval(), {"input_ids": torch.randint(3, 8000, (1, 16))}
+
+
+KINDS = {"gpt2": gpt2, "llama": llama}
+
+
+def first_call(kind: str, layers: int, compiler: str, train: bool) -> dict[str, float]:
+    """What a child measures."""
+    model, inputs = KINDS[kind](layers)
 
     def call(fn: Any) -> None:
         if train:
@@ -61,15 +74,18 @@ def exponent(found: dict[int, dict[str, float]]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", default="1,4,16,64")
+    parser.add_argument("--kind", choices=KINDS, default="gpt2")
     parser.add_argument("--compilers", default=",".join(sbs.COMPILERS))
     parser.add_argument("--train", action="store_true", help="the loss and its gradients, not inference")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/growth.md (or growth_train.md)")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/results/growth.md (growth_llama_train.md, …)"
+    )
     parser.add_argument("--out", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         torch.set_num_threads(1)
-        found = first_call(int(options.layers), options.compilers, options.train)
+        found = first_call(options.kind, int(options.layers), options.compilers, options.train)
         sbs.finish_child(options.out, json.loads(json.dumps(found)))
     table = sbs.Table(HEADER, "64", "torch.compile")
     print(sbs.machine(), *table.lines, sep="\n", flush=True)
@@ -79,7 +95,8 @@ def main() -> int:
         sizes = list(map(int, options.layers.split(",")))
         for place, layers in enumerate([sizes[0], *sizes]):
             with tempfile.TemporaryDirectory(prefix="growth-", ignore_cleanup_errors=True) as cache:
-                child = ["--layers", str(layers), "--compilers", compiler, *(["--train"] if options.train else [])]
+                child = ["--layers", str(layers), "--kind", options.kind, "--compilers", compiler]
+                child += ["--train"] if options.train else []
                 got = sbs.run_child(__file__, child, Path(cache), timeout=1200)
             if place == 0:
                 continue  # the first process reads files from the disk
@@ -87,15 +104,19 @@ def main() -> int:
             first = min(rows)
             each = (got["cpu"] - rows[first]["cpu"]) / (layers - first) if layers > first else math.nan
             shown = "-" if math.isnan(each) else f"{each:.3f}"
-            cells = [str(layers), compiler, f"{got['cpu']:.2f}", shown, f"{got['mb']:.0f}", f"{got['ms']:.2f}"]
+            share = f"{got['cpu'] / (1.5 * rows[first]['cpu'] + 0.005 * layers):.2f}"
+            cells = [str(layers), compiler, f"{got['cpu']:.2f}", shown, share, f"{got['mb']:.0f}", f"{got['ms']:.2f}"]
             print(table.add(cells), flush=True)
         verdicts.append(f"{compiler}: {each:.3f} CPU seconds a layer, exponent {exponent(rows):.2f}")
         fine &= compiler != "dynajit" or not each > BAR
     verdict = "; ".join(verdicts) + f" (bar for dynajit: {BAR} and 1.0)"
     print(f"\n{verdict}")
     if options.save:
-        name = "growth_train" if options.train else "growth"
-        how = "python benchmarks/growth.py --save" + (" --train" if options.train else "")
+        name = "_".join(
+            ["growth", *(["llama"] if options.kind == "llama" else []), *(["train"] if options.train else [])]
+        )
+        how = f"python benchmarks/growth.py --layers {options.layers} --kind {options.kind}"
+        how += f" --compilers {options.compilers}" + (" --train" if options.train else "") + " --save"
         print("written:", sbs.save(name, "Growth of the first compile with layers", f"{table}\n\n{verdict}", how))
     return 0 if fine else 1
 
