@@ -85,7 +85,7 @@ def compile(
 
     Returns:
         A callable with the original's behaviour. Equal calls share what they compile, as long as the model, the backend
-        and the guard filter are there, and until `reset`.
+        and the guard filter are there, and until `reset`. Functions made anew of one code are equal.
 
     Raises:
         TypeError: `model` is not callable.

@@ -83,7 +83,7 @@ class Owner:
     which are on code objects that may live longer, unless a later `compile` call may share them (`Session.park`)."""
 
 
-def _is_lasting(globals_: dict[str, Any]) -> bool:
+def is_lasting(globals_: dict[str, Any]) -> bool:
     """Whether these are a module's, which no variant keeps alive."""
     return globals_ is getattr(sys.modules.get(str(globals_.get("__name__"))), "__dict__", None)
 
@@ -186,12 +186,20 @@ class Session:
         with sharing:
             if self._owner() is not None or sys.is_finalizing():
                 return
-            if self.unlink is not None and all(map(_is_lasting, self._globals())):
+            if self.unlink is not None and all(map(is_lasting, self._globals())):
                 backend, guard_filter = _weakly(self.choices.backend), _weakly(self.choices.guard_filter)
                 self.choices = self.choices._replace(backend=backend, guard_filter=guard_filter, settings={})
                 return
             self.unshare()
         self._drop_variants()
+
+    def is_parked(self) -> bool:
+        """Whether the user has no object of this session."""
+        return self._owner() is None
+
+    def most_variants(self) -> int:
+        """How many variants the code has that has most of this session."""
+        return max((sum(variant.key is self for variant in _C.variants(code)) for code in self.codes), default=0)
 
     def unshare(self) -> None:
         """No later `compile` call gets this session."""

@@ -1,8 +1,10 @@
 """Equal `compile` calls share one session, and so its variants.
 
-In: what is compiled, and the choices. Out: the session that an equal call made before, or a new one. It is kept as long
-as all that made the call is there: the function or module, the backend, the guard filter. They are held weakly, also by
-the session itself once the user has dropped the compiled objects (`Session.park`).
+In: what is compiled, and the choices. Out: the session that an equal call made before, or a new one. Functions are
+equal that have the same code and the like in their cells and defaults; what variants read of these is guarded. A
+session is kept as long as all that made the call is there: the code or object, the modules that it closes over, the
+backend, the guard filter. They are held weakly, also by the session itself once the user has dropped the compiled
+objects (`Session.park`).
 """
 
 from __future__ import annotations
@@ -11,41 +13,85 @@ import contextlib
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
 
-from dynajit.capture.session import Choices, Owner, Session, sharing
+import torch
+
+from dynajit.capture.session import Choices, Owner, Session, is_lasting, sharing
 from dynajit.config import config, fields
 
+# sessions of one code that no user has an object of: so many are kept, and then one is taken over by the next function
+MAX_PARKED = 4
+MAX_ITEMS = 16  # of a container that is looked at
+_VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+class Shared(NamedTuple):
+    """A session that `compile` calls find: with the objects that it dies with, and those that its key names by identity
+    alone."""
+
+    session: Session
+    held: list[weakref.ref[Any]]
+    named: list[weakref.ref[Any]]
+
+
 _alone = threading.local()  # `on`: whether the thread's calls of `compile` share nothing
-_sessions: dict[Any, tuple[Session, list[weakref.ref[Any]]]] = {}
+# by what is compiled and how, then by what its cells and defaults hold
+_sessions: dict[Hashable, dict[Hashable, Shared]] = {}
 
 
 def shared_session(target: Any, choices: Choices, make: Callable[[Choices], Session]) -> tuple[Session, Owner]:
-    """The session of all `compile` calls of this target with equal choices under equal settings, which `make` makes for
-    the first, and its owner. What can't be referenced weakly or compared gets a session of its own at each call."""
-    held: list[weakref.ref[Any]] = []
-    keys: list[Any] = []
+    """The session of all `compile` calls of such targets with equal choices under equal settings, which `make` makes
+    for the first, and its owner. What can't be referenced weakly or compared gets a session of its own at each call."""
+    key = _Key(choices)
     try:
-        key = _key(target, choices, held, keys)
+        alike = key.of_call(target)
     except TypeError:
-        key = None
-    if key is None or getattr(_alone, "on", False):
+        alike = None
+    if alike is None or getattr(_alone, "on", False):
         session = make(choices)
         return session, session.owner()
-    keys.append(key)
     with sharing:
-        found = _sessions.get(key)
-        if found is not None and any(reference() is None for reference in found[1]):
-            found[0].unshare()
+        known = _sessions.setdefault(alike, {})
+        contents = tuple(key.contents)
+        key.places.append((alike, contents))
+        found = known.get(contents)
+        if found is not None and any(reference() is None for reference in (*found.held, *found.named)):
+            found.session.unshare()
             found = None
         if found is None:
-            found = _sessions[key] = make(choices), held
-            found[0].unlink = lambda: _sessions.pop(key, None)
-        session = found[0]
-        owner = session.owner()
-        session.choices = choices
-    return session, owner
+            found = _taken_over(known, choices)
+        if found is None:
+            # dropping the last one takes the table with it
+            known = _sessions.setdefault(alike, known)
+            found = known[contents] = Shared(make(choices), key.held, key.named)
+            found.session.unlink = lambda: _forget(alike, contents)
+        owner = found.session.owner()
+        found.session.choices = choices
+    return found.session, owner
+
+
+def _taken_over(known: dict[Hashable, Shared], choices: Choices) -> Shared | None:
+    """One of the sessions that nobody uses, if there are many: functions are made anew of one code, and what varies is
+    found to. Where too many variants are an error it is dropped instead when it is full."""
+    parked = [shared for shared in known.values() if shared.session.is_parked()]
+    if len(parked) < MAX_PARKED:
+        return None
+    last = parked[-1]
+    if not choices.fullgraph or last.session.most_variants() < config.recompile_limit:
+        return last
+    last.session.unshare()
+    last.session.park()
+    return None
+
+
+def _forget(alike: Hashable, contents: Hashable) -> None:
+    known = _sessions.get(alike, {})
+    known.pop(contents, None)
+    if not known:
+        _sessions.pop(alike, None)
 
 
 @contextlib.contextmanager
@@ -61,37 +107,115 @@ def unshared() -> Iterator[None]:
 
 def forget_shared() -> None:
     """Later calls of `compile` share nothing with those before."""
-    for session, _ in list(_sessions.values()):
-        session.unshare()
-        session.park()
+    for known in list(_sessions.values()):
+        for shared in list(known.values()):
+            shared.session.unshare()
+            shared.session.park()
 
 
-def _key(target: Any, choices: Choices, held: list[weakref.ref[Any]], keys: list[Any]) -> Any:
-    called = [part for part in (target, choices.backend, choices.guard_filter) if part is not None]
-    named = isinstance(choices.settings["backend"], str)
-    return (
-        tuple(_identity(part, held, keys) for part in called),
-        _value(
-            [
-                named,
-                choices.backend_name,
-                choices.fullgraph,
-                choices.dynamic,
-                choices.options,
-                choices.verify,
-                choices.background,
-            ]
-        ),
-        tuple(repr(getattr(config, name)) for name in fields()),
-    )
+class _Key:
+    """What makes one `compile` call equal to another: `of_call`, and the contents of the function's cells and defaults
+    that it comes upon."""
 
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        self.held: list[weakref.ref[Any]] = []
+        self.named: list[weakref.ref[Any]] = []
+        self.contents: list[Hashable] = []
+        # where the session is found, for when something that it is held by goes
+        self.places: list[tuple[Hashable, Hashable]] = []
+        # under these no variant is for several sizes, or too many are an error
+        self.sizes_count = choices.fullgraph or choices.dynamic is False
+        self.inside: list[types.FunctionType] = []
 
-def _identity(value: Any, held: list[weakref.ref[Any]], keys: list[Any]) -> Any:
-    """What is equal for the same object, which is noticed when it goes. Raises TypeError."""
-    if type(value) is types.MethodType:  # made anew by each access
-        return _identity(value.__func__, held, keys), _identity(value.__self__, held, keys)
-    held.append(weakref.ref(value, lambda reference: _gone(reference, keys)))
-    return id(value)
+    def of_call(self, target: Any) -> Hashable:
+        """What is equal for equal calls. Raises TypeError for what can't be compared."""
+        choices = self.choices
+        called = [part for part in (choices.backend, choices.guard_filter) if part is not None]
+        named = isinstance(choices.settings["backend"], str)
+        return (
+            self.target(target),
+            tuple(self.identity(part) for part in called),
+            _value(
+                [
+                    named,
+                    choices.backend_name,
+                    choices.fullgraph,
+                    choices.dynamic,
+                    choices.options,
+                    choices.verify,
+                    choices.background,
+                ]
+            ),
+            tuple(repr(getattr(config, name)) for name in fields()),
+        )
+
+    def target(self, target: Any) -> Hashable:
+        """A function's code, with its cells and defaults among the contents; any other object itself."""
+        if type(target) is types.MethodType:
+            return self.target(target.__func__), self.identity(target.__self__)
+        plain = type(target) is types.FunctionType and not hasattr(target, "_dynajit_disable")
+        if plain and is_lasting(target.__globals__):
+            try:
+                self.contents.append(self.function(target))
+                return self.identity(target.__code__)
+            except TypeError:  # something in it can't be compared
+                for found in (self.held, self.named, self.contents):
+                    found.clear()
+        return self.identity(target)
+
+    def function(self, function: types.FunctionType) -> Hashable:
+        """What functions of one code differ by."""
+        if function in self.inside:
+            return "recursion", self.inside.index(function)
+        self.inside.append(function)
+        cells = function.__closure__ or ()
+        found = (
+            id(function.__code__),
+            tuple(self.cell(cell) for cell in cells),
+            self.content(function.__defaults__),
+            self.content(function.__kwdefaults__),
+        )
+        self.inside.pop()
+        return found
+
+    def cell(self, cell: types.CellType) -> Hashable:
+        """What is in a cell, if anything is."""
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            return "empty"
+        return self.content(value)
+
+    def content(self, value: Any) -> Hashable:
+        """What is equal for objects that one variant may be for: constants that are equal, functions of one code,
+        tensors alike but for their data; or the same object."""
+        kind = type(value)
+        if kind in _VALUES:
+            return kind, repr(value)
+        if kind in _TENSORS:
+            shape = tuple(value.shape) if self.sizes_count else value.dim()
+            return kind, value.dtype, str(value.device), value.requires_grad, shape
+        if kind is types.FunctionType:
+            self.named.append(weakref.ref(value.__code__))
+            return self.function(value)
+        if kind is types.MethodType:
+            return self.content(value.__func__), self.content(value.__self__)
+        if kind in (list, tuple, dict) and len(value) <= MAX_ITEMS:
+            items = value.items() if kind is dict else value
+            return kind, tuple(self.content(tuple(item) if kind is dict else item) for item in items)
+        if isinstance(value, torch.nn.Module):  # whose parameters are no longer used then
+            return self.identity(value)
+        self.named.append(weakref.ref(value))
+        return id(value)
+
+    def identity(self, value: Any) -> Hashable:
+        """What is equal for the same object, which is noticed when it goes. Raises TypeError."""
+        if type(value) is types.MethodType:  # made anew by each access
+            return self.identity(value.__func__), self.identity(value.__self__)
+        places = self.places
+        self.held.append(weakref.ref(value, lambda reference: _gone(reference, places)))
+        return id(value)
 
 
 def _value(value: Any) -> Any:
@@ -106,10 +230,10 @@ def _value(value: Any) -> Any:
     raise TypeError
 
 
-def _gone(reference: weakref.ref[Any], keys: list[Any]) -> None:
+def _gone(reference: weakref.ref[Any], places: list[tuple[Hashable, Hashable]]) -> None:
     """An object that a session is found by is no more."""
-    for key in keys:
-        found = _sessions.get(key)
-        if found is not None and any(reference is held for held in found[1]):
-            found[0].unshare()
-            found[0].park()
+    for alike, contents in places:
+        found = _sessions.get(alike, {}).get(contents)
+        if found is not None and any(reference is held for held in found.held):
+            found.session.unshare()
+            found.session.park()

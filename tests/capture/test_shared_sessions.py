@@ -154,7 +154,7 @@ def test_a_target_dies_as_it_does_in_eager(target: Callable[[], Any], backend: s
     called = target()
     compiled = dynajit.compile(called, backend=backend)
     compiled(torch.randn(3, 4)).sum()
-    code = getattr(getattr(type(called), "forward", called), "__code__", None)
+    code = getattr(getattr(type(called), "forward", getattr(called, "__func__", None)), "__code__", None)
     gone = weakref.ref(getattr(called, "__self__", called))
     del compiled
     gc.collect()
