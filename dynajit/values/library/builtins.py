@@ -35,7 +35,7 @@ from dynajit.bytecode.landing import (
     floating,
 )
 from dynajit.config import config
-from dynajit.guards.source import AttrSource, ConstSource
+from dynajit.guards.source import AttrSource, CallSource, ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import polyfills
 from dynajit.values.containers.deque import DequeIterator, DequeVal
@@ -81,6 +81,7 @@ def isinstance_(tx: Tracer, obj: Value, classes: Value) -> Value:
     return ConstVal(_matches(tx, obj, classes))
 
 
+MAX_SUBCLASSES = 64  # that are guarded one by one
 # whose metaclasses say of a class today what they said yesterday
 _ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
 
@@ -160,8 +161,17 @@ def _tensor_matches(obj: TensorVal, cls: Any) -> bool:
 @builtin(type.__subclasses__)
 def subclasses(tx: Tracer, cls: Value) -> Value:
     made = (obj for obj, _ in tx.made_classes.values() if isinstance(obj, type))
-    tx.needed.extend(tx.from_real(obj) for obj in made if issubclass(obj, cls.real()))
-    raise GraphBreak(breaks.UNKNOWN_CALL, "type.__subclasses__")
+    needed = [tx.from_real(obj) for obj in made if issubclass(obj, cls.real())]
+    found = type.__subclasses__(cls.real())
+    if needed or cls.source is None or len(found) > MAX_SUBCLASSES:
+        tx.needed.extend(needed)
+        raise GraphBreak(breaks.UNKNOWN_CALL, "type.__subclasses__")
+    listed = CallSource(cls.source, type.__subclasses__, "{}.__subclasses__()")
+    tx.guard(listed, "LEN", len(found))
+    items = [ItemSource(listed, index) for index in range(len(found))]
+    for item, obj in zip(items, found, strict=True):
+        tx.guard(item, "ID", obj)
+    return ListVal([tx.wrap(obj, item) for item, obj in zip(items, found, strict=True)])
 
 
 @builtin(issubclass)
