@@ -476,6 +476,9 @@ def _name_of(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
 def model_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
     """The model of what a node returned."""
     if isinstance(result, torch.Tensor):
@@ -509,6 +512,8 @@ def model_tensor(tx: Tracer, result: torch.Tensor, node: fx.Node) -> Value:
         return wrapper
     if not isinstance(result, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(result):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a {type(result).__name__}")
+    if result.layout in _COMPRESSED:  # they have no strides, and functionalising one ends the process
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{_name_of(node.target)} returns a tensor with {result.layout}")
     tx.graph.bind_data(node, result)
     made = TensorVal(node, result)
     tx.remember_tensor(made)
