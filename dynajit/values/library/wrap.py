@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.torch_version import TorchVersion
 
 from dynajit import _C
 from dynajit.graph.fake import has_history
@@ -73,7 +74,7 @@ from dynajit.wrappers import is_wrapper
 Wrapper = Callable[[Tracer, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
 # Immutable, and their methods are pure.
-LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field)
+LIBRARY_TYPES = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match, dataclasses.Field, TorchVersion)
 # immutable, and equal ones are alike
 _EQUAL_ALIKE = (re.Pattern, types.GenericAlias, types.UnionType)
 _KNOWN_CALLABLES = (

@@ -27,7 +27,7 @@ _HELD = frozenset({"default", "annotation", "return_annotation", "default_factor
 
 
 class LibraryVal(RealVal):
-    """An immutable object of the standard library's, such as a signature: attributes are read, methods run."""
+    """An immutable object of a library's, such as a signature or torch's version: attributes are read, methods run."""
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         try:
@@ -42,6 +42,12 @@ class LibraryVal(RealVal):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])
+
+    def length(self, tx: Tracer) -> Value:
+        return tx.fold(len, [self])
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         kind: Any = type(self.obj)
