@@ -304,7 +304,7 @@ MAX_FOLDER_LINES = {
     "dynajit/values/containers": 2799,
     "dynajit/values/core": 772,
     "dynajit/values/effects": 1670,
-    "dynajit/values/library": 3654,
+    "dynajit/values/library": 3665,
     "dynajit/values/objects": 3503,
     "dynajit/values/polyfills": 728,
     "dynajit/values/scalars": 1142,

@@ -15,7 +15,7 @@ from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DEQUE_METHODS
-from dynajit.values.containers.mapping import DICT_METHODS, DictVal
+from dynajit.values.containers.mapping import DICT_METHODS, DictIterator, DictVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
@@ -230,6 +230,17 @@ def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     except Raised as raised:
         raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
     return ConstVal(None)
+
+
+@builtin(dict.__ior__)
+def dict_ior(tx: Tracer, self: Value, other: Value) -> Value:
+    tx.call_builtin(dict.update, [self, other], {})
+    return self
+
+
+@builtin(dict.__reversed__)
+def dict_reversed(tx: Tracer, self: Value) -> Value:
+    return DictIterator(payload_of(self), "keys", backwards=True)  # type: ignore[arg-type]
 
 
 @builtin(list.__iadd__)
