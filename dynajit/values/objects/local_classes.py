@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch.autograd.function import FunctionMeta
+
 from dynajit.bytecode import decode
 from dynajit.guards.source import ConstSource
 from dynajit.values.core.value import Tracer, Value
@@ -63,7 +65,7 @@ _ATTRIBUTES = (
     classmethod,
     functools.cached_property,
 )
-_BASES = (type, abc.ABCMeta)
+_BASES = (type, abc.ABCMeta, FunctionMeta)
 
 
 def make_class(tx: Tracer, function: Value, name: Value, bases: Sequence[Value]) -> Value | None:
@@ -128,6 +130,13 @@ def made_at(tx: Any, value: Value) -> Any:
     return None
 
 
+def reads_empty_cells(tx: Any, cls: type) -> bool:
+    """Whether methods of the class, run for real, would miss variables of a function around, which is being traced."""
+    made = (namespace_of(base).values() for base in cls.__mro__ if id(base) in tx.made_classes)
+    functions = (getattr(value, "__func__", value) for values in made for value in values)
+    return any(getattr(function, "__closure__", None) for function in functions)
+
+
 def _register(tx: Tracer, made: type, state: Any) -> None:
     parts: list[object] = [made]
     for value in namespace_of(made).values():
@@ -159,6 +168,8 @@ def _is_kept(name: str, value: object) -> bool:
     if isinstance(value, tuple):
         return all(_is_kept(name, part) for part in value)
     if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        return True
+    if name == "_backward_cls":  # the metaclass of autograd.Function makes it
         return True
     if name in ("__annotations__", "__static_attributes__", "_abc_impl", "__abstractmethods__", "__annotate_func__"):
         return True

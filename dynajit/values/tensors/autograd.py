@@ -16,6 +16,7 @@ from dynajit.report import breaks
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal, MethodVal
+from dynajit.values.objects.local_classes import reads_empty_cells
 from dynajit.values.objects.mutation_snapshot import MutationSnapshot
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.objects.partials import PartialVal
@@ -30,6 +31,8 @@ def apply_function(tx: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Val
     """`Function.apply`."""
     if not isinstance(cls, ClassVal):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"autograd.Function.apply of {cls.describe()}")
+    if reads_empty_cells(tx, cls.obj):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply, which reads variables made here")
     functions = {place: _real_function(cls, arg) for place, arg in enumerate(args) if isinstance(arg, _FUNCTIONS)}
     if any(isinstance(value, _FUNCTIONS) for value in kwargs.values()):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__}.apply of a function by keyword")
