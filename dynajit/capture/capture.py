@@ -416,7 +416,9 @@ class FrameCapture:
                 continue
             emission = Emission(tx, frame, self.session)
             emission.breaking(found)
-            if not self._worth_breaking(tx):
+            # an entry only calls what the user named: that runs as it is, and frames that it reaches are captured
+            only_calls = is_own(self.code.co_filename) and len(found.frames) == 1 and found.cut is None
+            if (only_calls and tx.graph.op_count == 0) or not self._worth_breaking(tx):
                 self.record.skipped = f"{NOTHING} before its first break: {stop}"
                 return None
             obstacle = emission.obstacle()

@@ -1,0 +1,105 @@
+"""Processes of one job, for tests of torch.distributed: started once, each case has a gloo group of its own.
+
+In: a function of a test module and its arguments; it is called in each process with the rank first. Out: what each
+rank's call gave, or an AssertionError with the traceback of the rank that raised, or the ranks that gave no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dynajit
+from dynajit.report import records
+from dynajit.report.explain import ExplainReport
+
+GROUP_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
+
+
+class Ranks:
+    """Two processes, or more, that wait for cases."""
+
+    def __init__(self, folder: Path, count: int = 2) -> None:
+        self.folder, self.cases = folder, 0
+        spawn = multiprocessing.get_context("spawn")
+        self.connections: list[Connection] = []
+        self.processes = []
+        for rank in range(count):
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(rank, count, there), daemon=True)
+            process.start()
+            there.close()
+            self.connections.append(here)
+            self.processes.append(process)
+
+    def run(self, case: Callable[..., Any], *args: Any, seconds: float = GROUP_SECONDS) -> list[Any]:
+        """What `case(rank, *args)` gives in each process. `seconds`: the time-out of the group's collectives."""
+        self.cases += 1
+        for connection in self.connections:
+            connection.send((case, args, f"file://{self.folder}/group{self.cases}", seconds))
+        end = time.monotonic() + ANSWER_SECONDS
+        silent = [rank for rank, each in enumerate(self.connections) if not each.poll(max(0, end - time.monotonic()))]
+        if silent:
+            self.stop()
+            raise AssertionError(f"no answer from ranks {silent} after {ANSWER_SECONDS} s")
+        answers = [connection.recv() for connection in self.connections]
+        raised = [f"rank {rank}: {text}" for rank, (fine, text) in enumerate(answers) if not fine]
+        assert not raised, "\n".join(raised)
+        return [answer for _, answer in answers]
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _serve(rank: int, count: int, connection: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            case, args, store, seconds = connection.recv()
+        except EOFError:
+            return
+        torch.manual_seed(0)
+        dynajit.reset()
+        timeout = datetime.timedelta(seconds=seconds)
+        try:
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=timeout)
+            answer = True, case(rank, *args)
+        except BaseException:  # whatever it is, the test's own process tells it
+            answer = False, traceback.format_exc()
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        connection.send(answer)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counts]:
+    """Counts what is captured inside."""
+    counts = Counts()
+    with records.listen(counts.seen.append):
+        yield counts
+
+
+class Counts:
+    """What was captured so far."""
+
+    def __init__(self) -> None:
+        self.seen: list[records.CompileRecord] = []
+
+    def totals(self) -> tuple[int, int, int]:
+        """Graphs, breaks, recompiles."""
+        report = ExplainReport(self.seen)
+        return report.graph_count, report.graph_break_count, len(report.recompile_reasons)
