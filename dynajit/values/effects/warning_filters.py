@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from dynajit.config import config
@@ -51,12 +51,30 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     if not (given.get("source") is None or _is_none(given["source"])):
         _refuse("warnings.warn with a source")
     text, category = _message(given["message"], given.get("category"))
+    _defer(tx, text, category, warnings.warn, args, kwargs)
+    return ConstVal(None)
+
+
+def warns_through(tx: Tracer, function: Callable[[], Any], text: str, category: type[Warning]) -> None:
+    """Have generated code call a function that gives this warning."""
+    if not config.replay_warnings:
+        _refuse("warnings.warn")
+    _defer(tx, text, category, function, (), {})
+
+
+def _defer(
+    tx: Tracer,
+    text: str,
+    category: type[Warning],
+    function: Callable[..., Any],
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+) -> None:
     _check_filters(tx, text, category)
-    effect = defer_call(tx, tx.from_real(warnings.warn), args, kwargs)
+    effect = defer_call(tx, tx.from_real(function), args, kwargs)
     effect.may_draw = False
     if _record() is not None:  # in another call that may be any list from outside
         effect.comes_too_late.append(_knows_a_list)
-    return ConstVal(None)
 
 
 def _knows_a_list(tx: Any) -> bool:

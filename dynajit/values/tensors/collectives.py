@@ -2,7 +2,8 @@
 
 In: a function of `torch.distributed._functional_collectives`, or one of `torch.distributed` that writes its result into
 a tensor. Out: a node of the graph that communicates; the group is a name in it, guarded by the group's identity. What
-writes is the functional one and a copy. One more function: its name in `_FUNCTIONS`, or in `_WRITING`.
+writes is the functional operator, waited for, and a copy. One more function: its name in `_FUNCTIONS`, or in
+`_WRITING`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from typing_extensions import deprecated
 
 from dynajit.graph.collective import MODULE, collective
 from dynajit.guards.source import CallSource, ConstSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.effects.warning_filters import warns_through
 from dynajit.values.objects.objects import ObjVal
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
@@ -50,6 +54,8 @@ def model_of(function: types.FunctionType) -> Callable[..., Value] | None:
         return functools.partial(_ask, function)
     if function.__module__ == _C10D and function.__name__ in _WRITING:
         return functools.partial(_write, function)
+    if function.__module__ == _MESH and function.__qualname__ in _OF_MESH:
+        return functools.partial(_of_mesh, function)
     if function.__module__ == MODULE and function.__name__ in _FUNCTIONS:
         return functools.partial(_collective, function)
     if function.__module__ == _C10D and function.__qualname__ == "_WorldMeta.WORLD":
@@ -69,62 +75,227 @@ def _collective(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs
 # ------------------------------------------------------------------------------------------- as programs call them
 
 # what they say of a group, or of all processes, is as it was until the group is left
-_ASKED = frozenset({"get_rank", "get_world_size", "get_backend"})
+_ASKED = frozenset(
+    {
+        *("get_rank", "get_world_size", "get_backend", "get_group_rank", "get_global_rank"),
+        *("get_process_group_ranks", "is_gloo_available", "is_nccl_available", "is_mpi_available"),
+    }
+)
+# what a mesh says of itself, which never changes
+_OF_MESH = frozenset({"DeviceMesh.get_group", "DeviceMesh.get_rank", "DeviceMesh.get_local_rank", "DeviceMesh.size"})
+_MESH = "torch.distributed.device_mesh"
 
 
-def _ask(function: types.FunctionType, tx: Tracer, group: Value | None = None) -> Value:
-    real = _real(tx, group) if group is not None else None
+def _ask(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+    call = functools.partial(
+        function, *(_real(tx, arg) for arg in args), **{n: _real(tx, v) for n, v in kwargs.items()}
+    )
     try:
-        found = function(real)
+        found = call()
     except (ValueError, RuntimeError) as error:
         raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}", error) from None
-    known = functools.partial(_says, function, real, found)
+    known = functools.partial(_says, call, found)
     tx.guard(ConstSource(function, function.__name__), "PREDICATE", known, f"says {found}")
-    return ConstVal(found)
+    return tx.from_real(found)
 
 
-def _says(function: Callable[..., Any], group: Any, expected: object, found: Any) -> bool:
-    distributed = sys.modules["torch.distributed"]
-    return bool(distributed.is_initialized() and function(group) == expected)
+def _says(call: Callable[[], Any], expected: object, found: Any) -> bool:
+    return bool(sys.modules["torch.distributed"].is_initialized() and call() == expected)
 
 
-# those whose functional form does the same to the last warning: torch 2.13 calls most others deprecated
-_WRITING = frozenset({"all_reduce", "broadcast"})
+def _of_mesh(function: types.FunctionType, tx: Tracer, mesh: Value, *args: Value, **kwargs: Value) -> Value:
+    given = tuple(_real(tx, arg) for arg in (mesh, *args))
+    named = {name: _real(tx, value) for name, value in kwargs.items()}
+    try:
+        found = function(*given, **named)
+    except (KeyError, RuntimeError) as error:
+        raise GraphBreak(breaks.RAISES, f"{type(error).__name__}: {error}", error) from None
+    ask = functools.partial(function, *given, **named)
+    return tx.wrap(found, CallSource(ConstSource(ask, function.__name__), _called, "{}()"))
+
+
+def _called(ask: Callable[[], Any]) -> Any:
+    return ask()
+
+
+# ------------------------------------------------------------------------------------------------ what writes results
+
+
+class _Written(NamedTuple):
+    """A collective as a program calls it: the operator of `torch.ops._c10d_functional`, and which of its arguments
+    hold what is sent, and what is received."""
+
+    op: str
+    reads: str = "tensor"
+    writes: str = "tensor"
+
+
+_GATHER = _Written("all_gather_into_tensor", "input_tensor", "output_tensor")
+_SCATTER = _Written("reduce_scatter_tensor", "input", "output")
+_WRITING = {
+    "all_reduce": _Written("all_reduce"),
+    "broadcast": _Written("broadcast"),
+    "all_gather": _Written("all_gather_into_tensor", "tensor", "tensor_list"),
+    **dict.fromkeys(("all_gather_into_tensor", "all_gather_single", "_all_gather_base"), _GATHER),
+    **dict.fromkeys(("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"), _SCATTER),
+    "all_to_all_single": _Written("all_to_all_single", "input", "output"),
+}
 
 
 def _write(function: types.FunctionType, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """A collective that writes its argument: the functional one, and a copy."""
-    functional, distributed = importlib.import_module(MODULE), sys.modules["torch.distributed"]
+    """A collective that writes its result: the functional operator, waited for, and copies.
+
+    The copies are made where the call is, also with `async_op`: a program can't know the tensor before it waits. Where
+    the graph waits depends on what needs the result.
+    """
+    importlib.import_module(MODULE)  # the operators' fakes
     given: dict[str, Value] = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    what = f"torch.distributed.{function.__name__}()"
-    waits = "async_op" not in given or (given["async_op"].is_const() and given["async_op"].const() is False)
-    op = _operation(given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
-    if not waits or op is None or "group_src" in given:
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{what} that does not wait, or with arguments that are not traced")
-    tensor = next(iter(given.values()))
-    if not isinstance(tensor, TensorVal) or not _is_plain(tensor):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{what} of a tensor that requires grad, or is not contiguous")
+    call = _WRITING[function.__name__]
+    group = _group_of(tx, function, given)
+    parts = given[call.writes]
+    out = tx.unpack(parts) if function.__name__ == "all_gather" else [parts]
+    sent = _sent(tx, function, given[call.reads], out)
+    more = _more(tx, function, given, group)
+    ops = torch.ops._c10d_functional
+    with torch.no_grad():
+        found = tx.torch_op(
+            "call_function", getattr(ops, call.op).default, [sent, *more, ConstVal(group.group_name)], {}
+        )
+        found = tx.torch_op("call_function", ops.wait_tensor.default, [found], {})
+        _receive(tx, function, found, sent, out)
+    warn = getattr(function, "__deprecated__", None)
+    if warn is not None:
+        warns_through(tx, _warns(function.__name__, warn), warn, FutureWarning)
+    asynchronous = "async_op" in given and bool(_real(tx, given["async_op"]))
+    return WorkVal(out) if asynchronous else ConstVal(None)
+
+
+def _group_of(tx: Tracer, function: types.FunctionType, given: dict[str, Value]) -> Any:
+    """The group of processes, of which this one has to be."""
+    distributed = sys.modules["torch.distributed"]
     group = given.get("group", ConstVal(None))
     if group.is_const() and group.const() is None:
         group = _world(tx, tx.from_real(distributed.group))
-    how = given.get("src") if function.__name__ == "broadcast" else op
-    if how is None or not isinstance(getattr(group, "real_object", None), distributed.ProcessGroup):
-        raise GraphBreak(breaks.SKIPPED_CALL, f"{what} in what is no group of processes, or without a source")
-    result = _collective(getattr(functional, function.__name__), tx, tensor, how, group=group)
-    with torch.no_grad():
-        tx.torch_op("call_method", "copy_", [tensor, result], {})
-    return ConstVal(None)
+    real = getattr(group, "real_object", None)
+    if not isinstance(real, distributed.ProcessGroup) or distributed.get_rank(real) < 0:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} in what is no group of this process's")
+    return _real(tx, group)
+
+
+def _named(function: types.FunctionType) -> str:
+    return f"torch.distributed.{function.__name__}()"
+
+
+def _sent(tx: Tracer, function: types.FunctionType, sent: Value, out: Sequence[Value]) -> Value:
+    """What is sent, if all tensors are such that just their elements, in their order, are read and written."""
+    for each in (sent, *out):
+        if not isinstance(each, TensorVal) or not each.fake.is_contiguous() or each.fake.is_complex() or not out:
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} of what is not contiguous, or complex")
+        if (each.fake.dtype, each.fake.device) != (sent.fake.dtype, sent.fake.device):
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} between dtypes or devices")
+        if each.fake.requires_grad and torch.is_grad_enabled():  # autograd warns in backward, or raises
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} of a tensor that requires grad")
+    return tx.torch_op("call_method", "detach", [sent], {}) if sent.fake.requires_grad else sent
+
+
+def _more(tx: Tracer, function: types.FunctionType, given: dict[str, Value], group: Any) -> list[Value]:
+    """The operator's arguments between the tensor and the group."""
+    name, size = _WRITING[function.__name__].op, sys.modules["torch.distributed"].get_world_size(group)
+    if name == "broadcast":
+        place = given.get("group_src") or given.get("src")
+        if place is None or ("group_src" in given and "src" in given):
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} without a source, or with two")
+        source = _real(tx, place)
+        distributed = sys.modules["torch.distributed"]
+        return [ConstVal(source if "group_src" in given else distributed.get_group_rank(group, source))]
+    if name == "all_to_all_single":
+        rows = given["input"].fake.shape[0]
+        found = []
+        for sizes in (given.get("output_split_sizes"), given.get("input_split_sizes")):
+            if sizes is not None and not (sizes.is_const() and not sizes.const()):
+                found.append(sizes)
+            elif rows % size == 0:
+                found.append(tx.new_list([tx.from_real(rows // size)] * size))
+            else:
+                raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} of rows that are not divided equally")
+        return found
+    if name == "all_gather_into_tensor":
+        return [ConstVal(size)]
+    functional, distributed = sys.modules[MODULE], sys.modules["torch.distributed"]
+    op = _operation(given.get("op"), functional.REDUCE_OP_TO_STR, distributed.ReduceOp.SUM)
+    if op is None:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{_named(function)} with an operation that has no functional form")
+    if name == "all_reduce":
+        return [op]
+    if not given["input"].fake.dim() or given["input"].fake.shape[0] % size:
+        raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} of what is not divided equally")
+    return [op, ConstVal(size)]
+
+
+def _receive(tx: Tracer, function: types.FunctionType, found: Value, sent: Value, out: Sequence[Value]) -> None:
+    """Copy what came into the program's tensors, which have to be of its shape: a copy would repeat a smaller one."""
+    parts, shape = [found], found.fake.shape
+    if function.__name__ == "all_gather":
+        shape = sent.fake.shape
+        size = tx.new_tuple([tx.from_real(len(out)), *map(tx.from_real, shape)], torch.Size)
+        parts = tx.unpack(tx.torch_op("call_method", "view", [found, size], {}))
+    if len(parts) != len(out) or any(each.fake.shape != shape for each in out):
+        raise GraphBreak(breaks.OP_RAISES, f"{_named(function)} into what has another shape")
+    for each, part in zip(out, parts, strict=True):
+        tx.torch_op("call_method", "copy_", [each, part], {})
+
+
+@functools.cache
+def _warns(name: str, text: str) -> Callable[[], None]:
+    """What warns as torch's deprecated function does, from the same line of torch's."""
+    logger = importlib.import_module("torch.distributed.c10d_logger")
+
+    def nothing() -> None: ...
+
+    nothing.__name__ = name
+    warns: Callable[[], None] = logger._exception_logger(deprecated(text, category=FutureWarning)(nothing))
+    return warns
+
+
+class WorkVal(Value):
+    """What `async_op=True` gives: in the graph the result is there."""
+
+    def __init__(self, tensors: Sequence[Value]) -> None:
+        self.tensors = tensors
+
+    def py_type(self) -> type:
+        return sys.modules["torch.distributed"].Work  # type: ignore[no-any-return]
+
+    def getattr(self, tx: Tracer, name: str) -> Value:
+        if name not in ("wait", "is_completed", "is_success"):
+            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        return BoundMethod(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ("wait", "is_completed", "is_success"):
+            return ConstVal(True)
+        return super().call_method(tx, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return self.tensors
+
+    def rebuild(self, out: Any) -> None:
+        out.done.add(id(self))
+        out.call_const(_finished, lambda: [out.push(tensor) for tensor in self.tensors], len(self.tensors))
+
+
+def _finished(*tensors: torch.Tensor) -> Any:
+    """In generated code: the handle of a collective whose result is there."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(list(tensors))
+    make: Any = torch._C._distributed_c10d
+    return make._create_work_from_future(future)
 
 
 def _operation(op: Value | None, names: dict[Any, str], default: Any) -> Value | None:
     """The functional collectives' name of what reduces; None: they have none."""
     real = default if op is None else op.const() if op.is_const() else getattr(op, "real_object", None)
     return ConstVal(names[real]) if isinstance(real, type(default)) and real in names else None
-
-
-def _is_plain(tensor: TensorVal) -> bool:
-    """Whether the collective reads and writes just the tensor's elements, in their order, behind autograd's back."""
-    return not tensor.fake.requires_grad and tensor.fake.is_contiguous() and not tensor.fake.is_complex()
 
 
 def _name_of(tx: Tracer, group: Value) -> str:

@@ -1,0 +1,246 @@
+"""Plain collectives over two processes are part of the graph, and give what eager's give."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, counted
+from torch.distributed.device_mesh import init_device_mesh
+
+import dynajit
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: Any) -> Iterator[Ranks]:
+    ranks = Ranks(tmp_path_factory.mktemp("groups"))
+    yield ranks
+    ranks.stop()
+
+
+def reduced(x: torch.Tensor) -> Any:
+    y = x * 2
+    dist.all_reduce(y)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the argument itself is written
+    return y + dist.get_rank(), x.sum(), dist.get_world_size(), dist.get_backend() == "gloo", dist.is_initialized()
+
+
+def broadcasted(x: torch.Tensor) -> Any:
+    dist.broadcast(x, 1)
+    y = x + 1 + dist.get_rank()
+    dist.broadcast(y, group_src=0)
+    return y * 2
+
+
+def gathered(x: torch.Tensor) -> Any:
+    size = dist.get_world_size()
+    whole = x.new_empty(size * x.shape[0], *x.shape[1:])
+    dist.all_gather_into_tensor(whole, x)
+    parts = [torch.empty_like(x) for _ in range(size)]
+    dist.all_gather(parts, x * 3)
+    number = [torch.zeros(()) for _ in range(size)]
+    dist.all_gather(number, x.sum())
+    return whole + 1, parts, number
+
+
+def scattered(x: torch.Tensor) -> Any:
+    out = torch.empty(2, 3)
+    dist.reduce_scatter_tensor(out, x, op=dist.ReduceOp.SUM)
+    other = x.new_empty(x.numel() // 2)
+    dist.reduce_scatter_tensor(other, x.flatten() * 2)
+    return out + 1, other
+
+
+def exchanged(x: torch.Tensor) -> Any:
+    equal = torch.empty_like(x)
+    dist.all_to_all_single(equal, x)
+    mine = 3 if dist.get_rank() == 0 else 1
+    out = x.new_empty(2 * mine, 3)
+    dist.all_to_all_single(out, x, [mine, mine], [3, 1])
+    return equal * 2, out
+
+
+def asynchronous(x: torch.Tensor) -> Any:
+    ys = [x * number for number in range(1, 4)]
+    works = [dist.all_reduce(y, async_op=True) for y in ys]
+    whole = x.new_empty(2 * x.shape[0], *x.shape[1:])
+    works.append(dist.all_gather_into_tensor(whole, x, async_op=True))
+    z = x.sin()
+    for work in works:
+        work.wait()
+    return [y + z for y in ys], whole, all(work.is_completed() for work in works)
+
+
+def in_order(x: torch.Tensor) -> Any:
+    """Results that nobody needs are received all the same: other ranks may need to send them."""
+    unused = x * 5
+    dist.all_reduce(unused)
+    if dist.get_rank() == 0:
+        x = x + 1
+    dist.broadcast(x, 0)
+    dist.all_reduce(x)
+    return x * 2
+
+
+def of_parameters(x: torch.Tensor) -> Any:
+    w = torch.full((4, 3), dist.get_rank() + 1.0, requires_grad=True)
+    out = torch.empty(8, 3)
+    with torch.no_grad():
+        dist.all_gather_into_tensor(out, w)
+        dist.all_reduce(w)
+    return (x * w * out[4:]).sum(), out.requires_grad, w.requires_grad
+
+
+PROGRAMS = [reduced, broadcasted, gathered, scattered, exchanged, asynchronous, in_order, of_parameters]
+
+
+def compared(rank: int, fn: Callable[..., Any], backend: str, fullgraph: bool = True) -> tuple[int, int, int]:
+    """Eager and compiled, three calls each: results, and what the argument is afterwards."""
+    compiled = dynajit.compile(fn, backend=backend, fullgraph=fullgraph)
+    with counted() as counts, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        for step in range(3):
+            x = torch.arange(12.0).reshape(4, 3) + 100 * rank + step
+            y = x.clone()
+            torch.testing.assert_close((compiled(y), y), (fn(x), x), rtol=0, atol=0)
+    return counts.totals()
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_in_one_graph(two: Ranks, fn: Any, backend: str) -> None:
+    assert two.run(compared, fn, backend) == [(1, 0, 0)] * 2
+
+
+def with_gradients(rank: int) -> list[Any]:
+    """Autograd does not see what eager's collectives write, and warns in backward."""
+
+    def f(w: torch.Tensor) -> torch.Tensor:
+        y = w * 2
+        dist.all_reduce(y)
+        return (y * y).sum()
+
+    found = []
+    for call in (f, dynajit.compile(f)):
+        w = (torch.ones(3) + rank).requires_grad_()
+        call(w).backward()
+        found.append(w.grad)
+    return found
+
+
+def test_tensors_that_require_gradients(two: Ranks) -> None:
+    for eager, compiled in two.run(with_gradients):
+        torch.testing.assert_close(compiled, eager)
+
+
+def groups(rank: int) -> tuple[int, int, int]:
+    """Groups and meshes as arguments: each is a variant of its own."""
+    both, alone = dist.new_group([0, 1]), [dist.new_group([0]), dist.new_group([1])][rank]
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "model"))
+
+    def f(x: torch.Tensor, group: Any) -> Any:
+        y = x * 2
+        dist.all_reduce(y, group=group)
+        return y + dist.get_rank(group), dist.get_world_size(group), dist.get_process_group_ranks(group)
+
+    def on_mesh(x: torch.Tensor, mesh: Any) -> Any:
+        for name in ("data", "model"):
+            x = x + mesh.get_local_rank(name) + mesh.size()
+            dist.all_reduce(x, group=mesh.get_group(name))
+        return x, mesh.get_rank()
+
+    compiled = dynajit.compile(f, backend="eager", fullgraph=True)
+    compiled_on_mesh = dynajit.compile(on_mesh, backend="eager", fullgraph=True)
+    x = torch.ones(3) + rank
+    with counted() as counts:
+        for _ in range(2):
+            for group in (both, alone):
+                torch.testing.assert_close(compiled(x, group), f(x, group))
+            torch.testing.assert_close(compiled_on_mesh(x, mesh), on_mesh(x, mesh))
+    return counts.totals()
+
+
+def test_groups_and_meshes(two: Ranks) -> None:
+    assert two.run(groups) == [(3, 0, 1)] * 2
+
+
+def carried_over(rank: int) -> tuple[int, int, int]:
+    """A handle that a break, or the caller, gets."""
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        dist.barrier()
+        assert work.wait() is True
+        return y + 1
+
+    def returned(x: torch.Tensor) -> Any:
+        y = x * 2
+        return y, dist.all_reduce(y, async_op=True)
+
+    x = torch.ones(3) + rank
+    with counted() as counts:
+        assert torch.equal(dynajit.compile(breaks)(x), torch.full((3,), 7.0))
+        y, work = dynajit.compile(returned)(x)
+    assert work.wait() and work.is_completed() and torch.equal(y, torch.full((3,), 6.0))
+    return counts.totals()
+
+
+def test_handles_are_real_where_they_are_needed(two: Ranks) -> None:
+    assert two.run(carried_over) == [(3, 3, 0)] * 2  # at the barrier, and at `wait` of what is a real handle then
+
+
+def refused(rank: int) -> list[str]:
+    """What eager refuses is refused as eager does."""
+
+    def too_small(x: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(4)
+        dist.all_gather_into_tensor(out, x)
+        return out
+
+    def uneven(x: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(1)
+        dist.reduce_scatter_tensor(out, x)
+        return out
+
+    found = []
+    for fn in (too_small, uneven):
+        for call in (fn, dynajit.compile(fn)):
+            try:
+                call(torch.ones(3))
+                found.append("")
+            except (RuntimeError, ValueError) as error:
+                found.append(f"{type(error).__name__}: {error}".rpartition("]")[2])
+    return found
+
+
+def test_what_eager_refuses(two: Ranks) -> None:
+    for found in two.run(refused):
+        assert found[0] and found[0] == found[1]
+        assert found[2] and found[2] == found[3]
+
+
+def warned(rank: int) -> list[list[tuple[str, str, int]]]:
+    """Deprecated names warn as in eager mode, once for each place of torch's."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(2 * x.shape[0])
+        dist.all_gather_into_tensor(out, x)
+        return out
+
+    found = []
+    for call in (f, dynajit.compile(f)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call(torch.ones(3))
+        found.append([(str(each.message), each.filename, each.lineno) for each in caught])
+    return found
+
+
+def test_deprecated_names_warn_as_in_eager_mode(two: Ranks) -> None:
+    for eager, compiled in two.run(warned):
+        assert eager == compiled
