@@ -296,7 +296,7 @@ MAX_FOLDER_LINES = {
     "dynajit/guards": 1648,
     "dynajit/interp": 3458,
     "dynajit/loopir": 6284,
-    "dynajit/report": 2457,
+    "dynajit/report": 2466,
     "dynajit/resume": 2038,
     "dynajit/runtime": 2754,
     "dynajit/schedule": 1594,

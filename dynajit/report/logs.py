@@ -1,7 +1,8 @@
 """Logs by artifact, switched by `DYNAJIT_LOGS` or `set_logs`.
 
 In: `emit(name, message, compile_id, location)` from anywhere in dynajit. Out: lines on stderr through Python's
-logging (loggers `dynajit.<artifact>`), each with the compile id `[frame/variant]` and the user's file and line.
+logging (loggers `dynajit.<artifact>`), each with the compile id `[frame/variant]` and the user's file and line; in a
+process of several (torch.distributed) with the rank before them.
 
 The specification is a comma-separated list, `DYNAJIT_LOGS="guards,+graph_breaks,-perf"`: `name` turns an artifact on,
 `+name` adds detail, `-name` turns it off, `all` means every artifact, `help` prints what there is. One more artifact:
@@ -55,7 +56,7 @@ def verbose(name: str) -> bool:
 
 
 def emit(name: str, message: str, compile_id: str | None = None, location: tuple[str, int] | None = None) -> None:
-    """Log `message` if the artifact is on, each line prefixed with compile id, location (file, line), artifact.
+    """Log `message` if the artifact is on, each line prefixed with rank, compile id, location (file, line), artifact.
 
     Without these two: those of the frame that this thread compiles, if it does.
     """
@@ -66,7 +67,7 @@ def emit(name: str, message: str, compile_id: str | None = None, location: tuple
     if record is not None:
         compile_id = compile_id or record.compile_id
         location = location or (record.filename, record.firstlineno)
-    parts = []
+    parts = _rank()
     if compile_id:
         parts.append(compile_id if compile_id.startswith("[") else f"[{compile_id}]")
     if location:
@@ -75,6 +76,14 @@ def emit(name: str, message: str, compile_id: str | None = None, location: tuple
     prefix = " ".join(parts)
     text = "\n".join(f"{prefix} {line}".rstrip() for line in message.rstrip("\n").split("\n"))
     logging.getLogger(f"dynajit.{name}").log(_LOGGING_LEVEL[level], "%s", text)
+
+
+def _rank() -> list[str]:
+    """Which of the job's processes this is, if it is one of several."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    return [f"[rank{distributed.get_rank()}]"]
 
 
 def set_logs(spec: str | None = None, **artifacts: bool | str) -> None:

@@ -1,0 +1,136 @@
+"""Ranks that do different things: results as in eager mode, and no hang beyond the group's time-out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import dynajit
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: Any) -> Iterator[Ranks]:
+    ranks = Ranks(tmp_path_factory.mktemp("groups"))
+    yield ranks
+    ranks.stop()
+
+
+def branching(x: torch.Tensor) -> torch.Tensor:
+    """Ranks whose data differ go on in other graphs, or in eager mode; the collectives are the same."""
+    if x.sum() > 0:
+        y = x * 2
+    else:
+        y = x - 1
+        print(end="")
+    dist.all_reduce(y)
+    parts = [torch.empty_like(y) for _ in range(2)]
+    dist.all_gather(parts, y)
+    return parts[0] + parts[1]
+
+
+def on_one_side(x: torch.Tensor) -> torch.Tensor:
+    """Of two ranks one breaks at each collective, since its tensor is not contiguous."""
+    y = x * 2
+    if dist.get_rank() == 1:
+        y = y.t()
+    dist.all_reduce(y)
+    return y + 1
+
+
+def with_data_of(rank: int, name: str) -> list[bool]:
+    fn = {"branching": branching, "on one side": on_one_side}[name]
+    compiled = dynajit.compile(fn)
+    same = []
+    for step in range(4):
+        x = torch.ones(2, 2) * (1 if (step + rank) % 2 else -1)
+        same.append(torch.equal(compiled(x), fn(x)))
+    return same
+
+
+@pytest.mark.parametrize("name", ["branching", "on one side"])
+def test_branches_on_data(two: Ranks, name: str) -> None:
+    assert two.run(with_data_of, name) == [[True] * 4] * 2
+
+
+def of_lengths(rank: int, how: str) -> list[float]:
+    """Each rank compiles for its own lengths, at other steps than the other one."""
+    torch.manual_seed(0)
+    wrapped: Any = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)))
+    call = dynajit.compile(wrapped) if how == "compiled" else wrapped
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
+    losses = []
+    for step in range(6):
+        length = 4 if rank == 0 else 4 + step
+        loss = call(torch.linspace(-1, 1, length * 8).reshape(length, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        losses.append(total.item())
+    return losses
+
+
+def test_lengths(two: Ranks) -> None:
+    for eager, compiled in zip(two.run(of_lengths, "eager"), two.run(of_lengths, "compiled"), strict=True):
+        assert compiled == pytest.approx(eager, rel=1e-4)
+
+
+def one_raises(rank: int, when: str) -> tuple[str, float]:
+    """One rank raises before a collective that the other one waits in."""
+
+    def f(x: torch.Tensor, fails: bool) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        if fails:
+            raise ValueError("no data")
+        dist.all_reduce(y)
+        return y + 1
+
+    compiled = dynajit.compile(f)
+    x = torch.ones(3)
+    if when == "later":
+        compiled(x, False)
+    begin = time.monotonic()
+    try:
+        compiled(x, rank == 0)
+    except (ValueError, RuntimeError) as error:
+        return type(error).__name__, time.monotonic() - begin
+    return "", time.monotonic() - begin
+
+
+@pytest.mark.parametrize("when", ["at the first call", "later"])
+def test_one_rank_raises(two: Ranks, when: str) -> None:
+    (first, _), (second, seconds) = two.run(one_raises, when, seconds=3.0)
+    assert (first, second) == ("ValueError", "RuntimeError")
+    assert seconds < 3.0 + 20.0  # the group's time-out, and a compile
+
+
+def logged(rank: int) -> list[str]:
+    """What logs say, by the rank that says it."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("dynajit.graph_code")
+    logger.addHandler(handler)
+    dynajit.set_logs("graph_code")
+    try:
+        dynajit.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    finally:
+        dynajit.set_logs()
+        logger.removeHandler(handler)
+    return [line.partition(" ")[0] for text in lines for line in text.splitlines()]
+
+
+def test_logs_carry_the_rank(two: Ranks) -> None:
+    for rank, prefixes in enumerate(two.run(logged)):
+        assert prefixes and set(prefixes) == {f"[rank{rank}]"}
