@@ -766,6 +766,25 @@ def class_defined_inside(x: Tensor) -> Any:
     return Local().apply(x + 1)
 
 
+class Plain:
+    pass
+
+
+class ByNumber:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> Any:
+        return self.number == other.number if isinstance(other, ByNumber) else NotImplemented
+
+
+@cases(x)
+def what_object_says_of_unequal(x: Tensor) -> Any:
+    one, two, plain = ByNumber(1), ByNumber(2), Plain()
+    asked = object.__ne__(one, one), object.__ne__(one, two), object.__ne__(plain, plain), plain.__ne__(one)
+    return x + 1, asked, one != two, one != ByNumber(1), one != 1, plain != plain, plain != one
+
+
 @pytest.mark.parametrize("case", cases, ids=cases.names)
 def test_classes(case: Case) -> None:
     case.check()

@@ -238,47 +238,31 @@ def _iterator_at(make: Callable[[Any], Any], deque: collections.deque[Any], inde
     return iterator
 
 
-def append(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.grow(tx, item)
-    return ConstVal(None)
+def _growing(left: bool, many: bool) -> Callable[..., Value]:
+    """The model of a method that adds an item, or those of an iterable, at one end."""
 
+    def model(tx: Tracer, self: DequeVal, given: Value, /) -> Value:
+        for item in tx.unpack(given) if many else [given]:
+            self.grow(tx, item, left)
+        return ConstVal(None)
 
-def appendleft(tx: Tracer, self: DequeVal, item: Value) -> Value:
-    self.grow(tx, item, left=True)
-    return ConstVal(None)
-
-
-def extend(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    for item in tx.unpack(items):
-        self.grow(tx, item)
-    return ConstVal(None)
-
-
-def extendleft(tx: Tracer, self: DequeVal, items: Value) -> Value:
-    for item in tx.unpack(items):
-        self.grow(tx, item, left=True)
-    return ConstVal(None)
-
-
-def clear(tx: Tracer, self: DequeVal) -> Value:
-    self.replace(tx, [])
-    return ConstVal(None)
-
-
-def copy(tx: Tracer, self: DequeVal) -> Value:
-    return DequeVal(self.values(tx), self.limit)
+    return model
 
 
 def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
-    extend(tx, self, other)
+    DEQUE_METHODS["extend"](tx, self, other)
     return self
 
 
 DEQUE_METHODS: dict[str, Callable[..., Value]] = {
-    **{method.__name__: method for method in (append, appendleft, extend, extendleft, clear, copy)},
-    **{name: real_method(name, changes=True) for name in ("pop", "popleft", "insert", "reverse", "rotate")},
+    **{
+        f"{name}{'left' * left}": _growing(left, name == "extend")
+        for name in ("append", "extend")
+        for left in (False, True)
+    },
+    **{name: real_method(name) for name in ("copy", "__copy__")},
+    **{name: real_method(name, changes=True) for name in ("clear", "pop", "popleft", "insert", "reverse", "rotate")},
     **{name: real_method(name, compares=True) for name in ("count", "index", "__contains__")},
     "remove": real_method("remove", changes=True, compares=True),
     "__iadd__": iadd,
-    "__copy__": copy,
 }

@@ -7,6 +7,7 @@ In: keys and values, or a real `dict` with its source, read key by key until som
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -465,19 +466,11 @@ def get(tx: Tracer, self: DictVal, key: Value, default: Value | None = None) -> 
     return found if found is not None else default or ConstVal(None)
 
 
-@dict_method
-def keys(tx: Tracer, self: DictVal) -> Value:
-    return DictViewVal(self, "keys")
+def _view(what: str, tx: Tracer, self: DictVal) -> Value:
+    return DictViewVal(self, what)
 
 
-@dict_method
-def values(tx: Tracer, self: DictVal) -> Value:
-    return DictViewVal(self, "values")
-
-
-@dict_method
-def items(tx: Tracer, self: DictVal) -> Value:
-    return DictViewVal(self, "items")
+DICT_METHODS.update({what: functools.partial(_view, what) for what in ("keys", "values", "items")})
 
 
 @dict_method

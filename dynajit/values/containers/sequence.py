@@ -24,8 +24,8 @@ from dynajit.values.containers.iterators import LONGEST, PositionIterator, ended
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
-from dynajit.values.core.slots import by_rule
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.slots import by_rule, left_to_real_call, raising
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
 
 
@@ -471,10 +471,8 @@ class ListVal(SequenceVal):
             chosen = slice_of(tx, key)
             if not isinstance(value, SequenceVal) and not hasattr(value.py_type(), "__iter__"):
                 raise GraphBreak(breaks.RAISES, "TypeError: a slice is assigned what is no iterable")
-            try:
+            with raising(tx, ValueError):
                 new[chosen] = tx.unpack(value)
-            except ValueError as error:
-                raise tx.raised(ValueError, *error.args) from None
             self.replace(tx, new)
             return
         index = self._index(tx, key, "assignment index")
@@ -520,10 +518,8 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
         self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
         return ConstVal(None)
     if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
-        try:
+        with left_to_real_call():  # what came before is in the list by then
             self.extend(tx, tx.unpack_hinted(other))
-        except Raised as raised:  # what came before is in the list by then
-            raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
         return ConstVal(None)
     iterator = other.iterate(tx)
     while True:  # one at a time: a generator sees the list grow
@@ -532,17 +528,6 @@ def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
         except Exhausted:
             return ConstVal(None)
         append(tx, self, item)
-
-
-@list_method
-def clear(tx: Tracer, self: ListVal) -> Value:
-    self.replace(tx, [])
-    return ConstVal(None)
-
-
-@list_method
-def copy(tx: Tracer, self: ListVal) -> Value:
-    return ListVal(self.values(tx))
 
 
 @list_method
@@ -593,11 +578,12 @@ def real_method(name: str, changes: bool = False, compares: bool = False) -> Cal
         found = call_real(tx, getattr(real, name), *(StandIn(tx, arg) for arg in args))
         if changes:
             self.replace(tx, [part.value if type(part) is StandIn else part for part in real])
-        return value_of(found)
+        return self.alike([*found], None) if type(found) is type(real) else value_of(found)
 
     return model
 
 
-LIST_METHODS.update({name: real_method(name, changes=True) for name in ("insert", "pop", "reverse")})
+LIST_METHODS.update({name: real_method(name, changes=True) for name in ("clear", "insert", "pop", "reverse")})
 LIST_METHODS.update({name: real_method(name, compares=True) for name in ("index", "count")})
+LIST_METHODS["copy"] = real_method("copy")
 LIST_METHODS["remove"] = real_method("remove", changes=True, compares=True)

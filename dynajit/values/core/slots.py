@@ -7,8 +7,12 @@ model that calls a special method for a slot passes what that gave through here,
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from dynajit.bytecode.landing import Landing
-from dynajit.values.core.value import Tracer, Value
+from dynajit.report import breaks
+from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 
 _PLAIN = frozenset({int, float, complex, str, bytes, type(None)})
 
@@ -22,11 +26,31 @@ def by_rule(tx: Tracer, found: Value, landing: Landing) -> Value:
         with tx.indirect():
             return tx.run_python(landing.finish, [found])
     value = found.const()
-    try:
+    with raising(tx, TypeError, ValueError, OverflowError):
         made = landing.finish(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise tx.raised(type(error), *error.args) from None
     return found if made is value else tx.from_real(made)
 
 
-__all__ = ["by_rule"]
+@contextlib.contextmanager
+def raising(tx: Tracer, *kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds that real code raises in the body are the program's."""
+    try:
+        yield
+    except kinds as error:
+        raise tx.raised(type(error), *error.args) from None
+
+
+@contextlib.contextmanager
+def left_to_real_call(kind: type[BaseException] = BaseException) -> Iterator[None]:
+    """Where the program raises such an error in the body, the graph ends: the real call has changed something by then,
+    or has words of its own for it."""
+    try:
+        yield
+    except Raised as raised:
+        found = raised.value.py_type()
+        if not issubclass(found, kind):
+            raise
+        raise GraphBreak(breaks.RAISES, found.__name__) from None
+
+
+__all__ = ["by_rule", "left_to_real_call", "raising"]

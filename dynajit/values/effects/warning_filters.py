@@ -26,7 +26,7 @@ from dynajit.values.effects.deferred import break_outside_forward, defer_call
 from dynajit.values.effects.table import Arguments, Rule, When, register
 from dynajit.values.objects.exceptions import ExceptionVal
 from dynajit.values.objects.objects import ClassVal, ObjVal
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 
 Filter = tuple[Any, ...]
 _ACTIONS = ("error", "ignore", "always", "default", "module", "once", "all")
@@ -48,7 +48,7 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     break_outside_forward(tx, "warnings.warn", given.get("stacklevel") if anywhere is None else anywhere)
     if not config.replay_warnings or len(args) > len(_NAMES) or "message" not in given or set(given) - {*_NAMES}:
         _refuse("warnings.warn")
-    if not (given.get("source") is None or _is_none(given["source"])):
+    if not is_none(given.get("source")):
         _refuse("warnings.warn with a source")
     text, category = _message(given["message"], given.get("category"))
     _defer(tx, text, category, warnings.warn, args, kwargs)
@@ -81,10 +81,6 @@ def _knows_a_list(tx: Any) -> bool:
     return any(isinstance(model, OutsideList) for model in tx._models)
 
 
-def _is_none(value: Value) -> bool:
-    return isinstance(value, ConstVal) and value.value is None
-
-
 def _message(message: Value, category: Value | None) -> tuple[str, type[Warning]]:
     """The text and the class that the filters look at."""
     if isinstance(message, ExceptionVal) and issubclass(message.cls, Warning):
@@ -94,7 +90,7 @@ def _message(message: Value, category: Value | None) -> tuple[str, type[Warning]
         return str(message.real()), message.cls
     if not message.is_const() or type(message.const()) is not str:
         _refuse(f"warnings.warn of {message.describe()}")
-    if category is None or _is_none(category):
+    if category is None or is_none(category):
         return message.const(), UserWarning
     if not isinstance(category, ClassVal) or not issubclass(category.obj, Warning):
         _refuse(f"warnings.warn of the category {category.describe()}")
@@ -256,7 +252,7 @@ def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
     tx.guard(_HERE, "PREDICATE", _is_current, "is the one that is imported")
     action = kwargs.get("action", ConstVal(None))
     rest = [kwargs.get("category", tx.from_real(Warning)), kwargs.get("lineno", ConstVal(0))]
-    chosen = action if _is_none(action) else tx.new_tuple([action, *rest, kwargs.get("append", ConstVal(False))])
+    chosen = action if is_none(action) else tx.new_tuple([action, *rest, kwargs.get("append", ConstVal(False))])
     record = kwargs.get("record", ConstVal(False))
     for name, value in (("_record", record), ("_module", tx.from_real(warnings)), ("_entered", ConstVal(False))):
         self.setattr(tx, name, value)
@@ -273,7 +269,7 @@ def _of_entry(rule: Rule, tx: Tracer, self: Value) -> Arguments:
         _refuse("warnings.catch_warnings that records")
     before, chosen = _filters(tx), self.getattr(tx, "_filter")
     tx.journal.set_item(tx.saved_filters, id(self), before)
-    action, category, line, append = ("", Warning, 0, False) if _is_none(chosen) else map(_known, tx.unpack(chosen))
+    action, category, line, append = ("", Warning, 0, False) if is_none(chosen) else map(_known, tx.unpack(chosen))
     _set(tx, before if not action else _with(before, (action, None, category, None, line), append))
     return [self], {}
 

@@ -54,7 +54,7 @@ from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
 from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin, constructor, tail_call
-from dynajit.values.core.slots import by_rule
+from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
@@ -113,10 +113,8 @@ def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
         if getattr(cls, "_is_runtime_protocol", False) is not True:  # which raises, whatever ABCs remember
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}")
         tx.guard(AttrSource(ConstSource(cls, cls.__qualname__), "_is_runtime_protocol"), "ID", True)
-    try:
+    with raising(tx, TypeError):
         return issubclass(kind, cls) or issubclass(_claimed_class(tx, obj), cls)
-    except TypeError as error:
-        raise tx.raised(TypeError, *error.args) from None
 
 
 def _claimed_class(tx: Tracer, obj: Value) -> type:
@@ -314,7 +312,7 @@ def object_init_subclass(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     return ConstVal(None)
 
 
-@builtin(object.__eq__, object.__ne__)
+@builtin(object.__eq__)
 def object_eq(tx: Tracer, left: Value, right: Value) -> Value:
     return ConstVal(True) if left is right else ConstVal(NotImplemented)
 
@@ -355,7 +353,7 @@ def vars_(tx: Tracer, obj: Value | None = None) -> Value:
 
 @constructor(super)
 def super_(tx: Tracer, cls: Value | None = None, obj: Value | None = None) -> Value:
-    if cls is not None and (obj is None or (isinstance(obj, ConstVal) and obj.value is None)):
+    if cls is not None and is_none(obj):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "super() of a class without an object")
     if cls is None or obj is None:
         frame = tx.frames[-1]

@@ -19,6 +19,7 @@ from dynajit.values.containers.mapping import DICT_METHODS, DictIterator, DictVa
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
+from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exception_groups import condition_of, make_group, split
 from dynajit.values.objects.exceptions import ExceptionVal, TracebackVal
@@ -49,13 +50,8 @@ def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
         target = payload_of(self)
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
-        try:
+        with left_to_real_call(BaseException if bit_by_bit else TypeError):
             return model(tx, target, *args, **kwargs)
-        except Raised as raised:
-            kind = raised.value.py_type()
-            if bit_by_bit or issubclass(kind, TypeError):
-                raise GraphBreak(breaks.RAISES, kind.__name__) from None
-            raise
 
     return wrapped
 
@@ -225,10 +221,8 @@ def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, /, *
 def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
     assert isinstance(target, ListVal)
-    try:
+    with left_to_real_call():
         target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
-    except Raised as raised:
-        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
     return ConstVal(None)
 
 
@@ -269,10 +263,8 @@ def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
 def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
     assert isinstance(target, SetVal)
-    try:
+    with left_to_real_call():
         target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
-    except Raised as raised:
-        raise GraphBreak(breaks.RAISES, raised.value.py_type().__name__) from None
     return ConstVal(None)
 
 
@@ -443,13 +435,13 @@ def _resumed(tx: Tracer, step: Callable[[], Value]) -> Value:
     try:
         return step()
     except Exhausted as end:
-        args = [] if end.value is None or (isinstance(end.value, ConstVal) and end.value.value is None) else [end.value]
+        args: list[Any] = [] if is_none(end.value) else [end.value]
         raise Raised(ExceptionVal(StopIteration, args)) from None
 
 
 @builtin(types.FunctionType.__get__)
 def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) -> Value:
-    if isinstance(obj, ConstVal) and obj.value is None:
+    if is_none(obj):
         return self
     return MethodVal(obj, self)
 

@@ -18,14 +18,14 @@ from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE, UNARY
 from dynajit.values.core.registry import BUILTINS, tail_call
-from dynajit.values.core.slots import by_rule
-from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.slots import by_rule, left_to_real_call, raising
+from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library.formatting import format_percent
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.objects import MISSING, ObjVal, RealVal, payload_of
 from dynajit.values.polyfills.operators import Way, attempt, refuse, remaining, repeats_only
-from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, declined
 from dynajit.values.scalars.symbolic import SymVal, is_number
 from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors.arrays import ArrayVal
@@ -117,46 +117,51 @@ def user_binary(tx: Tracer, left: Value, right: Value, symbol: str, name: str, i
         attempts.insert(0, (left, f"__i{name}__", right))
     shown = f"{symbol}{'=' if inplace else ''}"
     again = functools.partial(user_binary, symbol=symbol, name=name, inplace=inplace)
-    for number, (owner, method, other) in list(enumerate(attempts, 1))[tried:]:
-        if isinstance(owner, ObjVal):
-            bound = owner.special(tx, method)
-            if bound is None and getattr(owner.cls, method, MISSING) is None:
-                raise tx.raised(TypeError, "'NoneType' object is not callable")
-            if bound is None or repeats_only(owner.cls, method, other.py_type()):
-                continue
-            following = [(entry is left, how) for entry, how, _ in attempts[number:]]
-            result = _attempt(tx, shown, bound, (left, right), other, following, again, number, tried)
-        elif owner.py_type() in VALUE_TYPES and hasattr(owner.py_type(), method):
-            # what it asks an object that is no plain number or text (`as_integer_ratio`, `__fspath__`), only it knows
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {owner.describe()} and {other.describe()}")
-        else:
-            continue
-        if not (isinstance(result, ConstVal) and result.value is NotImplemented):
-            return result
+    result = _first_answer(tx, shown, (left, right), attempts, _operator_method, again, tried)
+    if result is not None:
+        return result
     plain = payload_of(left), payload_of(right)
     if plain != (left, right) and symbol in BINARY:
-        return _named_by_itself(lambda: binary(tx, symbol, *plain))
+        with left_to_real_call(TypeError):  # whose message names their classes
+            return binary(tx, symbol, *plain)
     for sequence, times in ((left, right), (right, left)):
         repeats = times.special(tx, "__index__") if symbol == "*" and isinstance(times, ObjVal) else None
         if repeats is not None and (isinstance(sequence, SequenceVal) or sequence.py_type() in (str, bytes)):
             return binary(tx, symbol, sequence, by_rule(tx, tx.call(repeats, [], {}), NUMBER))
     if inplace and left.ibinary(tx, symbol, right):
         return left
-    try:
+    with raising(tx, TypeError):
         refuse(shown, left_type, right_type)
-    except TypeError as error:
-        raise tx.raised(TypeError, *error.args) from None
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {left.describe()} and {right.describe()}")
 
 
-def _named_by_itself(operation: Callable[[], Value]) -> Value:
-    """What an operation on the builtin parts of objects gives; where it is refused, the message names their classes."""
-    try:
-        return operation()
-    except Raised as raised:
-        if issubclass(raised.value.py_type(), TypeError):
-            raise GraphBreak(breaks.RAISES, "TypeError") from None
-        raise
+def _operator_method(tx: Tracer, shown: str, owner: Value, method: str, other: Value) -> Value | None:
+    """The method that a binary operator calls, bound; None: the operand has none."""
+    if isinstance(owner, ObjVal):
+        bound = owner.special(tx, method)
+        if bound is None and getattr(owner.cls, method, MISSING) is None:
+            raise tx.raised(TypeError, "'NoneType' object is not callable")
+        return None if repeats_only(owner.cls, method, other.py_type()) else bound
+    if owner.py_type() in VALUE_TYPES and hasattr(owner.py_type(), method):
+        # what it asks an object that is no plain number or text (`as_integer_ratio`, `__fspath__`), only it knows
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} of {owner.describe()} and {other.describe()}")
+    return None
+
+
+def _comparison_method(tx: Tracer, shown: str, owner: Value, method: str, other: Value) -> Value | None:
+    """The same, of a comparison: only those written in Python are called."""
+    if not isinstance(owner, ObjVal):
+        return None
+    found = getattr(owner.cls, method, None)
+    # object.__ne__ asks the object's own __eq__
+    asked = owner.cls.__eq__ if found is object.__ne__ else found
+    if isinstance(asked, types.FunctionType):
+        return owner.special(tx, method)
+    if (owner.payload is None and asked not in (object.__eq__, getattr(object, method))) or _is_another_classes(
+        asked, owner.cls
+    ):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} on {owner.describe()}")
+    return None
 
 
 def _is_another_classes(found: object, kind: type) -> bool:
@@ -164,26 +169,34 @@ def _is_another_classes(found: object, kind: type) -> bool:
     return isinstance(found, types.WrapperDescriptorType) and not issubclass(kind, found.__objclass__)
 
 
-def _attempt(
+def _first_answer(
     tx: Tracer,
     symbol: str,
-    method: Value,
     operands: tuple[Value, Value],
-    other: Value,
-    following: list[tuple[bool, str]],
+    attempts: list[tuple[Value, str, Value]],
+    method_of: Callable[..., Value | None],
     again: Callable[..., Value],
-    number: int,
     tried: int,
-) -> Value:
-    """What a special method gives. It may decline behind a break: what is tried then has a model, `again`."""
-    function = getattr(method, "function", None)
-    if not isinstance(function, FunctionVal) or any(payload_of(value) is not value for value in operands):
-        return tx.call(method, [other], {})
-    rest = remaining(symbol, tuple(Way(*way) for way in following), number)
-    if rest not in BUILTINS:
-        BUILTINS[rest] = tail_call(functools.partial(again, tried=number))
-    direct = CALLED if tried else OPERATED
-    return tx.run_python(attempt, [method, other, tx.from_real(rest), *operands], direct=direct)
+) -> Value | None:
+    """What the first special method gives that does not decline; None if all do. One may decline after a break: what is
+    tried then has a model, `again`."""
+    for number, (owner, name, other) in list(enumerate(attempts, 1))[tried:]:
+        method = method_of(tx, symbol, owner, name, other)
+        if method is None:
+            continue
+        function = getattr(method, "function", None)
+        if not isinstance(function, FunctionVal) or any(payload_of(value) is not value for value in operands):
+            result = tx.call(method, [other], {})
+        else:
+            ways = tuple(Way(entry is operands[0], how) for entry, how, _ in attempts[number:])
+            rest = remaining(symbol, ways, number)
+            if rest not in BUILTINS:
+                BUILTINS[rest] = tail_call(functools.partial(again, tried=number))
+            direct = CALLED if tried else OPERATED
+            result = tx.run_python(attempt, [method, other, tx.from_real(rest), *operands], direct=direct)
+        if not declined(result):
+            return result
+    return None
 
 
 def _binary_by_type(tx: Tracer, symbol: str, left: Value, right: Value) -> Value | None:
@@ -309,29 +322,13 @@ def _user_compare(
     if right_type is not left_type and left_type in right_type.__mro__:  # whatever ABCs say
         attempts.reverse()
     again = functools.partial(_user_compare, symbol=symbol, method=method, reflected=reflected)
-    for number, (owner, name, other) in list(enumerate(attempts, 1))[tried:]:
-        found = getattr(owner.py_type(), name, None)
-        # object.__ne__ asks the object's own __eq__
-        inverted = found is object.__ne__
-        if inverted:
-            name, found = "__eq__", getattr(owner.py_type(), "__eq__", None)
-        if isinstance(owner, ObjVal) and isinstance(found, types.FunctionType):
-            bound = owner.special(tx, name)
-            assert bound is not None
-            if inverted:
-                result = tx.call(bound, [other], {})
-            else:
-                following = [(entry is left, how) for entry, how, _ in attempts[number:]]
-                result = _attempt(tx, symbol, bound, (left, right), other, following, again, number, tried)
-            if not (isinstance(result, ConstVal) and result.value is NotImplemented):
-                return ConstVal(not result.truth(tx)) if inverted else result
-        elif isinstance(owner, ObjVal) and (
-            (owner.payload is None and found is not getattr(object, name)) or _is_another_classes(found, owner.cls)
-        ):
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{symbol} on {owner.describe()}")
+    result = _first_answer(tx, symbol, (left, right), attempts, _comparison_method, again, tried)
+    if result is not None:
+        return result
     plain = payload_of(left), payload_of(right)
     if plain != (left, right):
-        return _named_by_itself(lambda: compare(tx, symbol, *plain))
+        with left_to_real_call(TypeError):
+            return compare(tx, symbol, *plain)
     if symbol in ("==", "!="):
         return ConstVal(same_object(tx, left, right) == (symbol == "=="))
     raise tx.raised(

@@ -32,6 +32,7 @@ from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
 from dynajit.values.core.registry import Model, builtin, constructor, pure
+from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.methods import bare_instance, defaultdict_init
@@ -312,10 +313,8 @@ _class_decorator(functools.total_ordering)
 @builtin(dataclasses.fields)
 def fields(tx: Tracer, obj: Value) -> Value:
     kind = obj.real() if isinstance(obj, ClassVal) else obj.py_type()
-    try:
+    with raising(tx, TypeError):
         found = dataclasses.fields(kind)
-    except TypeError as error:
-        raise tx.raised(TypeError, *error.args) from None
     return TupleVal([tx.from_real(field) for field in found])
 
 
@@ -398,10 +397,8 @@ def signature(tx: Tracer, fn: Value, **kwargs: Value) -> Value:
     if isinstance(target, FunctionVal) and target.source is not None and not isinstance(target.source, ConstSource):
         held = functools.partial(_has_signature, _signature_parts(target.real()))
         tx.guard(target.source, "PREDICATE", held, "has the same signature")
-    try:
+    with raising(tx, TypeError, ValueError):
         return tx.from_real(inspect.signature(real, **{name: value.const() for name, value in kwargs.items()}))
-    except (TypeError, ValueError) as error:
-        raise tx.raised(type(error), *error.args) from None
 
 
 # ----------------------------------------------------------------------------------------------- environment variables

@@ -22,6 +22,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.standin import StandIn, call_real
 from dynajit.values.core.registry import builtin, constructor, pure, tail_call
+from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import PATH_TYPES, TEXT_METHODS, ConstVal
 from dynajit.values.scalars.unread import is_unread, join_texts, unread_text
@@ -198,10 +199,8 @@ def pattern_sub(tx: Tracer, self: Value, repl: Value, string: Value, count: Valu
 def _found(function: Any) -> None:
     @builtin(function)
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        try:
+        with raising(tx, re.error):
             result = function(*(arg.real() for arg in args), **{name: arg.real() for name, arg in kwargs.items()})
-        except re.error as error:
-            raise tx.raised(re.error, *error.args) from None
         return tx.iterator([tx.from_real(match) for match in result], type(iter([])))
 
 

@@ -18,7 +18,7 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.journal import Journal
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, lookup_type, maker
-from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 
 
 class ExceptionVal(ObjVal):
@@ -89,7 +89,7 @@ class ExceptionVal(ObjVal):
         if name == "__traceback__":
             if isinstance(value, TracebackVal) and value.error is self:
                 return
-            if not isinstance(value, TracebackVal) and not (isinstance(value, ConstVal) and value.value is None):
+            if not isinstance(value, TracebackVal) and not is_none(value):
                 raise GraphBreak(breaks.FRAME_INTROSPECTION, "__traceback__")
             tx.journal.set_attr(self, "traceback", value)
             return
@@ -111,7 +111,7 @@ class ExceptionVal(ObjVal):
     def _fill(self, out: Any) -> None:
         super()._fill(out)
         for name, value in (("__cause__", self.cause), ("__context__", self.context)):
-            if not (isinstance(value, ConstVal) and value.value is None):
+            if not is_none(value):
                 out.push(value)
                 out.push(self)
                 out.emit.store_attr(name)
@@ -189,7 +189,7 @@ class HandledExceptions:
     def topmost(self) -> Value | None:
         """The exception that code run now sees as being handled; None: what was handled outside."""
         for handled in (self.current, *reversed(self.callers)):
-            if not (isinstance(handled, ConstVal) and handled.value is None):
+            if not is_none(handled):
                 return handled
         return ConstVal(None)
 
@@ -251,15 +251,11 @@ def give_context(tx: Tracer, error: Value, owner: Value, name: Value) -> bool:
     """Whether the error took the object and the name: it has none."""
     if not (isinstance(error, ExceptionVal) and issubclass(error.cls, AttributeError)):
         return False
-    if any(_is_set(error.slots.get(slot)) for slot in ("name", "obj")):
+    if any(not is_none(error.slots.get(slot)) for slot in ("name", "obj")):
         return False
     for slot, value in (("name", name), ("obj", owner)):
         tx.journal.set_item(error.slots, slot, value)
     return True
-
-
-def _is_set(value: Value | None) -> bool:
-    return value is not None and not (isinstance(value, ConstVal) and value.value is None)
 
 
 def raised_at(value: Value | None) -> Any:

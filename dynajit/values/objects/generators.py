@@ -19,7 +19,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.iterators import IteratorVal, ended_iterator
 from dynajit.values.core.value import NULL, Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exceptions import ExceptionVal, HandledVal
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 
 
 class GeneratorVal(IteratorVal):
@@ -135,7 +135,7 @@ class GeneratorVal(IteratorVal):
         if self.state == "closed":
             return True
         handles = any(isinstance(value, (ExceptionVal, HandledVal)) for value in frame.stack)
-        if not (isinstance(self.handled, ConstVal) and self.handled.value is None) or self.names != _names(frame):
+        if not is_none(self.handled) or self.names != _names(frame):
             return False
         return not handles and NULL not in frame.stack and segments(frame.code) is not None
 

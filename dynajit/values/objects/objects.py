@@ -39,7 +39,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.rebuild_containers import push_filled, push_members
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
-from dynajit.values.core.slots import by_rule
+from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.objects.class_writes import ClassNamespace, write_class, written
 from dynajit.values.objects.functions import SuperVal
@@ -651,10 +651,8 @@ class ClassVal(RealVal):
 
     def _of_type(self, tx: Tracer, name: str) -> Value:
         """What `type` keeps of every class beside its dictionary: annotations, abstract methods."""
-        try:
+        with raising(tx, AttributeError):
             real = getattr(self.obj, name)
-        except AttributeError as error:
-            raise tx.raised(AttributeError, *error.args) from None
         return tx.wrap(real, AttrSource(ConstSource(self.obj, self.obj.__qualname__), name))
 
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
@@ -714,10 +712,8 @@ class BuiltinVal(RealVal):
     """A function or method written in C."""
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        try:
+        with raising(tx, AttributeError):
             found = getattr(self.obj, name)
-        except AttributeError as error:
-            raise tx.raised(AttributeError, *error.args) from None
         if type(found) in (list, dict, set) or name in getattr(self.obj, "__dict__", ()):
             source = self.source if self.source is not None else ConstSource(self.obj, self.describe())
             return tx.wrap(found, AttrSource(source, name))

@@ -330,8 +330,16 @@ def add_note(self: Any, note: str) -> None:
     self.__notes__.append(note)
 
 
+def not_equal(self: Any, value: Any) -> Any:
+    """`object.__ne__`."""
+    kind: Any = type(self)
+    found = kind.__eq__(self, value)
+    return found if found is NotImplemented else not found
+
+
 #: what is traced in place of functions that take the same
 TRACED: dict[Any, Callable[..., Any]] = {
+    object.__ne__: not_equal,
     all: all_,
     any: any_,
     functools.reduce: reduce_,

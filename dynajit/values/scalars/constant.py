@@ -24,7 +24,7 @@ from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, S
 from dynajit.report import breaks
 from dynajit.report.shown import short
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.slots import by_rule
+from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -150,10 +150,8 @@ class ConstVal(Value):
             return self._member_attribute(tx, name)
         if name in ("__enter__", "__exit__"):
             return tx.class_attribute(self, type(self.value), name)  # a device is a context manager too
-        try:
+        with raising(tx, AttributeError):
             found = getattr(self.value, name)
-        except AttributeError as error:
-            raise tx.raised(AttributeError, *error.args) from None
         if is_literal(found):
             return ConstVal(found)
         if isinstance(found, _C_METHODS):
@@ -329,10 +327,8 @@ class ConstMethod(BoundMethod):
         return getattr(self.owner.value, self.name)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        try:
+        with raising(tx, AttributeError):
             return tx.from_real(getattr(self.real(), name))
-        except AttributeError as error:
-            raise tx.raised(AttributeError, *error.args) from None
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
@@ -353,6 +349,11 @@ def is_nan(value: object) -> bool:
 def is_none(value: Value | None) -> bool:
     """Whether an argument is None, or was left out."""
     return value is None or (isinstance(value, ConstVal) and value.value is None)
+
+
+def declined(answer: Value) -> bool:
+    """Whether a special method leaves it to another one."""
+    return isinstance(answer, ConstVal) and answer.value is NotImplemented
 
 
 def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsize) -> int:

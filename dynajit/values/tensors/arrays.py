@@ -21,6 +21,7 @@ from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import INPLACE
+from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -85,10 +86,8 @@ class ArrayVal(Value):
         return self.array
 
     def truth(self, tx: Tracer) -> bool:
-        try:
+        with raising(tx, ValueError):
             return bool(self.array)
-        except ValueError as error:
-            raise tx.raised(ValueError, *error.args) from None
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name in _ATTRIBUTES:

@@ -22,7 +22,7 @@ from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.tensors.higher_order import trace_body
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -130,7 +130,7 @@ def _add_node(tx: Tracer, tensor: TensorVal, hook: Value) -> None:
     free = [node for node in body.cut.free if node is not stand_in.node]
     module = body.cut.build([stand_in.node, *free], "gradient_hook")
     tx.graph.cut(mark, [])
-    if isinstance(body.result, ConstVal) and body.result.value is None:
+    if is_none(body.result):
         return
     if not isinstance(body.result, TensorVal) or not _is_gradient_of(body.result.fake, tensor.fake):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a gradient hook that returns {body.result.describe()}")

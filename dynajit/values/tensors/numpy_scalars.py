@@ -10,6 +10,7 @@ import torch
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.tensors import arrays, graph_arrays
 from dynajit.values.tensors.tensor import TensorVal
@@ -30,10 +31,8 @@ def _register_information(kind: Any) -> None:
     def model(tx: Tracer, about: Value) -> Value:
         """What is said of a dtype: an object that says the same for as long as the process lives."""
         known = about.array if isinstance(about, arrays.ArrayVal) else about.real()
-        try:
+        with raising(tx, TypeError, ValueError):
             made = kind(known)
-        except (TypeError, ValueError) as error:
-            raise tx.raised(type(error), *error.args) from None
         return tx.wrap(made, ConstSource(made, f"numpy.{kind.__name__}({known})"))
 
 

@@ -25,7 +25,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.objects import MISSING, ObjVal, lookup_type
-from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.scalars.constant import ConstVal, declined, is_literal
 
 # torch's three states of asking
 ASKING, SUBCLASSES_OFF, ALL_OFF = 0, 1, 2
@@ -161,11 +161,11 @@ def ask(tx: Tracer, func: Value, objects: Sequence[ObjVal], args: Value, kwargs:
     with tx.indirect():
         if user_modes(tx):
             answer = _ask_mode(tx, given)
-            if not _unknown(answer):
+            if not declined(answer):
                 return answer
         for value in objects:
             answer = tx.call(tx.class_attribute(value, value.cls, "__torch_function__"), given, {})
-            if not _unknown(answer):
+            if not declined(answer):
                 return answer
     raise GraphBreak(breaks.OP_RAISES, f"no __torch_function__ knows {func.describe()}")
 
@@ -179,10 +179,6 @@ def _ask_mode(tx: Tracer, given: list[Value]) -> Value:
     answer = tx.call(modes[place].getattr(tx, "__torch_function__"), given, {})
     tx.overrides.set("modes", modes)
     return answer
-
-
-def _unknown(answer: Value) -> bool:
-    return isinstance(answer, ConstVal) and answer.value is NotImplemented
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.registry import builtin, constructor
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -83,6 +83,6 @@ def _promise(tx: Tracer, condition: SymVal) -> Value:
 @builtin(torch._check_is_size)
 def check_is_size(tx: Tracer, size: Value, message: Value | None = None, *, max: Value | None = None) -> Value:
     check(tx, tx.call(tx.from_real(operator.ge), [size, ConstVal(0)], {}))
-    if max is not None and not (isinstance(max, ConstVal) and max.value is None):
-        check(tx, tx.call(tx.from_real(operator.le), [size, max], {}))
+    if not is_none(max):
+        check(tx, tx.call(tx.from_real(operator.le), [size, max], {}))  # type: ignore[list-item]
     return ConstVal(None)

@@ -16,9 +16,10 @@ import torch
 from dynajit.guards.source import ConstSource
 from dynajit.torch_compat import settle_attention
 from dynajit.values.core.registry import builtin, pure
+from dynajit.values.core.slots import raising
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
-from dynajit.values.scalars.constant import ConstVal
+from dynajit.values.scalars.constant import ConstVal, is_none
 
 _CPU: Any = torch._C._cpu  # type: ignore[attr-defined]
 # what the processor can, which stays as it is
@@ -114,11 +115,9 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
     def model(tx: Tracer, *args: Value) -> Value:
         reals = [arg.real() for arg in args]
         chosen = reals[:selects]
-        try:
+        with raising(tx, TypeError, RuntimeError):
             old = getter(*chosen)
             setter(*reals)
-        except (TypeError, RuntimeError) as error:
-            raise tx.raised(type(error), *error.args) from None
         tx.journal.record(_quietly(lambda: setter(*chosen, old)))
         if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
             tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
@@ -211,10 +210,8 @@ def _asks(*functions: Callable[..., Any]) -> None:
 
         def model(tx: Tracer, *args: Value, function: Any = function) -> Value:
             asked = tuple(arg.const() for arg in args)
-            try:
+            with raising(tx, RuntimeError, AssertionError):  # of a device that this torch was not built for
                 found = function(*asked)
-            except (RuntimeError, AssertionError) as error:  # of a device that this torch was not built for
-                raise tx.raised(type(error), *error.args) from None
             known = functools.partial(_same_answer, function, asked, found)
             words = f"{function.__name__}({', '.join(map(repr, asked))}) is {found}"
             tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, words)
@@ -269,10 +266,8 @@ def _of_devices(*functions: Callable[..., Any]) -> None:
         def model(tx: Tracer, *args: Value, function: Any = function, **kwargs: Value) -> Value:
             reals = [arg.const() for arg in args]
             named = {name: arg.const() for name, arg in kwargs.items()}
-            try:
+            with raising(tx, RuntimeError, AssertionError, ValueError, TypeError):
                 found = function(*reals, **named)
-            except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-                raise tx.raised(type(error), *error.args) from None
             if torch.cuda.is_available() and not any(map(_has_index, (*reals, *named.values()))):
                 tx.call(tx.from_real(torch.cuda.current_device), [], {})
             return tx.from_real(found)
@@ -414,7 +409,7 @@ def jit_annotate(tx: Tracer, the_type: Value, the_value: Value) -> Value:
 
 @builtin(_JIT._unwrap_optional)
 def jit_unwrap_optional(tx: Tracer, x: Value) -> Value:
-    if isinstance(x, ConstVal) and x.value is None:
+    if is_none(x):
         raise tx.raised(AssertionError, "Unwrapping null optional")
     return x
 
