@@ -371,8 +371,7 @@ class Emission:
 
     def _store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         if value is DELETED:
-            self.out.call_const(dict.pop, lambda: self.out.consts(globals_, name, None), 3)
-            self.emit.pop_top()
+            self.out.run(dict.pop, globals_, name, None)
             return
         self.out.push(value)
         self.out.const(globals_)

@@ -22,7 +22,7 @@ from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.rebuild_containers import replace_entries
 from dynajit.values.containers.sequence import Lazy, ListVal
 from dynajit.values.containers.sets import SetVal
-from dynajit.values.core.effect import Place
+from dynajit.values.core.effect import Place, Pushed
 from dynajit.values.core.value import NULL, Value
 from dynajit.values.objects.generators import GeneratorVal
 from dynajit.values.objects.objects import RealVal, payload_of
@@ -228,15 +228,10 @@ class Rebuilder:
             value.fill_later(self)
 
     def _fill_cyclic(self, value: Any) -> None:
-        def push() -> None:
-            self.push(value)
-            value.push_entries(self)
-
         if isinstance(value, ListVal):
-            self.call_on(list.extend, value, value.items)
+            self.run(list.extend, value, value.items)
         else:
-            self.call_const(replace_entries, push, 2)
-        self.emit.pop_top()
+            self.run(replace_entries, value, Pushed(value.push_entries))
 
     def later(self, value: Value, fill: Callable[[Any], None]) -> None:
         """Run `fill` after all objects exist: contents of objects that may refer to each other."""
@@ -340,8 +335,8 @@ class Rebuilder:
         self.emit.call_function(lambda: self.emit.load_const(fn), push_args, argc, names)
 
     def call_on(self, fn: Callable[..., Any], *parts: object, names: tuple[str, ...] = ()) -> None:
-        """Call a known function with models, what sources lead to, new lists of these, and constants; the last of
-        them go by `names`."""
+        """Call a known function with models, what sources lead to, new lists of these, what is `Pushed`, and constants;
+        the last of them go by `names`."""
 
         def push() -> None:
             for part in parts:
@@ -349,9 +344,23 @@ class Rebuilder:
 
         self.call_const(fn, push, len(parts), names)
 
+    def run(self, fn: Callable[..., Any], *parts: object) -> None:
+        """Call a known function for what it does."""
+        self.call_on(fn, *parts)
+        self.emit.pop_top()
+
+    def set_attr(self, owner: Value | Source, name: str, value: object | None) -> None:
+        """`owner.name = value`, or `del owner.name` for None."""
+        if value is not None:
+            self._push_part(value)
+        self._push_part(owner)
+        (self.emit.delete_attr if value is None else self.emit.store_attr)(name)
+
     def _push_part(self, part: Any) -> None:
         if isinstance(part, (Value, Lazy)):
             self.push_value(part)
+        elif isinstance(part, Pushed):
+            part.push(self)
         elif isinstance(part, Source):
             self.load(part)
         elif type(part) is list:

@@ -13,6 +13,7 @@ from typing import Any
 from dynajit import _C
 from dynajit.guards.source import AttrSource, ItemSource, Source
 from dynajit.values.containers.mapping import DictVal
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -120,8 +121,7 @@ class AttributeDict(DictVal):
                 out.const(name)
                 out.emit.store_subscr()
             else:
-                out.call_on(dict.pop, self.source, name, None)
-                out.emit.pop_top()
+                out.run(dict.pop, self.source, name, None)
 
     def effect_children(self) -> Sequence[Value]:
         entries = [self.entries[name][1] for name in self.changed_names if name in self.entries]
@@ -134,15 +134,9 @@ class AttributeDict(DictVal):
         names = [key.const() if key.is_const() else None for key, _ in self.entries.values()]
         if len(names) <= MAX_AT_ONCE and all(type(name) is str for name in names):
             fill = out.filler(self.owner.py_type(), tuple(names))
-            out.call_on(fill, self.owner, *(value for _, value in self.entries.values()))
+            out.run(fill, self.owner, *(value for _, value in self.entries.values()))
         else:
-
-            def push() -> None:
-                self.rebuild(out)
-                self.push_entries(out)
-
-            out.call_const(dict.update, push, 2)
-        out.emit.pop_top()
+            out.run(dict.update, Pushed(self.rebuild), Pushed(self.push_entries))
 
     def entry_values(self) -> Sequence[Value]:
         """What `fill_owner` pushes."""

@@ -118,14 +118,12 @@ class DequeVal(SequenceVal):
         return self.fill_children()
 
     def _refill(self, out: Any) -> None:
-        out.call_on(collections.deque.extend, self, self.items)
-        out.emit.pop_top()
+        out.run(collections.deque.extend, self, self.items)
 
     def emit_effect(self, out: Any) -> None:
         """Bring the real deque up to date."""
         # other items at their places are no change to the program's iterators
-        out.call_on(replace_items if self.changes else exchange_items, self.source, self.items)
-        out.emit.pop_top()
+        out.run(replace_items if self.changes else exchange_items, self.source, self.items)
 
 
 class OutsideDeque(DequeVal):
@@ -177,8 +175,7 @@ class OutsideDeque(DequeVal):
             return
         for left, extend_real in ((False, collections.deque.extend), (True, collections.deque.extendleft)):
             if self._added[left]:
-                out.call_on(extend_real, self.source, self._added[left])
-                out.emit.pop_top()
+                out.run(extend_real, self.source, self._added[left])
 
 
 def exchange_items(deque: collections.deque[Any], items: list[Any]) -> None:

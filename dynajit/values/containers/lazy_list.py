@@ -96,6 +96,5 @@ class OutsideList(ListVal):
     def emit_effect(self, out: Any) -> None:
         if self._items is not None:
             super().emit_effect(out)
-            return
-        out.call_on(list.extend, self.source, self._added)
-        out.emit.pop_top()
+        else:
+            out.run(list.extend, self.source, self._added)

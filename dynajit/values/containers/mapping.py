@@ -24,6 +24,7 @@ from dynajit.values.containers.rebuild_containers import (
 )
 from dynajit.values.containers.sequence import Lazy
 from dynajit.values.containers.sets import SetLike, SetVal
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
@@ -335,14 +336,8 @@ class DictVal(Value):
         """Bring the real dictionary up to date, its order included."""
         gone = self.removed if self.complete else ()
         entries = self.entries if self.complete else {hashed: self.entries[hashed] for hashed in self.written}
-
-        def push() -> None:
-            out.load(self.source)
-            push_dict(out, entries)
-            out.consts(*gone)
-
-        out.call_const(replace_entries if self.complete else store_entries, push, 2 + len(gone))
-        out.emit.pop_top()
+        pushed = Pushed(lambda out: push_dict(out, entries))
+        out.run(replace_entries if self.complete else store_entries, self.source, pushed, *gone)
 
 
 def _compares_itself(cls: type) -> bool:

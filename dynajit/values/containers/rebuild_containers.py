@@ -16,6 +16,7 @@ from typing import Any
 
 from dynajit import _C
 from dynajit.values.containers.keys import has_user_key
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.value import Value
 from dynajit.values.scalars.constant import is_literal
 
@@ -89,18 +90,13 @@ def replace_members(real: set[Any], members: set[Any]) -> None:
     set.update(real, members)
 
 
-def push_filled(out: Any, cls: type, made: Value, entries: dict[Any, tuple[Value, Any]]) -> None:
-    """Call what puts entries into an instance of a dict subclass without running the subclass's code."""
+def fill_mapping(out: Any, cls: type, made: Value, entries: dict[Any, tuple[Value, Any]]) -> None:
+    """Put entries into an instance of a dict subclass without running the subclass's code."""
     store = _own_store(cls)
     if all(map(is_literal, entries)) and store in (dict.__setitem__, collections.OrderedDict.__setitem__):
-        out.call_on(_C.fill_entries, made, *itertools.chain.from_iterable(entries.values()))
+        out.run(_C.fill_entries, made, *itertools.chain.from_iterable(entries.values()))
     else:
-
-        def push() -> None:
-            out.push(made)
-            push_dict(out, entries)
-
-        out.call_const(functools.partial(_fill_mapping, store), push, 2)
+        out.run(functools.partial(_fill_mapping, store), made, Pushed(lambda out: push_dict(out, entries)))
 
 
 def _own_store(cls: type) -> Callable[..., None]:
@@ -122,9 +118,9 @@ def _fill_mapping(store: Callable[..., None], made: Any, entries: dict[Any, Any]
 
 
 __all__ = [
+    "fill_mapping",
     "known_hashes",
     "push_dict",
-    "push_filled",
     "push_members",
     "replace_entries",
     "replace_members",

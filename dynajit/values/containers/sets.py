@@ -18,6 +18,7 @@ from dynajit.values.containers.rebuild_containers import (
     replace_members,
 )
 from dynajit.values.containers.standin import call_real
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -146,12 +147,7 @@ class SetVal(SetLike):
             out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
 
     def emit_effect(self, out: Any) -> None:
-        def push() -> None:
-            out.load(self.source)
-            push_members(out, self.entries)
-
-        out.call_const(replace_members, push, 2)
-        out.emit.pop_top()
+        out.run(replace_members, self.source, Pushed(lambda out: push_members(out, self.entries)))
 
 
 class SetIterator(PositionIterator):

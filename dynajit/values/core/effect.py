@@ -6,10 +6,16 @@ In: the function's model and its arguments'. Out: an entry in the journal, which
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dynajit.values.core.value import Value
+
+
+class Pushed(NamedTuple):
+    """Of a call in generated code, an argument that this pushes."""
+
+    push: Callable[[Any], None]
 
 
 class Place(NamedTuple):

@@ -66,7 +66,7 @@ class TokenVal(Value):
     def rebuild(self, out: Any) -> None:
         out.done.add(id(self))
         maker = _used_token if self.is_undone else contextvars.ContextVar.set
-        out.call_const(maker, lambda: (out.push(self.variable), out.push(self.value)), 2)
+        out.call_on(maker, self.variable, self.value)
 
     def effect_children(self) -> Sequence[Value]:
         return () if self.is_undone else self.children()

@@ -220,7 +220,7 @@ class ReplayedVal(Value):
         if self.kind.state:
             get, set_ = self.kind.state
             calls = ((set_, (getattr(self.object(), get)(),), {}),)
-        out.call_const(replay, lambda: out.consts(self.make, self.args, self.kwargs, calls), 4)
+        out.call_on(replay, self.make, self.args, self.kwargs, calls)
 
 
 class ReplayedMethod(BoundMethod):

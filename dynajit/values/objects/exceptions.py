@@ -99,26 +99,17 @@ class ExceptionVal(ObjVal):
         return tuple(self.args.items)
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.const(self.cls)
-            for arg in self.args.items:
-                out.push(arg)
-
         new = make_stop_iteration if issubclass(self.cls, StopIteration) else maker(self.cls)
-        out.call_const(new, push, 1 + len(self.args.items))
+        out.call_on(new, self.cls, *self.args.items)
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
         super()._fill(out)
         for name, value in (("__cause__", self.cause), ("__context__", self.context)):
             if not is_none(value):
-                out.push(value)
-                out.push(self)
-                out.emit.store_attr(name)
+                out.set_attr(self, name, value)
         if self.suppress:
-            out.const(True)
-            out.push(self)
-            out.emit.store_attr("__suppress_context__")
+            out.set_attr(self, "__suppress_context__", True)
 
     def fill_children(self) -> Sequence[Value]:
         # a traceback is not made again: what needs it goes back to before it was
@@ -150,7 +141,7 @@ class HandledVal(Value):
         raise GraphBreak(breaks.FRAME_INTROSPECTION, self.describe())
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(sys.exception if self.inherited else _C.own_exception, lambda: None, 0)
+        out.call_on(sys.exception if self.inherited else _C.own_exception)
 
 
 class HandledExceptions:

@@ -79,26 +79,19 @@ class CellVal(Value):
 
     def rebuild(self, out: Any) -> None:
         """A new cell is made empty and filled afterwards, since it may be part of a cycle."""
-        out.call_const(types.CellType, lambda: None, 0)
+        out.call_on(types.CellType)
         if self.contents is not None:
             out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
-        out.push(self.contents)
-        out.push(self)
-        out.emit.store_attr("cell_contents")
+        out.set_attr(self, "cell_contents", self.contents)
 
     def emit_effect(self, out: Any) -> None:
         if self.contents is not None and isinstance(self.source, CellSource):
             out.push(self.contents)
             out.emit.store_deref(self.source.local_name)
-        elif self.contents is not None:
-            out.push(self.contents)
-            out.load(self.source)
-            out.emit.store_attr("cell_contents")
         else:
-            out.load(self.source)
-            out.emit.delete_attr("cell_contents")
+            out.set_attr(self.source, "cell_contents", self.contents)
 
     def effect_children(self) -> Sequence[Value]:
         return self.fill_children()
@@ -358,18 +351,8 @@ class FunctionVal(Value):
             out.const(self.real_function)
             return
 
-        def push() -> None:
-            out.const(self.code)
-            out.const(self.globals)
-            out.const(self.name)
-            out.const(self.qualname)
-            for part in (self.defaults, self.kwdefaults, self.annotations):
-                out.push(part if part is not None else ConstVal(None))
-            for cell in self.closure:
-                out.push(cell)
-            out.emit.build_tuple(len(self.closure))
-
-        out.call_const(make_function, push, 8)
+        parts = (self.defaults, self.kwdefaults, self.annotations, self.closure)
+        out.call_on(make_function, self.code, self.globals, self.name, self.qualname, *parts)
         if self.changed():
             out.later(self, self._fill)
 
@@ -381,13 +364,7 @@ class FunctionVal(Value):
 
     def emit_effect(self, out: Any) -> None:
         for name, value in self.written.items():
-            if value is not None:
-                out.push(value)
-            out.push(self)
-            if value is not None:
-                out.emit.store_attr(name)
-            else:
-                out.emit.delete_attr(name)
+            out.set_attr(self, name, value)
 
     def effect_children(self) -> Sequence[Value]:
         return [*(value for value in self.written.values() if value is not None), self]
@@ -444,7 +421,7 @@ def make_function(
 ) -> types.FunctionType:
     """A function with the given parts; runs in generated code. `annotations`: names and values in turn, or the function
     that gives them (CPython 3.14)."""
-    made = types.FunctionType(code, globals_, name, defaults, closure or None)
+    made = types.FunctionType(code, globals_, name, defaults, tuple(closure) or None)
     made.__kwdefaults__ = kwdefaults
     if isinstance(annotations, types.FunctionType):
         made.__annotate__ = annotations  # type: ignore[attr-defined]
@@ -488,11 +465,7 @@ class MethodVal(Value):
         return (self.owner, self.function)
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.function)
-            out.push(self.owner)
-
-        out.call_const(types.MethodType, push, 2)
+        out.call_on(types.MethodType, self.function, self.owner)
 
 
 class SuperVal(Value):
@@ -513,8 +486,4 @@ class SuperVal(Value):
         return (self.obj,)
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.const(self.cls)
-            out.push(self.obj)
-
-        out.call_const(super, push, 2)
+        out.call_on(super, self.cls, self.obj)

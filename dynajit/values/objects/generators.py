@@ -8,7 +8,6 @@ that goes on in parts cut out of the function (`bytecode/segments.py`).
 from __future__ import annotations
 
 import builtins
-import functools
 import itertools
 import types
 from collections.abc import Callable, Sequence
@@ -154,14 +153,9 @@ class GeneratorVal(IteratorVal):
         if self.origin is not None:
             function, args, kwargs = self.origin
             if self.state == "closed":  # an iterator over an object that has `__getitem__` alone
-                out.call_const(ended_iterator, lambda: out.const(_NothingByPosition()), 1)
-                return
-
-            def push() -> None:
-                for value in (*args, *kwargs.values()):
-                    out.push(value)
-
-            out.call_const(function, push, len(args) + len(kwargs), tuple(kwargs))
+                out.call_on(ended_iterator, _NothingByPosition())
+            else:
+                out.call_on(function, *args, *kwargs.values(), names=tuple(kwargs))
             return
         out.call_const(out.generator_maker(self.frame), lambda: self._push_state(out), 3)
 
@@ -177,9 +171,7 @@ class GeneratorVal(IteratorVal):
             out.push(value)
         out.emit.build_tuple(len(frame.stack))
         for name in cut.shared:
-            bound = name in frame.locals
-            push = functools.partial(out.push, frame.locals[name]) if bound else _nothing
-            out.call_const(types.CellType, push, int(bound))
+            out.call_on(types.CellType, *([frame.locals[name]] if name in frame.locals else []))
         for name in cut.cells:
             out.push(frame.cells[name])
         out.emit.build_tuple(len(cut.shared) + len(cut.cells))
@@ -214,10 +206,6 @@ def throw_exit(tx: Tracer, generator: Any) -> None:
 
 def _names(frame: Any) -> tuple[str, str]:
     return frame.code_object.co_name, frame.code_object.co_qualname
-
-
-def _nothing() -> None:
-    pass
 
 
 def stop_iteration_error(tx: Tracer, error: Value) -> Value:

@@ -46,8 +46,4 @@ class GetterVal(Value):
         return (*self.args, *self.kwargs.values())
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            for part in self.children():
-                out.push(part)
-
-        out.call_const(self.kind, push, len(self.children()), tuple(self.kwargs))
+        out.call_on(self.kind, *self.children(), names=tuple(self.kwargs))

@@ -157,7 +157,7 @@ class ProxyVal(Value):
         return (self.mapping,)
 
     def rebuild(self, out: Any) -> None:
-        out.call_const(types.MappingProxyType, lambda: out.push(self.mapping), 1)
+        out.call_on(types.MappingProxyType, self.mapping)
 
 
 names_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__

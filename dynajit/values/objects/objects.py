@@ -36,9 +36,10 @@ from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.identity import identical, object_key
 from dynajit.values.containers.keys import user_key
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.containers.rebuild_containers import push_filled, push_members
+from dynajit.values.containers.rebuild_containers import fill_mapping, push_members
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.objects.class_writes import ClassNamespace, write_class, written
@@ -469,32 +470,19 @@ class ObjVal(Value):
             out.const(self.real_object)
             return
         made_with = self._made_with()
-
-        def push() -> None:
-            out.const(self.cls)
-            if made_with is not None:
-                out.push(made_with)
-
-        out.call_const(maker(self.cls), push, 1 if made_with is None else 2)
+        out.call_on(maker(self.cls), self.cls, *(() if made_with is None else (made_with,)))
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
         """Contents come after the bare object, since they may refer to it."""
         if self.payload is not None and isinstance(self.payload, DictVal):
             if self.payload.entries:
-                push_filled(out, self.cls, self, self.payload.entries)
-                out.emit.pop_top()
+                fill_mapping(out, self.cls, self, self.payload.entries)
         elif isinstance(self.payload, SetVal) and self.payload.kind is set:
-
-            def push_payload() -> None:
-                out.push(self)
-                push_members(out, self.payload.entries)  # type: ignore[union-attr]
-
-            out.call_const(set.update, push_payload, 2)
-            out.emit.pop_top()
+            members = self.payload.entries
+            out.run(set.update, self, Pushed(lambda out: push_members(out, members)))
         elif isinstance(self.payload, ListVal):
-            out.call_on(list.extend, self, self.payload.items)
-            out.emit.pop_top()
+            out.run(list.extend, self, self.payload.items)
         if self._dict is not None:
             self._dict.fill_owner(out)
         self._emit_slots(out)
@@ -515,19 +503,10 @@ class ObjVal(Value):
 
     def _emit_slots(self, out: Any) -> None:
         for name, value in self.slots.items():
-            if value is None and self.real_object is None:
-                continue  # made while tracing, the slot is empty anyway
-
-            def push(name: str = name, value: Value | None = value) -> None:
-                out.push(self)
-                out.const(name)
-                if value is not None:
-                    out.push(value)
-
-            out.call_const(
-                object.__setattr__ if value is not None else object.__delattr__, push, 3 if value is not None else 2
-            )
-            out.emit.pop_top()
+            if value is not None:
+                out.run(object.__setattr__, self, name, value)
+            elif self.real_object is not None:  # made while tracing, the slot is empty anyway
+                out.run(object.__delattr__, self, name)
 
     def emit_effect(self, out: Any) -> None:
         self._emit_slots(out)

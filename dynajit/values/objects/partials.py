@@ -16,6 +16,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import TupleVal
+from dynajit.values.core.effect import Pushed
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -102,22 +103,10 @@ class PartialVal(Value):
         return [*DictVal.children(self.keywords), *self.attributes.entry_values()]
 
     def rebuild(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self.function)
-            for item in self.args.items:  # type: ignore[attr-defined]
-                out.push_value(item)
-
-        out.call_const(functools.partial, push, 1 + len(self.args.items))  # type: ignore[attr-defined]
+        out.call_on(functools.partial, self.function, *self.args.items)  # type: ignore[attr-defined]
         out.later(self, self._fill)
 
     def _fill(self, out: Any) -> None:
         if self.keywords.entries:
-
-            def push() -> None:
-                out.push(self)
-                out.emit.load_attr("keywords")
-                self.keywords.push_entries(out)
-
-            out.call_const(dict.update, push, 2)
-            out.emit.pop_top()
+            out.run(dict.update, Pushed(self.keywords.rebuild), Pushed(self.keywords.push_entries))
         self.attributes.fill_owner(out)

@@ -62,7 +62,7 @@ def suspension_of(generator: Any) -> Suspension | None:
     return found if found is not None and found.at is not None else None
 
 
-def move(generator: Any, at: int, below: tuple[Any, ...]) -> None:
+def move(generator: Any, at: int, below: list[Any]) -> None:
     """Have it be suspended at another yield, or ended; in generated code, after what is in between has run."""
     suspension = _suspensions[generator]
     suspension.step = None if at == _ENDED else (*below, None, at)
@@ -223,15 +223,7 @@ class SuspendedGenerator(IteratorVal):
         return self.below
 
     def emit_effect(self, out: Any) -> None:
-        def push() -> None:
-            out.push(self)
-            out.const(self.at)
-            for value in self.below:
-                out.push(value)
-            out.emit.build_tuple(len(self.below))
-
-        out.call_const(move, push, 3)
-        out.emit.pop_top()
+        out.run(move, self, self.at, [*self.below])
 
 
 def _is_exception(value: Value) -> bool:

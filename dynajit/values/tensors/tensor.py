@@ -467,9 +467,7 @@ class TensorVal(Value):
 
     def emit_effect(self, out: Any) -> None:
         for name, value in self.attrs.items():
-            out.push(value)
-            out.push(self)
-            out.emit.store_attr(name)
+            out.set_attr(self, name, value)
 
     def effect_children(self) -> Sequence[Value]:
         return [*self.attrs.values(), self]
