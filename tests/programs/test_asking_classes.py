@@ -163,3 +163,13 @@ def test_subclasses_are_listed_once():
     assert program()[1] == "Child"
     gc.collect()
     assert compiled(program)() == (1, "Child")
+
+
+def test_classes_in_a_list_are_none_to_isinstance():
+    def program(x):
+        try:
+            return isinstance(1, [int])
+        except TypeError as error:
+            return x + 1, str(error), isinstance(1, (str, (int | None,))), issubclass(bool, int | str)
+
+    assert_same(program, torch.ones(2), graphs=1, breaks=0)

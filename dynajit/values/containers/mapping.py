@@ -26,7 +26,7 @@ from dynajit.values.containers.sequence import Lazy
 from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
-from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
 
 
@@ -162,6 +162,10 @@ class DictVal(Value):
                 raise NotReal("an item not looked at yet")
             found[key.real()] = value.real()
         return found
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        items = {key.const(): item for key, item in self.items(tx)}
+        return parts_to_graph(tx, items.values(), lambda parts: dict(zip(items, parts, strict=True)))
 
     def truth(self, tx: Tracer) -> bool:
         return bool(self.length(tx).const())
@@ -414,6 +418,9 @@ class DictViewVal(SetLike):
 
     def length(self, tx: Tracer) -> Value:
         return self.mapping.length(tx)
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return parts_to_graph(tx, tx.unpack(self))
 
     def truth(self, tx: Tracer) -> bool:
         return self.mapping.truth(tx)

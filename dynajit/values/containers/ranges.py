@@ -72,10 +72,6 @@ class UnreadRangeIterator(IteratorVal):
 def make_range(tx: Tracer, parts: Sequence[Value]) -> Value:
     """`range(*parts)`."""
     plain = all(part.py_type() is int for part in parts) and 1 <= len(parts) <= 2
-    if plain and any(isinstance(part, UnreadConst) or _is_input(part) for part in parts):
+    if plain and any(isinstance(part, UnreadConst) or part.varies for part in parts):
         return UnreadRange(tx, parts)
     return tx.fold(range, parts)
-
-
-def _is_input(part: Value) -> bool:
-    return isinstance(part, SymVal) and not part.from_graph and not part.unknown

@@ -25,7 +25,7 @@ from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
 
 
@@ -300,6 +300,9 @@ class TupleVal(SequenceVal):
             return tuple.__new__(self.kind, items)
         return self.kind(items)
 
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return parts_to_graph(tx, self.values(tx), torch.Size if self.kind is torch.Size and self.is_const() else tuple)
+
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return TupleVal(items, torch.Size if self.kind is torch.Size else tuple)
 
@@ -457,6 +460,9 @@ class ListVal(SequenceVal):
 
     def extend(self, tx: Tracer, items: Sequence[Value]) -> None:
         self.replace(tx, [*self.values(tx), *items])
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return parts_to_graph(tx, self.values(tx))
 
     def _slice(self, tx: Tracer, items: list[Value]) -> Value:
         return ListVal(items)

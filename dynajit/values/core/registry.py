@@ -6,7 +6,7 @@ In: registrations by decorator. Out: `BUILTINS`, `CONSTRUCTORS`, `is_pure`.
 from __future__ import annotations
 
 import cmath
-import collections
+import inspect
 import math
 import operator
 import types
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dynajit.values.core.operations import INPLACE
-from dynajit.values.core.value import Value
+from dynajit.values.core.value import Tracer, Value
 
 Model = Callable[..., Value]
 BUILTINS: dict[Any, Model] = {}
@@ -55,6 +55,18 @@ def constructor(*classes: type) -> Callable[[Model], Model]:
     return register
 
 
+def by_tracing(polyfill: Callable[..., Any]) -> Model:
+    """The model that has a polyfill traced in the real function's stead."""
+
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        return tx.run_python(polyfill, args, kwargs)
+
+    own = inspect.signature(polyfill)
+    first = inspect.Parameter("tx", inspect.Parameter.POSITIONAL_ONLY)
+    setattr(model, "__signature__", own.replace(parameters=[first, *own.parameters.values()]))  # noqa: B010
+    return model
+
+
 def tail_call(fn: Model) -> Model:
     """Declare that the model returns what it calls, unseen, so that a break in there can be continued in the caller."""
     TAIL_CALLS.add(fn)
@@ -89,4 +101,4 @@ for _module in _PURE_MODULES:
         value for value in vars(_module).values() if callable(value) and isinstance(value, types.BuiltinFunctionType)
     )
 _PURE.difference_update(_WRITING)
-__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "collections", "constructor", "is_pure", "pure", "tail_call"]
+__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "by_tracing", "constructor", "is_pure", "pure", "tail_call"]

@@ -7,7 +7,7 @@ To add a model, subclass `Value` in the file named after the type and register i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -187,6 +187,8 @@ class Value:
     source: Source | None = None
     # whether `const()` can be had, though only by specialising: a symbolic number, or something that holds one
     symbolic: bool = False
+    # whether it is a number that is known before the graph's call, and may be another one the next time
+    varies: bool = False
     # of tensors: the fake tensor, and the node that computes it
     fake: Any = None
     node: Any = None
@@ -231,6 +233,16 @@ class Value:
     def real(self) -> Any:
         """A Python object equal to the value (fresh for containers, the object itself for classes and functions)."""
         raise NotReal(self.describe())
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        """As an argument of an operation: for its node, and for its run on fake tensors."""
+        try:
+            real = self.real()
+        except NotReal:
+            raise GraphBreak(
+                breaks.UNSUPPORTED_VALUE, f"{self.describe()} as an argument of a torch operation"
+            ) from None
+        return real, real
 
     def truth(self, tx: Tracer) -> bool:
         return True
@@ -319,6 +331,12 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.source.name() if self.source is not None else ''}>"
+
+
+def parts_to_graph(tx: Tracer, values: Iterable[Value], make: Callable[[Iterator[Any]], Any] = list) -> tuple[Any, Any]:
+    """A container of these as an argument of an operation, in both forms."""
+    pairs = [value.to_graph(tx) for value in values]
+    return make(node for node, _ in pairs), make(fake for _, fake in pairs)
 
 
 class NullVal(Value):

@@ -21,6 +21,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import break_outside_forward, defer_call, never_changes
+from dynajit.values.effects.table import is_changed
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal
 
@@ -87,8 +88,7 @@ def _is_logger(value: Value) -> bool:
 
 def _are_changed(loggers: Sequence[Value], tx: Tracer) -> bool:
     """Whether the program has set attributes of one of these objects from outside."""
-    parts = [part for logger in loggers for part in (logger, getattr(logger, "_dict", None))]
-    return any(part is not None and id(part) in tx.journal.dirty for part in parts)
+    return any(is_changed(tx, logger) for logger in loggers)
 
 
 def _formats(args: Sequence[Value]) -> bool:

@@ -180,13 +180,14 @@ def _argument(tx: Tracer, name: str, value: Value) -> Value:
         if entry is None or entry.requires_grad or any(each.mutated for each in tx.graph.inputs):
             refuse(f"{name} of a tensor that the graph computes or may write, or that requires gradients")
         return value
-    if isinstance(value, ObjVal) and value.source is not None and not _changed(tx, value):
+    if isinstance(value, ObjVal) and value.source is not None and not is_changed(tx, value):
         return value
     refuse(f"{name} of {value.describe()}")
 
 
-def _changed(tx: Tracer, value: ObjVal) -> bool:
-    parts = (value, value.payload, value._dict)
+def is_changed(tx: Tracer, value: Value) -> bool:
+    """Whether the program has changed the object, or set attributes of it."""
+    parts = (value, getattr(value, "payload", None), getattr(value, "_dict", None))
     return any(part is not None and id(part) in tx.journal.dirty for part in parts)
 
 

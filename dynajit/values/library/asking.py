@@ -8,7 +8,6 @@ caller. One more: `@asks(method, landing)` below the model's `@builtin`, and abo
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from dynajit.bytecode.landing import FORMATTED, REPRESENTED, STRUNG, Landing, af
 from dynajit.values.core.registry import Model, tail_call
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Tracer, Value
+from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.objects import ObjVal, lookup_type
 from dynajit.values.scalars.constant import ConstVal
 
@@ -23,9 +23,7 @@ from dynajit.values.scalars.constant import ConstVal
 def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], landing: Landing | None) -> Value | None:
     """What a user's object answers, checked as CPython checks it; None if its class has no such method of its own, or
     the answer is not what the instruction at hand is about."""
-    if landing is None or not isinstance(obj, ObjVal):
-        return None
-    if not isinstance(lookup_type(obj.cls, method)[0], types.FunctionType):
+    if landing is None or not isinstance(obj, ObjVal) or not in_python(obj.cls, method):
         return None
     if method == "__index__" and issubclass(obj.cls, int):
         return None  # C takes the int that it is

@@ -14,6 +14,7 @@ import math
 import operator
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,8 +63,18 @@ from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_pl
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
 from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.local_classes import make_class
+from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.modules import ModuleVal
-from dynajit.values.objects.objects import MISSING, BuiltinVal, ClassVal, ObjVal, is_trusted, lookup_type, payload_of
+from dynajit.values.objects.objects import (
+    MISSING,
+    BuiltinVal,
+    ClassVal,
+    ObjVal,
+    RealVal,
+    is_trusted,
+    lookup_type,
+    payload_of,
+)
 from dynajit.values.objects.partials import PartialVal
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
 from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
@@ -86,18 +97,24 @@ MAX_SUBCLASSES = 64  # that are guarded one by one
 _ANSWER_ALIKE = ("abc", "typing", "enum", "torch.nn.parameter")
 
 
+def _alternatives(tx: Tracer, classes: Value) -> Sequence[Value] | None:
+    """The classes that a tuple or a union is of; None if it is neither."""
+    listed = payload_of(classes)
+    if isinstance(listed, TupleVal):
+        return listed.values(tx)
+    union = classes.obj if isinstance(classes, RealVal) else None
+    return [tx.from_real(part) for part in union.__args__] if isinstance(union, types.UnionType) else None
+
+
 def _matches(tx: Tracer, obj: Value, classes: Value) -> bool:
-    if isinstance(classes, SequenceVal):
-        return any(_matches(tx, obj, part) for part in classes.values(tx))
+    parts = _alternatives(tx, classes)
+    if parts is not None:
+        return any(_matches(tx, obj, part) for part in parts)
     try:
         cls = classes.real()
     except NotReal:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"isinstance() with {classes.describe()}") from None
     kind = obj.py_type()
-    if isinstance(cls, tuple):
-        return any(_matches(tx, obj, tx.from_real(part)) for part in cls)
-    if isinstance(cls, types.UnionType):
-        return any(_matches(tx, obj, tx.from_real(part)) for part in cls.__args__)
     check, _ = lookup_type(type(cls), "__instancecheck__")
     if isinstance(obj, TensorVal):
         return _tensor_matches(obj, cls)
@@ -121,8 +138,7 @@ def _claimed_class(tx: Tracer, obj: Value) -> type:
     """`obj.__class__`, which proxies have answered by their target."""
     kind = obj.py_type()
     own = isinstance(obj, ObjVal) and (
-        isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
-        or lookup_type(kind, "__class__")[1] is not object
+        in_python(kind, "__getattribute__") or lookup_type(kind, "__class__")[1] is not object
     )
     found = tx.find_attribute(obj, "__class__") if own else None
     return found.obj if isinstance(found, ClassVal) else kind
@@ -178,12 +194,9 @@ def issubclass_(tx: Tracer, cls: Value, classes: Value) -> Value:
 
 
 def _derives(tx: Tracer, sub: Value, classes: Value) -> bool:
-    if isinstance(classes, TupleVal):
-        return any(_derives(tx, sub, part) for part in classes.values(tx))
-    parts = classes.real() if isinstance(classes, ConstVal) else None
-    if isinstance(parts, (tuple, types.UnionType)):
-        parts = parts if isinstance(parts, tuple) else parts.__args__
-        return any(_derives(tx, sub, tx.from_real(part)) for part in parts)
+    parts = _alternatives(tx, classes)
+    if parts is not None:
+        return any(_derives(tx, sub, part) for part in parts)
     check, _ = lookup_type(classes.py_type(), "__subclasscheck__")
     if isinstance(check, types.FunctionType) and check.__module__ not in _ANSWER_ALIKE:
         return tx.call(tx.from_real(check), [classes, sub], {}).truth(tx)
@@ -454,7 +467,7 @@ def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
 @builtin(next)
 @tail_call
 def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
-    own = isinstance(iterator, ObjVal) and isinstance(lookup_type(iterator.cls, "__next__")[0], types.FunctionType)
+    own = isinstance(iterator, ObjVal) and in_python(iterator.cls, "__next__")
     direct = tx.take_direct()
     if not own or direct is not CALLED:
         with tx.indirect():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exceptions import ExceptionVal
 from dynajit.values.objects.functions import FunctionVal, MethodVal
+from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, ObjVal, RealVal, lookup_type
 from dynajit.values.objects.subclasses import is_immutable
 from dynajit.values.scalars.constant import ConstVal, is_none
@@ -142,7 +142,7 @@ def _check_protocol(kind: type, value: ObjVal) -> None:
     if lookup_type(kind, "__setstate__")[1] is not None:
         own.append("__setstate__")
     if value.payload is not None or _slot_names(kind):
-        own.extend(name for name in _OWN_FILLING if isinstance(lookup_type(kind, name)[0], (types.FunctionType)))
+        own.extend(name for name in _OWN_FILLING if in_python(kind, name))
     if isinstance(lookup_type(kind, "__new__")[0], staticmethod) and value.payload is not None:
         own.append("__new__")
     if isinstance(value.payload, DictVal) and lookup_type(kind, "__reduce__")[1] is not object:

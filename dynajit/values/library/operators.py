@@ -157,16 +157,11 @@ def _comparison_method(tx: Tracer, shown: str, owner: Value, method: str, other:
     asked = owner.cls.__eq__ if found is object.__ne__ else found
     if isinstance(asked, types.FunctionType):
         return owner.special(tx, method)
-    if (owner.payload is None and asked not in (object.__eq__, getattr(object, method))) or _is_another_classes(
-        asked, owner.cls
-    ):
+    # a method written in C may be another class's, which will refuse the object
+    foreign = isinstance(asked, types.WrapperDescriptorType) and not issubclass(owner.cls, asked.__objclass__)
+    if foreign or (owner.payload is None and asked not in (object.__eq__, getattr(object, method))):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{shown} on {owner.describe()}")
     return None
-
-
-def _is_another_classes(found: object, kind: type) -> bool:
-    """Whether a method written in C will refuse instances of the class."""
-    return isinstance(found, types.WrapperDescriptorType) and not issubclass(kind, found.__objclass__)
 
 
 def _first_answer(

@@ -31,7 +31,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
-from dynajit.values.core.registry import Model, builtin, constructor, pure
+from dynajit.values.core.registry import builtin, by_tracing, constructor, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library import operators
@@ -276,20 +276,8 @@ for _called, _model in _ROWS.items():
     (constructor if isinstance(_called, type) else builtin)(_called)(_model)
 
 
-def _by_tracing(polyfill: Callable[..., Any]) -> Model:
-    """The model that has a polyfill traced in the real function's stead."""
-
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.run_python(polyfill, args, kwargs)
-
-    own = inspect.signature(polyfill)
-    first = inspect.Parameter("tx", inspect.Parameter.POSITIONAL_ONLY)
-    setattr(model, "__signature__", own.replace(parameters=[first, *own.parameters.values()]))  # noqa: B010
-    return model
-
-
 for _called, _polyfill in polyfills.TRACED.items():
-    builtin(_called)(_by_tracing(_polyfill))
+    builtin(_called)(by_tracing(_polyfill))
 
 
 # -------------------------------------------------------------------------------------------- dataclasses and classes

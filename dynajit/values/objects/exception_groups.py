@@ -5,14 +5,14 @@ In: a group's model and a condition. Out: its two parts, as `BaseExceptionGroup.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.exceptions import ExceptionVal
-from dynajit.values.objects.objects import ClassVal, lookup_type
+from dynajit.values.objects.lookup import in_python
+from dynajit.values.objects.objects import ClassVal
 from dynajit.values.scalars.constant import ConstVal
 
 Condition = Callable[[ExceptionVal], bool]
@@ -48,7 +48,7 @@ def make_group(tx: Tracer, kind: type, args: Sequence[Value]) -> ExceptionVal:
 
 def derive(tx: Tracer, group: ExceptionVal, parts: Sequence[Value]) -> ExceptionVal:
     """A group like `group` of some of its exceptions."""
-    if isinstance(lookup_type(group.cls, "derive")[0], types.FunctionType):
+    if in_python(group.cls, "derive"):
         made = tx.call(group.getattr(tx, "derive"), [ListVal(parts)], {})
         if not isinstance(made, ExceptionVal):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "derive() that returns another thing than a group")

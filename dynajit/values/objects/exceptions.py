@@ -17,7 +17,8 @@ from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.journal import Journal
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
-from dynajit.values.objects.objects import ObjVal, lookup_type, maker
+from dynajit.values.objects.lookup import in_python
+from dynajit.values.objects.objects import ObjVal, maker
 from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 
 
@@ -40,7 +41,7 @@ class ExceptionVal(ObjVal):
     def real(self) -> Any:
         """An exception of the same class and arguments, for its text; nothing of a user's `__init__` runs."""
         args = [arg.real() for arg in self.args.items]
-        if isinstance(lookup_type(self.cls, "__init__")[0], types.FunctionType):
+        if in_python(self.cls, "__init__"):
             made = self.cls.__new__(self.cls, *args)
             made.args = tuple(args)
             return made

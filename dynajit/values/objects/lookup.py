@@ -53,6 +53,11 @@ def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
+def in_python(kind: type, name: str) -> bool:
+    """Whether what the class has of that name is a function written in Python."""
+    return isinstance(lookup_type(kind, name)[0], types.FunctionType)
+
+
 def is_iterable(kind: type) -> bool:
     """Whether instances may be gone through, as their class says: a metaclass's `__iter__` is not theirs."""
     return any(lookup_type(kind, name)[1] is not None for name in ("__iter__", "__getitem__"))

@@ -18,7 +18,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import BUILTINS
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
-from dynajit.values.objects.lookup import bind, is_data_descriptor, lookup_type
+from dynajit.values.objects.lookup import bind, in_python, is_data_descriptor, lookup_type
 from dynajit.values.objects.objects import RealVal, is_trusted
 from dynajit.values.scalars.constant import ConstVal
 
@@ -174,7 +174,7 @@ class ModuleVal(RealVal):
     def _finds_itself(self) -> bool:
         """Whether reading any attribute runs code of the program's."""
         kind = type(self.obj)
-        return kind is not types.ModuleType and isinstance(lookup_type(kind, "__getattribute__")[0], types.FunctionType)
+        return kind is not types.ModuleType and in_python(kind, "__getattribute__")
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if self._finds_itself():

@@ -50,6 +50,7 @@ from dynajit.values.objects.lookup import (
     class_value,
     guard_missing,
     has_odd_names,
+    in_python,
     is_data_descriptor,
     is_trusted,
     lookup_type,
@@ -78,7 +79,7 @@ class InstanceDict(AttributeDict):
             if has_odd_names(real):
                 raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{owner.describe()}, whose names are no strings")
         super().__init__(owner, owner.source, real)
-        self.own_reading = isinstance(lookup_type(owner.cls, "__getattribute__")[0], types.FunctionType)
+        self.own_reading = in_python(owner.cls, "__getattribute__")
         if self.own_reading and owner.source is not None:
             self.source = InstanceAttrSource(owner.source, "__dict__")
 
@@ -134,6 +135,10 @@ class ObjVal(Value):
         if self.source is not None and not isinstance(self.source, ConstSource):
             raise NotReal(self.describe())
         return self.real_object
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        in_mapping = self.payload is None or isinstance(self.payload, (DictVal, SetVal))
+        return super().to_graph(tx) if in_mapping else self.payload.to_graph(tx)  # type: ignore[union-attr]
 
     def is_same(self, tx: Tracer, other: Value) -> bool | None:
         if not isinstance(other, ObjVal):
@@ -583,8 +588,22 @@ class RealVal(Value):
 _OF_EVERY_CLASS = ("__name__", "__qualname__", "__module__", "__doc__", "__bases__", "__mro__", "__base__", "__flags__")
 
 
+# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
+_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+_TENSOR_TYPE: Any = type(torch.FloatTensor)
+
+
 class ClassVal(RealVal):
     """A class."""
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        """As torch takes it, in a form that the code of an fx graph can hold."""
+        kind: Any = self.obj
+        if type(kind) is _TENSOR_TYPE:
+            return (f"{kind.__module__}.{kind.__name__}",) * 2
+        if kind not in _DTYPES:
+            self.unsupported("a torch operation")
+        return (_DTYPES[kind],) * 2
 
     def py_type(self) -> type:
         return type(self.obj)

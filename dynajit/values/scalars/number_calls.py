@@ -25,7 +25,7 @@ def call_on_number(tx: Tracer, fn: Callable[..., Any], args: Sequence[Value]) ->
     if not _computes(fn) or tx.static_numbers or not all(map(is_number, args)):
         return None
     varying = [arg for arg in args if isinstance(arg, SymVal)]
-    if not varying or any(arg.from_graph or arg.unknown for arg in varying):
+    if not varying or not all(arg.varies for arg in varying):
         return None
     trees = [symbols.tree_of(arg.number.node.expr) if isinstance(arg, SymVal) else arg.const() for arg in args]
     names = {name for tree in trees for name in symbols.names_in(tree)}

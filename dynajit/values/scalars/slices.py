@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.values.core.value import Tracer, Value
+from dynajit.values.core.value import Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal
 
 
@@ -33,6 +33,9 @@ class SliceVal(Value):
         if name in names:
             return self.slice_parts[names.index(name)]
         return super().getattr(tx, name)
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return parts_to_graph(tx, self.slice_parts, lambda parts: slice(*parts))
 
     def children(self) -> Sequence[Value]:
         return self.slice_parts

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from dynajit import _C, symbols
@@ -66,12 +67,16 @@ class SymVal(Value):
 
     def const(self) -> Any:
         """The number itself; from now on the trace holds for it alone."""
-        if self.varies():
+        if self.keeps_varying():
             raise GraphBreak(breaks.VARYING_VALUE, self.describe())
         return decide(self.graph, self.py_type(), self.number)
 
     def real(self) -> Any:
         return self.const()
+
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        node = self.node
+        return node, self.number if isinstance(node, fx.Node) else node
 
     def truth(self, tx: Tracer) -> bool:
         if isinstance(self.number, torch.SymBool):
@@ -134,7 +139,11 @@ class SymVal(Value):
         """Whether a call that is made at run time tells the number."""
         return not self.graph.shapes.unknowns.isdisjoint(symbols.names_in(self._tree()))
 
-    def varies(self) -> bool:
+    @property
+    def varies(self) -> bool:  # type: ignore[override]
+        return not (self.from_graph or self.unknown)
+
+    def keeps_varying(self) -> bool:
         """Whether it tells a number that was another one in each variant so far."""
         shapes = self.graph.shapes
         if not shapes.varying:
@@ -198,7 +207,7 @@ def from_symbolic(tx: Tracer, number: Any, source: Source | None = None) -> Valu
     if not symbols.is_symbolic(found):
         return ConstVal(found)
     made = SymVal(tx.graph, number, source)
-    if isinstance(number, torch.SymBool) and not (made.from_graph or made.unknown):
+    if isinstance(number, torch.SymBool) and made.varies:
         # torch's arithmetic on symbolic bools is not Python's (True == 1, True + 1), and a bool is there to be decided
         return ConstVal(made.const())
     return made
@@ -286,11 +295,6 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 
 
-def _may_be_zero(divisor: Value) -> bool:
-    """Whether the divisor is a number that a guard can tell from zero."""
-    return isinstance(divisor, SymVal) and not divisor.from_graph and not divisor.unknown
-
-
 def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
     function = SYMBOLIC.get(fn)
@@ -316,7 +320,7 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
     if any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers):
         return None  # sympy has one zero, and none of the laws of NaN
-    if fn in _DIVISIONS and _may_be_zero(args[1]) and not decide(tx.graph, bool, numbers[1] != 0):
+    if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
         return None  # raises where the program divides
     of_floats = is_float_operation(fn, numbers)
     simple = beside_zero(fn, *numbers) if of_floats else None

@@ -46,7 +46,7 @@ def is_unread(value: Value) -> bool:
     """Whether nothing depends yet on a number or text that is known at run time only, or was computed of such."""
     if isinstance(value, ConstVal):
         return not value.is_read
-    return isinstance(value, SymVal) and not value.from_graph and not value.unknown
+    return value.varies
 
 
 def _hint(value: Value) -> Any:

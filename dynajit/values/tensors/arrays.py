@@ -16,7 +16,6 @@ from typing import Any
 import numpy
 import torch
 
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import ConstSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
@@ -85,6 +84,13 @@ class ArrayVal(Value):
             raise NotReal("an array whose memory a tensor shares")
         return self.array
 
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        """NumPy's scalars count as Python's numbers, its truth values as floats."""
+        if not self.is_scalar:
+            self.unsupported("a torch operation")
+        number = self.array.item()
+        return (float(number) if type(number) is bool else number,) * 2
+
     def truth(self, tx: Tracer) -> bool:
         with raising(tx, ValueError):
             return bool(self.array)
@@ -93,10 +99,12 @@ class ArrayVal(Value):
         if name in _ATTRIBUTES:
             return tx.from_real(getattr(self.array, name))
         if name in _METHODS:
-            return MethodOfArray(self, name)
+            return BoundMethod(self, name)
         return super().getattr(tx, name)
 
-    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in _METHODS:
+            return super().call_method(tx, name, args, kwargs)
         return compute(tx, operator.methodcaller, [ConstVal(name), *args], kwargs, self)
 
     def length(self, tx: Tracer) -> Value:
@@ -143,13 +151,6 @@ class ArrayVal(Value):
             out.call_on(self.array.copy)
         else:
             out.call_on(_view_like(self.array, owner.array), owner)
-
-
-class MethodOfArray(BoundMethod):
-    """`array.reshape` and its like; the owner's `run_method` knows what it gives."""
-
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        return self.owner.run_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
 
 
 def _without_result(fn: Callable[..., Any]) -> Callable[..., None]:

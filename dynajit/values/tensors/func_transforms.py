@@ -22,7 +22,7 @@ from torch import fx
 
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.registry import builtin, constructor, tail_call
+from dynajit.values.core.registry import builtin, by_tracing, constructor, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.polyfills import func_transforms as polyfills
@@ -37,19 +37,15 @@ _FORWARD_AD: Any = torch.autograd.forward_ad
 _WRAPPERS: Any = torch._functorch.predispatch
 
 
-def _both(name: str) -> list[Any]:
-    """The C function and the Python function that stands before it, where torch has one."""
-    wrapper = getattr(_WRAPPERS, name, None)
-    return [getattr(_C, name)] + ([wrapper] if wrapper is not None else [])
+def _both(name: str, home: Any = _C) -> list[Any]:
+    """The C function and the Python function that comes before it, where torch has one."""
+    return [getattr(place, name) for place in (home, _WRAPPERS) if place is home or hasattr(place, name)]
 
 
 def _record(tx: Tracer, target: Callable[..., Any], args: Sequence[Any], change: int, undo: Callable[[], Any]) -> None:
     """A node for a level entered (change 1) or left (-1), which was done already."""
 
-    def back() -> None:
-        undo()
-
-    tx.journal.record(back)
+    tx.journal.record(undo)
     tx.journal.set_attr(tx, "open_levels", tx.open_levels + change)
     tx.graph.create("call_function", target, list(args), {}, {"example_value": None})
 
@@ -102,10 +98,7 @@ _level(
     "level of forward-mode differentiation",
     torch._C._enter_dual_level,
     _exit_dual_level,
-    [
-        [torch._C._enter_dual_level, *filter(None, [getattr(_WRAPPERS, "_enter_dual_level", None)])],
-        [torch._C._exit_dual_level, *filter(None, [getattr(_WRAPPERS, "_exit_dual_level", None)])],
-    ],
+    [_both(name, torch._C) for name in ("_enter_dual_level", "_exit_dual_level")],
 )
 
 
@@ -203,7 +196,7 @@ def _operation(*spellings: Any) -> None:
 for _name in ("_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad", "get_unwrapped", "_unwrap_batched"):
     _operation(*_both(_name))
 for _name in ("_make_dual", "_unpack_dual"):
-    _operation(getattr(torch._VF, _name), *filter(None, [getattr(_WRAPPERS, _name, None)]))
+    _operation(*_both(_name, torch._VF))
 
 
 @builtin(*_both("_add_batch_dim"))
@@ -241,36 +234,24 @@ for _name in (
 def allow_requires_grad(tx: Tracer, allowed: Value) -> Value:
     setter, old = _C.set_inplace_requires_grad_allowed, _C.get_inplace_requires_grad_allowed()
     setter(allowed.const())
-
-    def back() -> None:
-        setter(old)
-
-    tx.journal.record(back)
+    tx.journal.record(lambda: setter(old))
     tx.graph.create("call_function", setter, [allowed.const()], {}, {"example_value": None})
     return ConstVal(None)
 
 
-@builtin(*filter(None, [getattr(_WRAPPERS, "lazy_load_decompositions", None)]))
-def load_decompositions(tx: Tracer) -> Value:
-    _WRAPPERS.lazy_load_decompositions()
+def _load(load: Callable[[], None], tx: Tracer) -> Value:
+    load()
     return ConstVal(None)
 
 
-@builtin(_FORWARD_AD._maybe_load_decompositions)
-def load_jvp_decompositions(tx: Tracer) -> Value:
-    _FORWARD_AD._maybe_load_decompositions()
-    return ConstVal(None)
+_LOADS = _FORWARD_AD._maybe_load_decompositions, getattr(_WRAPPERS, "lazy_load_decompositions", None)
+for _loads in filter(None, _LOADS):
+    builtin(_loads)(functools.partial(_load, _loads))
 
 
-def _polyfill(real: Any, traced: Any) -> None:
-    @builtin(real)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.run_python(traced, args, kwargs)
-
-
-_polyfill(torch._functorch.eager_transforms._autograd_grad, polyfills.autograd_grad)
+builtin(torch._functorch.eager_transforms._autograd_grad)(by_tracing(polyfills.autograd_grad))
 if hasattr(torch._functorch.apis, "_wraps_without_dynamo_attrs"):
-    _polyfill(torch._functorch.apis._wraps_without_dynamo_attrs, polyfills.wraps)
+    builtin(torch._functorch.apis._wraps_without_dynamo_attrs)(by_tracing(polyfills.wraps))
 
 
 # -- torch.autograd.grad

@@ -22,11 +22,12 @@ from dynajit.guards.source import CallSource, ConstSource, Source
 from dynajit.report import breaks
 from dynajit.symbols import is_symbolic
 from dynajit.values.containers.sequence import ListVal, SequenceVal, TupleVal
+from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.operations import BINARY
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import arrays
-from dynajit.values.tensors.arrays import ArrayVal, MethodOfArray
+from dynajit.values.tensors.arrays import ArrayVal
 from dynajit.values.tensors.tensor import TensorVal
 
 # What NumPy is asked about is computed while tracing, on ones.
@@ -149,10 +150,13 @@ class GraphArrayVal(Value):
         if name in ("item", "tolist", "__float__", "__int__", "__bool__"):
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{name}() of {self.describe()}")
         if name in _METHODS:
-            return MethodOfArray(self, name)
+            return BoundMethod(self, name)
         return super().getattr(tx, name)
 
-    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in _METHODS:
+            return super().call_method(tx, name, args, kwargs)
+
         def method(owner: Any, *rest: Any, **named: Any) -> Any:
             return getattr(owner, name)(*rest, **named)
 

@@ -16,7 +16,7 @@ from torch import fx
 
 from dynajit.graph.subgraph import CutNodes
 from dynajit.report import breaks
-from dynajit.values.core.registry import builtin, tail_call
+from dynajit.values.core.registry import builtin, by_tracing, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.objects.mutation_snapshot import MutationSnapshot
@@ -187,15 +187,9 @@ def invoke_subgraph(tx: Tracer, function: Value, /, *args: Value, **kwargs: Valu
 builtin(importlib.import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder)(invoke_subgraph)
 
 
-def _unrolled(real: Any, traced: Any) -> None:
-    @builtin(real)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.run_python(traced, args, kwargs)
-
-
-_unrolled(_OPS.scan, polyfills.scan)
-_unrolled(_OPS.map_impl, polyfills.map_over)
-_unrolled(_OPS.associative_scan, polyfills.associative_scan)
+builtin(_OPS.scan)(by_tracing(polyfills.scan))
+builtin(_OPS.map_impl)(by_tracing(polyfills.map_over))
+builtin(_OPS.associative_scan)(by_tracing(polyfills.associative_scan))
 
 
 def _entry(real: Any) -> None:

@@ -59,6 +59,9 @@ class VaryingScalar(ArrayVal):
     def const(self) -> Any:
         return self.array
 
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.number.to_graph(tx)
+
     def truth(self, tx: Tracer) -> bool:
         return self.number.truth(tx)
 
@@ -67,10 +70,10 @@ class VaryingScalar(ArrayVal):
             return tx.from_real(getattr(self.kind(1), name))
         return super().getattr(tx, name)
 
-    def run_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if name == "item" and not args and not kwargs:
             return self.number
-        return super().run_method(tx, name, args, kwargs)
+        return super().call_method(tx, name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
         return (self.number,)

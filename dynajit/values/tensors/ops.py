@@ -8,7 +8,7 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,80 +32,21 @@ from dynajit.report import breaks
 from dynajit.report.places import is_own
 from dynajit.symbols import is_symbolic, names_in, tree_of
 from dynajit.torch_compat import memory_of
-from dynajit.values.containers.mapping import DictVal, DictViewVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
-from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
 from dynajit.values.scalars.constant import ConstVal, is_literal
-from dynajit.values.scalars.symbolic import SymVal, is_data_dependent, undecided
+from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import graph_arrays, overrides
 from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
 from dynajit.values.tensors.dtypes import REFUSED
 from dynajit.values.tensors.foreach import rewrite
-from dynajit.values.tensors.numpy_numbers import VaryingScalar
 from dynajit.values.tensors.tensor import TensorVal, is_constant_result
 from dynajit.values.tensors.wrapper_subclass import made_by_graph
 from dynajit.wrappers import is_wrapper
 
 # Operations that take a boolean alpha among truth values alone.
 _SUMS = frozenset(("add", "sub", "subtract", "rsub", "addr"))
-# What Python's classes mean where torch takes a dtype; torch.FloatTensor and its like have a class of their own.
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-_TENSOR_TYPE: type = type(torch.FloatTensor)
-
-
-def node_and_fake(tx: Tracer, value: Value) -> tuple[Any, Any]:
-    """An argument in two forms: for the fx node and for running on fake tensors."""
-    if isinstance(value, TensorVal):
-        return value.node, value.fake
-    if isinstance(value, SymVal):
-        return value.node, value.number if isinstance(value.node, fx.Node) else value.node
-    if isinstance(value, VaryingScalar):
-        return node_and_fake(tx, value.number)
-    payload = getattr(value, "payload", None)
-    if isinstance(payload, (ConstVal, TupleVal, ListVal, TensorVal)):
-        return node_and_fake(tx, payload)
-    if isinstance(value, TupleVal):
-        return _of_parts(tx, value.values(tx), torch.Size if value.kind is torch.Size and value.is_const() else tuple)
-    if isinstance(value, (ListVal, DictViewVal)):
-        return _of_parts(tx, tx.unpack(value), list)
-    if isinstance(value, DictVal):
-        items = {key.const(): item for key, item in value.items(tx)}
-        return _of_parts(tx, items.values(), lambda parts: dict(zip(items, parts, strict=True)))
-    slice_parts = getattr(value, "slice_parts", None)
-    if slice_parts is not None:
-        return _of_parts(tx, slice_parts, lambda parts: slice(*parts))
-    real = _real(value)
-    return real, real
-
-
-def _of_parts(tx: Tracer, values: Iterable[Value], make: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]:
-    pairs = [node_and_fake(tx, value) for value in values]
-    return make(node for node, _ in pairs), make(fake for _, fake in pairs)
-
-
-def _real(value: Value) -> Any:
-    """What is the same in both forms. NumPy's scalars count as Python's numbers, its truth values as floats."""
-    if isinstance(value, ArrayVal) and value.is_scalar:
-        number = value.array.item()
-        return float(number) if type(number) is bool else number
-    try:
-        if not isinstance(value, ArrayVal):
-            return printable(value.real())
-    except NotReal:
-        pass
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{value.describe()} as an argument of a torch operation")
-
-
-def printable(real: Any) -> Any:
-    """A class as torch takes it, in a form that the code of an fx graph can hold."""
-    if not isinstance(real, type):
-        return real
-    if real in _DTYPES:
-        return _DTYPES[real]
-    if type(real) is _TENSOR_TYPE:
-        return f"{real.__module__}.{real.__name__}"
-    raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the class {real.__qualname__} as an argument of a torch operation")
 
 
 def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -162,8 +103,8 @@ class _Operation:
     def __init__(self, tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         self.tx, self.op, self.target = tx, op, target
         self.name = _name_of(target)
-        nodes, fakes = _of_parts(tx, args, list)
-        named, named_fakes = _of_parts(tx, kwargs.values(), lambda parts: dict(zip(kwargs, parts, strict=True)))
+        nodes, fakes = parts_to_graph(tx, args)
+        named, named_fakes = parts_to_graph(tx, kwargs.values(), lambda parts: dict(zip(kwargs, parts, strict=True)))
         self.nodes, self.fakes = (nodes, named), (fakes, named_fakes)
         self.tensors = _tensors_in(self.fakes)
         self.versions = self._versions()
@@ -297,7 +238,7 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
 def _sizes_given_back(tx: Tracer, out: Value | None) -> Iterator[None]:
     """An operation gives `out=` the size of its result. Where it ends the graph, the graph has not run it: what the
     fakes stand for is as large as before."""
-    given = [] if out is None else _tensors_in(node_and_fake(tx, out)[1])
+    given = [] if out is None else _tensors_in(out.to_graph(tx)[1])
     before = [(fake.shape, fake.stride(), fake.storage_offset()) for fake in given]
     try:
         yield

@@ -171,6 +171,9 @@ class TensorVal(Value):
             )
         return self.replacement.node
 
+    def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
+        return self.node, self.fake
+
     def py_type(self) -> type:
         return self.kind
 
@@ -495,7 +498,7 @@ def _without_arrays(tx: Tracer, key: Value) -> Value:
 
 
 def _is_symbol(part: Value) -> bool:
-    return isinstance(part, SymVal) and part.py_type() is int and not (part.from_graph or part.unknown)
+    return part.varies and part.py_type() is int
 
 
 def _is_basic(part: Value) -> bool:

@@ -32,20 +32,17 @@ _MAX_SYMBOLS = 16
 # ------------------------------------------------------------------------------------------------ torch.tensor
 
 
-@builtin(torch.tensor)
-def tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
-    """Of numbers; `_of_numbers` says of which."""
-    data, kwargs = _without_scalars(tx, torch.tensor, data, kwargs)
-    found = _of_numbers(tx, data, args, kwargs)
-    return tx.torch_op("call_function", torch.tensor, [data, *args], kwargs) if found is None else found
+def _of_data(function: Callable[..., torch.Tensor]) -> None:
+    @builtin(function)
+    def model(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
+        """Of numbers; `_of_numbers` says of which."""
+        data, kwargs = _without_scalars(tx, function, data, kwargs)
+        found = _of_numbers(tx, data, args, kwargs)
+        return tx.torch_op("call_function", function, [data, *args], kwargs) if found is None else found
 
 
-@builtin(torch.as_tensor)
-def as_tensor(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
-    """The same of numbers; a tensor may be itself."""
-    data, kwargs = _without_scalars(tx, torch.as_tensor, data, kwargs)
-    found = _of_numbers(tx, data, args, kwargs)
-    return tx.torch_op("call_function", torch.as_tensor, [data, *args], kwargs) if found is None else found
+_of_data(torch.tensor)
+_of_data(torch.as_tensor)
 
 
 @builtin(torch.asarray)
@@ -151,7 +148,7 @@ def _fits(symbol: SymVal, limits: torch.iinfo) -> bool:
     """Whether a number is one of the dtype's, as is guarded; torch raises for others."""
     if limits.bits == 64:
         return True
-    if symbol.from_graph or symbol.unknown:
+    if not symbol.varies:
         return False
     lowest, highest = symbol.number >= limits.min, symbol.number <= limits.max
     return bool(decide(symbol.graph, bool, lowest)) and bool(decide(symbol.graph, bool, highest))

@@ -118,17 +118,10 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
         with raising(tx, TypeError, RuntimeError):
             old = getter(*chosen)
             setter(*reals)
-        tx.journal.record(_quietly(lambda: setter(*chosen, old)))
+        tx.journal.record(lambda: setter(*chosen, old))
         if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
             tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
         return ConstVal(None)
-
-
-def _quietly(fn: Callable[[], object]) -> Callable[[], None]:
-    def run() -> None:
-        fn()
-
-    return run
 
 
 for _setter, _getter, _chosen in SETTINGS:
@@ -167,7 +160,7 @@ def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
 def increment_nesting(tx: Tracer) -> Value:
     tx.opening()
     depth = torch.autocast_increment_nesting()
-    tx.journal.record(_quietly(torch.autocast_decrement_nesting))
+    tx.journal.record(torch.autocast_decrement_nesting)
     tx.graph.create("call_function", torch.autocast_increment_nesting, [], {}, {"example_value": None})
     return ConstVal(depth)
 
@@ -175,7 +168,7 @@ def increment_nesting(tx: Tracer) -> Value:
 @builtin(torch.autocast_decrement_nesting)
 def decrement_nesting(tx: Tracer) -> Value:
     depth = torch.autocast_decrement_nesting()
-    tx.journal.record(_quietly(torch.autocast_increment_nesting))
+    tx.journal.record(torch.autocast_increment_nesting)
     tx.graph.create("call_function", torch.autocast_decrement_nesting, [], {}, {"example_value": None})
     return ConstVal(depth)
 

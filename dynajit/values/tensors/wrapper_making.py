@@ -20,7 +20,7 @@ from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import MISSING
 from dynajit.values.scalars.constant import is_literal
 from dynajit.values.tensors import overrides
-from dynajit.values.tensors.ops import node_and_fake, run_fake
+from dynajit.values.tensors.ops import run_fake
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal, traceable_wrapper
@@ -49,7 +49,7 @@ class RawWrapperVal(WrapperVal):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if self.finished or hasattr(torch.Tensor, name):
             return super().setattr(tx, name, value)
-        real = value.real() if value.is_const() else node_and_fake(tx, value)[1]
+        real = value.real() if value.is_const() else value.to_graph(tx)[1]
         if isinstance(value, RawWrapperVal) and not value.finished:
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "a tensor subclass that holds one that is being made")
         object.__setattr__(self.fake, name, real)
@@ -73,8 +73,8 @@ def make_wrapper_subclass(tx: Tracer, cls: Value, *args: Value, **kwargs: Value)
     kind = cls.real()
     if not traceable_wrapper(kind) or not tx.making_wrapper:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
-    given = [node_and_fake(tx, arg)[1] for arg in args]
-    named = {name: node_and_fake(tx, arg)[1] for name, arg in kwargs.items()}
+    given = [arg.to_graph(tx)[1] for arg in args]
+    named = {name: arg.to_graph(tx)[1] for name, arg in kwargs.items()}
     make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
     fake = run_fake(tx.graph, "call_function", make, [kind, *given], named)
     return RawWrapperVal(kind, fake)
