@@ -46,8 +46,9 @@ class DictVal(Value):
     ) -> None:
         self.raw = raw  # the real dict is of a subclass, whose own __getitem__ must not run
         self.kind = kind
-        self.source = source
-        self.real_dict = real_dict
+        # both, or neither
+        self.source: Any = source
+        self.real_dict: Any = real_dict
         self.entries: dict[Any, tuple[Value, Any]] = {}
         self.complete = real_dict is None
         self.written: dict[Any, None] = {}  # while not complete
@@ -73,7 +74,6 @@ class DictVal(Value):
             return self._resolve(tx, hashed, entry)
         if self.complete:
             return None
-        assert self.real_dict is not None and self.source is not None
         real_key = self._real_key(hashed)
         if real_key is None:
             self.materialise(tx)
@@ -88,7 +88,6 @@ class DictVal(Value):
     def _real_key(self, hashed: Any) -> tuple[Any] | None:
         """The real key of a hash key, if it is one that a guard can hold, and looking for it runs nobody's code."""
         if self._runs_code is None:
-            assert self.real_dict is not None
             self._runs_code = any(map(_compares_itself, set(map(type, dict.keys(self.real_dict)))))
         if self._runs_code:
             return None
@@ -99,7 +98,6 @@ class DictVal(Value):
         return None
 
     def _place(self, real_key: Any) -> Source:
-        assert self.source is not None
         return ItemSource(self.source, real_key, self.raw)
 
     def _set_entry(self, tx: Tracer, hashed: Any, entry: tuple[Value, Any]) -> None:
@@ -116,7 +114,6 @@ class DictVal(Value):
         """Depend on all keys and their order."""
         if self.complete:
             return
-        assert self.real_dict is not None and self.source is not None
         pairs = self._real_items()
         tx.guard(self.source, "DICT_KEYS", tuple(key for key, _ in pairs))
         old = dict(self.entries)
@@ -135,7 +132,6 @@ class DictVal(Value):
 
     def _real_items(self) -> list[tuple[Any, Any]]:
         """In their own order, which an OrderedDict keeps apart from its entries."""
-        assert self.real_dict is not None
         if not isinstance(self.real_dict, collections.OrderedDict):
             return [*dict.items(self.real_dict)]
         try:
@@ -144,7 +140,6 @@ class DictVal(Value):
             self.unsupported("iteration over keys that were taken away behind its back")
 
     def _wrap_key(self, tx: Tracer, key: object, position: int) -> Value:
-        assert self.source is not None
         if is_literal(key) and type(key) not in VALUE_TYPES and not is_nan(key):  # which are not known by their value
             return ConstVal(key)
         return tx.wrap(key, DictKeySource(self.source, position))
@@ -172,7 +167,6 @@ class DictVal(Value):
 
     def length(self, tx: Tracer) -> Value:
         if not self.complete:
-            assert self.real_dict is not None
             count = dict.__len__(self.real_dict)
             tx.guard(self.source, "LEN", count)
             return ConstVal(count + sum(not dict.__contains__(self.real_dict, hashed) for hashed in self.written))
@@ -187,7 +181,6 @@ class DictVal(Value):
             return True
         if self.complete:
             return False
-        assert self.real_dict is not None
         real_key = self._real_key(hashed)
         if real_key is None:
             self.materialise(tx)
@@ -235,7 +228,6 @@ class DictVal(Value):
         """Write one key, depending on nothing but whether it is there, if all keys don't have to be known for it."""
         if self.complete or self.iterated or type(self) is not DictVal or self._real_key(hashed) is None:
             return False
-        assert self.real_dict is not None
         if hashed in self.entries:
             check_dropped(self.entries[hashed][1])
         elif self.contains(tx, key):

@@ -53,21 +53,19 @@ from dynajit.values.containers.ranges import make_range
 from dynajit.values.containers.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
-from dynajit.values.core.bound_methods import BoundBuiltin
 from dynajit.values.core.registry import builtin, constructor, tail_call
 from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
-from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal, SuperVal
+from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
 from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.local_classes import make_class
 from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.modules import ModuleVal
 from dynajit.values.objects.objects import (
     MISSING,
-    BuiltinVal,
     ClassVal,
     ObjVal,
     RealVal,
@@ -75,13 +73,12 @@ from dynajit.values.objects.objects import (
     lookup_type,
     payload_of,
 )
-from dynajit.values.objects.partials import PartialVal
 from dynajit.values.polyfills.attributes import ask_fallback, attribute_or, has_attribute, name_error
 from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of, is_none
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import SymVal, operate
 from dynajit.values.scalars.unread import unread_text
-from dynajit.values.tensors.tensor import TensorMethod, TensorVal
+from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 # ------------------------------------------------------------------------------------------------ types and attributes
@@ -212,8 +209,6 @@ def type_(tx: Tracer, obj: Value, *rest: Value) -> Value:
 
 @builtin(callable)
 def callable_(tx: Tracer, obj: Value) -> Value:
-    if isinstance(obj, (FunctionVal, MethodVal, PartialVal, BuiltinVal, ClassVal, TensorMethod, BoundBuiltin)):
-        return ConstVal(True)
     if isinstance(obj, ObjVal):
         return ConstVal(obj.special(tx, "__call__") is not None)
     return ConstVal(lookup_type(obj.py_type(), "__call__")[0] is not MISSING)
@@ -521,7 +516,7 @@ def reversed_(tx: Tracer, sequence: Value) -> Value:
     if isinstance(sequence, ObjVal) and sequence.payload is None:
         return stands_for(tx.run_python(polyfills.backwards, [sequence, sequence.length(tx)]), reversed, [sequence])
     if isinstance(payload_of(sequence), ListVal):
-        return ReversedList(payload_of(sequence))  # type: ignore[arg-type]
+        return ReversedList(payload_of(sequence))
     if isinstance(sequence, DequeVal):
         return DequeIterator(sequence, backwards=True)
     if isinstance(sequence, ConstVal) and type(sequence.value) is range:

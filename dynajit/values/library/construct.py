@@ -94,7 +94,6 @@ def construct_plain(
     new, new_where = lookup_type(kind, "__new__")
     in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
     if in_python or isinstance(new, classmethod):
-        assert new_where is not None
         alone = lookup_type(kind, "__init__")[0] is object.__init__
         made = tx.call(
             bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs, direct if alone else None
@@ -161,7 +160,6 @@ def _initialise(
         if (args or kwargs) and new is object.__new__:
             raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")
         return
-    assert where is not None
     if isinstance(init, types.FunctionType):
         landing = INITIALISED.over(made) if direct is CALLED else None
         given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, landing)

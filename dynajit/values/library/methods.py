@@ -153,7 +153,6 @@ def getitem(tx: Tracer, self: Value, key: Value) -> Value:
 @builtin(dict.__getitem__, collections.OrderedDict.__getitem__)
 def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
     mapping = payload_of(self)
-    assert isinstance(mapping, DictVal)
     found = mapping.lookup(tx, key)
     if found is not None:
         return found
@@ -220,7 +219,6 @@ def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, /, *
 @builtin(list.__init__)
 def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
-    assert isinstance(target, ListVal)
     with left_to_real_call():
         target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
     return ConstVal(None)
@@ -245,24 +243,22 @@ def list_iadd(tx: Tracer, self: Value, other: Value) -> Value:
 
 @builtin(tuple.__new__)
 def tuple_new(tx: Tracer, cls: Value, items: Value | None = None, /) -> Value:
-    assert isinstance(cls, ClassVal)
-    if not (is_named_tuple(cls.obj) or cls.obj is tuple):
-        return bare_instance(tx, cls.obj, [items] if items is not None else [])
-    return TupleVal(tx.unpack(items) if items is not None else [], cls.obj)
+    kind, given = cls.real(), [] if items is None else [items]
+    if not (is_named_tuple(kind) or kind is tuple):
+        return bare_instance(tx, kind, given)
+    return TupleVal(tx.unpack(items) if items is not None else [], kind)
 
 
 @builtin(str.__new__, int.__new__, float.__new__, bytes.__new__, complex.__new__, frozenset.__new__, set.__new__)
 def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
-    assert isinstance(cls, ClassVal)
-    if cls.obj in _BUILTIN_CLASSES:
+    if cls.real() in _BUILTIN_CLASSES:
         return tx.call(cls, args, kwargs)
-    return bare_instance(tx, cls.obj, args, kwargs)
+    return bare_instance(tx, cls.real(), args, kwargs)
 
 
 @builtin(set.__init__)
 def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
-    assert isinstance(target, SetVal)
     with left_to_real_call():
         target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
     return ConstVal(None)
@@ -270,14 +266,14 @@ def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
 
 @builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
 def new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
-    assert isinstance(cls, ClassVal)
-    if (args or kwargs) and lookup_type(cls.obj, "__new__")[0] is object.__new__:
+    kind = cls.real()
+    if (args or kwargs) and lookup_type(kind, "__new__")[0] is object.__new__:
         # what is raised here is object's own business
-        if lookup_type(cls.obj, "__init__")[0] is object.__init__:
-            raise tx.raised(TypeError, f"{cls.obj.__name__}() takes no arguments")
-    elif (args or kwargs) and is_plain_new(cls.obj):
+        if lookup_type(kind, "__init__")[0] is object.__init__:
+            raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")
+    elif (args or kwargs) and is_plain_new(kind):
         raise tx.raised(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
-    return bare_instance(tx, cls.obj)
+    return bare_instance(tx, kind)
 
 
 def is_plain_new(cls: type) -> bool:
@@ -364,8 +360,7 @@ def group_derive(tx: Tracer, self: Value, errors: Value) -> Value:
 
 @builtin(BaseExceptionGroup.__new__)
 def group_new(tx: Tracer, cls: Value, *args: Value) -> Value:
-    assert isinstance(cls, ClassVal)
-    return make_group(tx, cls.obj, args)
+    return make_group(tx, cls.real(), args)
 
 
 @builtin(BaseException.with_traceback)

@@ -48,16 +48,11 @@ class ExceptionVal(ObjVal):
         return self.cls(*args)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
-        if name == "args":
-            return self.args
-        if name == "__cause__":
-            return self.cause
+        own = {"args": self.args, "__cause__": self.cause, "__suppress_context__": ConstVal(self.suppress)}
+        if name in own:
+            return own[name]
         if name == "__context__":
-            if isinstance(self.context, HandledVal) and sys.exception() is None:
-                return ConstVal(None)
-            return self.context
-        if name == "__suppress_context__":
-            return ConstVal(self.suppress)
+            return ConstVal(None) if isinstance(self.context, HandledVal) and sys.exception() is None else self.context
         if issubclass(self.cls, BaseExceptionGroup) and name in ("message", "exceptions") and len(self.args.items) == 2:
             part = self.args.item(tx, 0 if name == "message" else 1)
             return part if name == "message" else TupleVal(tx.unpack(part))

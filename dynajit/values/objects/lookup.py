@@ -38,8 +38,8 @@ def is_trusted(name: str | None) -> bool:
 namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
 
 
-def lookup_type(kind: type, name: str) -> tuple[Any, type | None]:
-    """(attribute as it stands in the class that has it, that class) by the method resolution order."""
+def lookup_type(kind: type, name: str) -> tuple[Any, Any]:
+    """(attribute as it is in the class that has it, that class) by the method resolution order; or (MISSING, None)."""
     order: tuple[type, ...] | None = kind.__mro__
     if order is None:
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of a class that is being made")
@@ -166,7 +166,6 @@ def _bind_from(
     getter, getter_class = lookup_type(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap(found, source)
-        assert getter_class is not None
         function = class_value(tx, type(found), getter_class, "__get__", getter)
         return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, READ)
     if getter is not MISSING and not isinstance(

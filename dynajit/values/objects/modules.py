@@ -78,39 +78,35 @@ class LibraryMethod(RealVal):
 class NamespaceVal(DictVal):
     """A module's namespace as a dictionary: what is written to it, functions of the module see as their globals."""
 
-    def _names(self) -> dict[str, Any]:
-        assert self.real_dict is not None
-        return self.real_dict
-
     def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
-        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        found = tx.written_global(self.real_dict, hashed) if isinstance(hashed, str) else None
         return super().lookup_hashed(tx, hashed, key) if found is None else found[0]
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         hashed = item.hash_key(tx)
-        found = tx.written_global(self._names(), hashed) if isinstance(hashed, str) else None
+        found = tx.written_global(self.real_dict, hashed) if isinstance(hashed, str) else None
         return super().contains(tx, item) if found is None else found[0] is not None
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         if not (key.is_const() and type(key.const()) is str):
             self.unsupported("a key that is no name")
-        tx.store_global(self._names(), key.const(), value)
+        tx.store_global(self.real_dict, key.const(), value)
 
     def take(self, tx: Tracer, key: Value) -> Value:
         found = self.getitem(tx, key)
-        tx.store_global(self._names(), key.const(), None)  # type: ignore[arg-type]
+        tx.store_global(self.real_dict, key.const(), None)  # type: ignore[arg-type]
         return found
 
     def mutate(self, tx: Tracer) -> None:
         self.unsupported("changing all of it")
 
     def materialise(self, tx: Tracer) -> None:
-        if tx.written_global(self._names(), None) is not None:
+        if tx.written_global(self.real_dict, None) is not None:
             self.unsupported("reading all of it after a change")
         super().materialise(tx)
 
     def length(self, tx: Tracer) -> Value:
-        if tx.written_global(self._names(), None) is not None:
+        if tx.written_global(self.real_dict, None) is not None:
             self.unsupported("reading all of it after a change")
         return super().length(tx)
 
@@ -212,7 +208,7 @@ class ModuleVal(RealVal):
         kind, names = type(self.obj), self.obj.__dict__
         found, where = lookup_type(kind, name)
         if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
-            return bind(tx, self, kind, name, found, where, tx.from_real(kind))  # type: ignore[arg-type]
+            return bind(tx, self, kind, name, found, where, tx.from_real(kind))
         if name in names or where is not None:
             return None
         fallback, where = lookup_type(kind, "__getattr__")

@@ -166,7 +166,6 @@ class ObjVal(Value):
     def getattr(self, tx: Tracer, name: str) -> Value:
         custom, where = lookup_type(self.cls, "__getattribute__")
         if isinstance(custom, types.FunctionType):
-            assert where is not None
             function = class_value(tx, self.cls, where, "__getattribute__", custom)
             try:
                 return tx.call(function, [self, ConstVal(name)], {})
@@ -189,14 +188,12 @@ class ObjVal(Value):
             return self._fallback(tx, name, self._missing(tx, name))
         found, where = lookup_type(self.cls, name)
         if found is not MISSING and is_data_descriptor(found):
-            assert where is not None
             return self._data_descriptor(tx, name, found, where, fallback)
         if self._has_dict():
             value = self.instance_dict(tx).lookup(tx, ConstVal(name))
             if value is not None:
                 return value
         if found is not MISSING:
-            assert where is not None
             return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
         guard_missing(tx, self.cls, name)
         if fallback:
@@ -220,7 +217,6 @@ class ObjVal(Value):
                 raise error
             finally:
                 del error
-        assert where is not None
         if found is torch.nn.Module.__getattr__:
             return self._module_getattr(tx, name)
         method = class_value(tx, self.cls, where, "__getattr__", found)
@@ -295,7 +291,6 @@ class ObjVal(Value):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         custom, where = lookup_type(self.cls, "__setattr__")
         if isinstance(custom, types.FunctionType):
-            assert where is not None
             if not (custom is torch.nn.Module.__setattr__ and self._plain_module_write(tx, name, value)):
                 tx.call(
                     class_value(tx, self.cls, where, "__setattr__", custom), [self, ConstVal(name), value], {}, DROPPED
@@ -378,7 +373,6 @@ class ObjVal(Value):
     def delattr(self, tx: Tracer, name: str) -> None:
         custom, where = lookup_type(self.cls, "__delattr__")
         if isinstance(custom, types.FunctionType):
-            assert where is not None
             tx.call(class_value(tx, self.cls, where, "__delattr__", custom), [self, ConstVal(name)], {}, DROPPED)
             return
         if getattr(custom, "__name__", "") != "__delattr__":
@@ -395,7 +389,6 @@ class ObjVal(Value):
             guard_missing(tx, self.cls, name)
         if found is MISSING or found is None:
             return None
-        assert where is not None
         return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
 
     def call_special(self, tx: Tracer, name: str, *args: Value, direct: Landing | None = None) -> Value:
@@ -628,16 +621,13 @@ class ClassVal(RealVal):
         if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:
             return self._of_type(tx, name)
         if meta_found is not MISSING and is_data_descriptor(meta_found):
-            assert meta_where is not None
             return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
         found, where = lookup_type(cls, name)
         if found is not MISSING:
-            assert where is not None
             if isinstance(found, enum.Enum):
                 return ConstVal(found)
             return bind(tx, None, cls, name, found, where, self)
         if meta_found is not MISSING:
-            assert meta_where is not None
             return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
         fallback, where = lookup_type(meta, "__getattr__")
         if isinstance(fallback, types.FunctionType):
@@ -739,7 +729,7 @@ def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
     raise tx.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
 
-def payload_of(value: Value) -> Value:
+def payload_of(value: Value) -> Any:
     """The builtin part of an instance of a builtin's subclass, or the value itself."""
     payload = value.payload if isinstance(value, ObjVal) else None
     return payload if payload is not None else value
