@@ -160,7 +160,7 @@ class DrawStep:
 @dataclass(frozen=True, slots=True)
 class NumberStep:
     """`output` is a number in the place of a tensor, which kernels are given as it is: what `source`, a tensor of one
-    element on the CPU, holds (as `host_numbers.Told` says), or the int that is known by now."""
+    element on the CPU, holds (as `host_numbers.HostNumber` says), or the int that is known by now."""
 
     output: str
     source: str | Size
