@@ -198,6 +198,155 @@ struct ResultShape {
     at::TensorOptions options;
 };
 
+int64_t version_of(const at::Tensor &tensor)
+{
+    return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+void drop_objects(std::vector<PyObject *> &held)
+{
+    std::vector<PyObject *> dying;
+    dying.swap(held); /* what dies may run Python */
+    for (PyObject *object : dying) {
+        Py_XDECREF(object);
+    }
+}
+
+/* The inputs of one call of a graph that can run again, for a backward pass that is to be differentiated. Held by the
+ * call's nodes until they have run, and as long by the calls that were given this one's results.
+ *
+ * What another compiled graph gave, and backward does not need, is memory that eager's operations need not keep: if
+ * nobody else holds it, that graph runs again. */
+class GraphInputs {
+public:
+    explicit GraphInputs(TrainingCall *call) : call_(call)
+    {
+        Py_INCREF(reinterpret_cast<PyObject *>(call));
+    }
+
+    ~GraphInputs()
+    {
+        if (!Py_IsInitialized()) {
+            return;
+        }
+        pybind11::gil_scoped_acquire gil;
+        drop_objects(values_);
+        /* a chain of calls that only hold each other, one after the other */
+        std::vector<std::shared_ptr<GraphInputs>> waiting;
+        take_origins(waiting);
+        while (!waiting.empty()) {
+            const std::shared_ptr<GraphInputs> last = std::move(waiting.back());
+            waiting.pop_back();
+            if (last.use_count() == 1) {
+                last->take_origins(waiting);
+            }
+        }
+        Py_DECREF(reinterpret_cast<PyObject *>(call_));
+    }
+
+    GraphInputs(const GraphInputs &) = delete;
+    GraphInputs &operator=(const GraphInputs &) = delete;
+
+    void add(PyObject *object)
+    {
+        values_.push_back(Py_NewRef(object));
+        versions_.push_back(version_of(object));
+    }
+
+    /* An input that is result `number` of another call. */
+    void add_lent(const at::Tensor &tensor, const std::shared_ptr<GraphInputs> &origin, size_t number)
+    {
+        lent_.emplace(values_.size(), Lent{WeakTensor(tensor.getIntrusivePtr()),
+                                           torch::autograd::impl::gradient_edge(tensor), origin, number});
+        values_.push_back(nullptr);
+        versions_.push_back(0);
+    }
+
+    /* All inputs, held from now on. False: one was written, or is gone and the graph that gave it can't run again. */
+    bool has_all()
+    {
+        for (size_t i = 0; i < values_.size(); i++) {
+            if (version_of(values_[i]) != versions_[i]) {
+                return false;
+            }
+        }
+        for (auto &[place, lent] : lent_) {
+            at::Tensor tensor(lent.tensor.lock());
+            if (tensor.defined() && tensor._version() != 0) {
+                return false;
+            }
+            if (!tensor.defined() && lent.origin->has_all()) {
+                tensor = lent.origin->result(lent.number);
+                torch::autograd::impl::set_gradient_edge(tensor, lent.edge);
+            }
+            if (!tensor.defined()) {
+                return false;
+            }
+            values_[place] = THPVariable_Wrap(tensor);
+        }
+        lent_.clear();
+        return !values_.empty();
+    }
+
+    const std::vector<PyObject *> &values() const
+    {
+        return values_;
+    }
+
+    /* What the forward graph gives of them. */
+    Values run() const
+    {
+        Values given;
+        for (PyObject *input : values_) {
+            given.emplace_back(input);
+        }
+        at::AutoGradMode no_grad(false);
+        return call_off(call_->forward, std::move(given), false);
+    }
+
+    static int64_t version_of(PyObject *object)
+    {
+        return object != nullptr && THPVariable_Check(object) ? ::version_of(THPVariable_Unpack(object)) : 0;
+    }
+
+private:
+    /* An input that only others hold, and the result of another graph that it is. */
+    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    struct Lent {
+        WeakTensor tensor;
+        torch::autograd::Edge edge;
+        std::shared_ptr<GraphInputs> origin;
+        size_t number;
+    };
+
+    void take_origins(std::vector<std::shared_ptr<GraphInputs>> &into)
+    {
+        for (auto &[place, lent] : lent_) {
+            into.push_back(std::move(lent.origin));
+        }
+        lent_.clear();
+    }
+
+    /* A result with a history, computed once more. */
+    at::Tensor result(size_t number) const
+    {
+        Values items = run();
+        size_t place = 0;
+        for (size_t before = number + 1; place < items.size(); place++) {
+            before -= (*call_->differentiable)[place];
+            if (before == 0) {
+                break;
+            }
+        }
+        return dynajit::without_view(items[place].tensor);
+    }
+
+    TrainingCall *call_; /* owned */
+    std::vector<PyObject *> values_; /* NULL for those that are lent */
+    std::vector<int64_t> versions_;  /* when the graph had run */
+    std::map<size_t, Lent> lent_;
+};
+
 /* Autograd's node of some of a graph's results, of all of them mostly; see `groups_of`. */
 class Backward : public torch::autograd::Node {
 public:
@@ -211,7 +360,8 @@ public:
     {
         if (Py_IsInitialized()) {
             pybind11::gil_scoped_acquire gil;
-            release_objects({&numbers_, &inputs_});
+            drop_objects(numbers_);
+            inputs_.reset();
             Py_DECREF(reinterpret_cast<PyObject *>(call_));
         }
     }
@@ -235,31 +385,31 @@ public:
         else if (!saved_.empty() || !kept_.empty()) { /* eager's nodes that keep nothing run again */
             used_up_->assign(call_->layouts->size(), torch::autograd::get_current_graph_task_id());
         }
+        else {
+            return;
+        }
         saved_.clear();
         kept_.clear();
-        if (Py_IsInitialized()) {
-            pybind11::gil_scoped_acquire gil;
-            release_objects({&inputs_}); /* a node that kept numbers alone runs again */
-            lent_.clear();
-        }
+        inputs_.reset();
     }
 
-    /* The graph's inputs, for a backward pass that is to be differentiated. What another compiled graph gave, and
-     * backward does not need, is memory that eager's operations need not keep: if nobody else holds it, that graph runs
-     * again. `saved`: the memory that is kept anyway. */
+    /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
     void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved)
     {
+        inputs_ = std::make_shared<GraphInputs>(call_);
         for (Py_ssize_t i = 0; i < count; i++) {
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
-            const bool lent = tensor.defined() && tensor.has_storage() && !tensor.is_view() && tensor.grad_fn()
-                && version_of(args[i]) == 0 && saved.count(tensor.storage().unsafeGetStorageImpl()) == 0
-                && origin_of(torch::autograd::impl::gradient_edge(tensor)).first != nullptr;
-            if (lent) {
-                lent_.emplace(inputs_.size(), Lent{WeakTensor(tensor.getIntrusivePtr()),
-                                                   torch::autograd::impl::gradient_edge(tensor)});
+            const bool could_be_lent = tensor.defined() && tensor.has_storage() && !tensor.is_view() && tensor.grad_fn()
+                && GraphInputs::version_of(args[i]) == 0 && saved.count(tensor.storage().unsafeGetStorageImpl()) == 0
+                && !is_kept_by_eager(i);
+            const auto [origin, number] = could_be_lent ? origin_of(torch::autograd::impl::gradient_edge(tensor))
+                                                        : std::make_pair<Backward *, size_t>(nullptr, 0);
+            if (origin != nullptr) {
+                inputs_->add_lent(tensor, origin->inputs_, number);
             }
-            inputs_.push_back(lent ? nullptr : Py_NewRef(args[i]));
-            versions_.push_back(version_of(args[i]));
+            else {
+                inputs_->add(args[i]);
+            }
         }
     }
 
@@ -283,6 +433,7 @@ public:
             }
             if (i < n_checked || packed || tensor.requires_grad()) {
                 order_.push_back(true);
+                saved_versions_.push_back(version_of(tensor));
                 saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
             }
             else {
@@ -316,12 +467,11 @@ public:
         }
         start_from(gradients);
         refuse_written();
-        if (create_graph && inputs_are_unchanged()) {
-            variable_list found;
-            if (differentiate_again(gradients, found)) {
-                return found;
-            }
+        variable_list found;
+        if (create_graph && differentiate_again(gradients, found)) {
+            return found;
         }
+        const variable_list given_gradients = create_graph ? gradients : variable_list();
         at::NoGradGuard no_grad;
         HookRegion region;
         dj_hook_enter_off(&region);
@@ -335,8 +485,8 @@ public:
         if (!torch::autograd::get_current_graph_task_keep_graph()) {
             release_variables(); /* the engine would do so when all is computed: now the plan drops them one by one */
         }
-        variable_list found = take(call_off(backward, std::move(arguments), true));
-        return create_graph ? undifferentiable(std::move(found)) : found;
+        found = take(call_off(backward, std::move(arguments), true));
+        return create_graph ? undifferentiable(std::move(found), given_gradients) : found;
     }
 
 private:
@@ -426,23 +576,13 @@ private:
         return needed == 1;
     }
 
-    void release_objects(std::initializer_list<std::vector<PyObject *> *> held)
+    /* Whether an input is memory that eager's operations keep: then it is read as it is when backward runs. */
+    bool is_kept_by_eager(Py_ssize_t place) const
     {
-        for (std::vector<PyObject *> *objects : held) {
-            std::vector<PyObject *> dying;
-            dying.swap(*objects); /* what dies may run Python */
-            for (PyObject *object : dying) {
-                Py_XDECREF(object);
-            }
-        }
+        return std::any_of(call_->watched->begin(), call_->watched->end(), [=](const Watched &each) {
+            return !each.is_result && each.place == place;
+        });
     }
-
-    /* An input that only others hold, and the result of another graph that it is. */
-    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-    struct Lent {
-        WeakTensor tensor;
-        torch::autograd::Edge edge;
-    };
 
     /* The node of a compiled graph that can run again, and the number of its result; nullptr: there is none. */
     static std::pair<Backward *, size_t> origin_of(torch::autograd::Edge edge)
@@ -451,80 +591,51 @@ private:
             edge = edge.function->next_edge(0);
         }
         Backward *found = dynamic_cast<Backward *>(edge.function.get());
-        const bool again = found != nullptr && found->call_->again != nullptr && !found->inputs_.empty();
+        const bool again = found != nullptr && found->inputs_ != nullptr;
         return {again ? found : nullptr, again ? found->mine_.at(edge.input_nr) : 0};
     }
 
-    /* All inputs, held by this node from now on. False: one is gone, and the graph that gave it can't run again. */
-    bool has_all_inputs()
+    /* Whether the graph computes again what it saved. Not if the program has written something through `.data` since:
+     * eager's operations differentiate what they kept. What the program's hooks hold is theirs to unpack. */
+    bool gives_the_same_again() const
     {
-        for (auto &[place, lent] : lent_) {
-            at::Tensor tensor(lent.tensor.lock());
-            const auto [origin, number] = origin_of(lent.edge);
-            if (tensor.defined() && tensor._version() != 0) {
+        const Values items = inputs_->run();
+        auto saved = saved_.begin();
+        auto version = saved_versions_.begin();
+        auto kept = kept_.begin();
+        for (size_t i = 0; i < order_.size(); i++) {
+            const at::Tensor before = order_[i] ? (saved++)->get_raw_data().value_or(at::Tensor()) : *kept++;
+            const at::Tensor &made = items.at(call_->differentiable->size() + i).tensor;
+            if (order_[i] && before.defined() && version_of(before) != *version++) {
+                continue; /* backward, if it needs this, finds out */
+            }
+            if (before.defined() && made.defined() && before.has_storage() && !is_close(before, made)) {
                 return false;
             }
-            if (!tensor.defined() && origin != nullptr && origin->inputs_are_unchanged() && origin->has_all_inputs()) {
-                tensor = origin->result(number);
-                torch::autograd::impl::set_gradient_edge(tensor, lent.edge);
-            }
-            if (!tensor.defined()) {
-                return false;
-            }
-            inputs_[place] = THPVariable_Wrap(tensor);
         }
-        lent_.clear();
         return true;
     }
 
-    /* A result with a history, computed once more of the inputs. */
-    at::Tensor result(size_t number) const
+    /* The same but for the order in which a library's kernel adds up. */
+    static bool is_close(const at::Tensor &before, const at::Tensor &made)
     {
-        Values given;
-        for (PyObject *input : inputs_) {
-            given.emplace_back(input);
-        }
         at::AutoGradMode no_grad(false);
-        Values items = call_off(call_->forward, std::move(given), false);
-        size_t place = 0;
-        for (size_t before = number + 1; place < items.size(); place++) {
-            before -= (*call_->differentiable)[place];
-            if (before == 0) {
-                break;
-            }
-        }
-        return dynajit::without_view(items[place].tensor);
-    }
-
-    static int64_t version_of(PyObject *object)
-    {
-        if (object == nullptr || !THPVariable_Check(object)) {
-            return 0;
-        }
-        const at::Tensor &tensor = THPVariable_Unpack(object);
-        return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
-    }
-
-    bool inputs_are_unchanged() const
-    {
-        for (size_t i = 0; i < inputs_.size(); i++) {
-            if (version_of(inputs_[i]) != versions_[i]) {
-                return false;
-            }
-        }
-        return !inputs_.empty();
+        const bool exact = !at::isFloatingType(before.scalar_type()) && !at::isComplexType(before.scalar_type());
+        return before.sizes() == made.sizes()
+            && (before.is_alias_of(made) || (exact ? at::equal(before, made) : at::allclose(before, made, 1e-3, 1e-5, /*equal_nan=*/true)));
     }
 
     /* Gradients with a history, from a run of the graph with autograd. False: it has none to give. */
     bool differentiate_again(const variable_list &gradients, variable_list &found)
     {
-        if (!has_all_inputs()) {
+        if (inputs_ == nullptr || !inputs_->has_all() || !gives_the_same_again()) {
             return false;
         }
-        PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(inputs_.size()));
+        const std::vector<PyObject *> &own = inputs_->values();
+        PyObject *inputs = PyTuple_New(static_cast<Py_ssize_t>(own.size()));
         PyObject *given = PyTuple_New(static_cast<Py_ssize_t>(gradients.size()));
-        for (size_t i = 0; inputs != nullptr && i < inputs_.size(); i++) {
-            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), Py_NewRef(inputs_[i]));
+        for (size_t i = 0; inputs != nullptr && i < own.size(); i++) {
+            PyTuple_SET_ITEM(inputs, static_cast<Py_ssize_t>(i), Py_NewRef(own[i]));
         }
         for (size_t i = 0; given != nullptr && i < gradients.size(); i++) {
             PyObject *gradient = gradients[i].defined() ? THPVariable_Wrap(gradients[i]) : Py_NewRef(Py_None);
@@ -632,20 +743,39 @@ private:
         return false;
     }
 
-    /* With create_graph, gradients that say so when they are differentiated again. */
-    static variable_list undifferentiable(variable_list &&found)
+    /* With create_graph, gradients that say so when they are differentiated again: also where that ends at an input that
+     * has none, or at what the gradients of the results were computed from. */
+    variable_list undifferentiable(variable_list &&found, const variable_list &given)
     {
         at::AutoGradMode grad(true);
-        for (at::Tensor &gradient : found) {
-            if (gradient.defined()) {
-                gradient = gradient.detach().requires_grad_();
+        const size_t count = found.size();
+        for (size_t i = 0; i < count; i++) {
+            if (found[i].defined()) {
+                found[i] = leading_to(found[i], i < num_outputs() ? next_edge(i) : torch::autograd::Edge());
+            }
+        }
+        for (const at::Tensor &gradient : given) {
+            if (gradient.defined() && gradient.requires_grad()) {
+                found.push_back(leading_to(gradient, torch::autograd::impl::gradient_edge(gradient)));
             }
         }
         auto error = std::make_shared<torch::autograd::DelayedError>(
             "a compiled backward graph can't be differentiated again (double backward): run the model with dynajit "
             "disabled for that",
             static_cast<int64_t>(found.size()));
-        return (*error)(std::move(found));
+        found = (*error)(std::move(found));
+        found.resize(count);
+        return std::move(found);
+    }
+
+    /* The tensor as a result of the edge's node, or as a leaf. */
+    static at::Tensor leading_to(const at::Tensor &tensor, const torch::autograd::Edge &edge)
+    {
+        at::Tensor made = tensor.detach().requires_grad_();
+        if (edge.is_valid()) {
+            torch::autograd::impl::set_gradient_edge(made, edge);
+        }
+        return made;
     }
 
     TrainingCall *call_; /* owned */
@@ -655,12 +785,11 @@ private:
     std::vector<ResultShape> shapes_; /* of all results, where there are several nodes */
     AllSeen seen_; /* of each watched tensor; shared by the nodes of one call */
     std::vector<SavedVariable> saved_;
+    std::vector<int64_t> saved_versions_;
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
     std::vector<PyObject *> numbers_;
-    std::vector<PyObject *> inputs_; /* NULL for those that are lent */
-    std::map<size_t, Lent> lent_;
-    std::vector<int64_t> versions_; /* of the inputs, when the graph had run */
+    std::shared_ptr<GraphInputs> inputs_; /* nullptr: backward can't be differentiated again */
 };
 
 } // namespace

@@ -138,3 +138,68 @@ def test_a_graph_whose_inputs_were_written_does_not_run_again() -> None:
     torch.testing.assert_close(first.detach(), (x > 0) * 2.0)
     with pytest.raises(RuntimeError, match="can't be differentiated again"):
         first.sum().backward()
+
+
+def _compiled(*functions: Callable[..., Any]) -> list[Callable[..., Any]]:
+    return [dynajit.compile(each, backend="codegen") for each in functions]
+
+
+def test_two_heads_on_a_trunk_whose_backward_ran() -> None:
+    """It computes what the second head was given, though its own inputs are not needed any more."""
+    functions = (lambda x: x.sin(), lambda h: h.relu() * 2, lambda h: (h.relu() @ W).sin())
+    found = []
+    for trunk, first, second in (functions, _compiled(*functions)):
+        x = torch.linspace(-1, 1, 12).view(2, 6).requires_grad_()
+        hidden = trunk(x)
+        one, other = first(hidden).sum(), second(hidden).sum()
+        del hidden
+        torch.autograd.grad(one, x)
+        (grad,) = torch.autograd.grad(other, W, create_graph=True)
+        found.append([grad.detach(), *torch.autograd.grad((grad * W).sum(), W)])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_graph_that_keeps_nothing_is_differentiated_after_its_backward_ran() -> None:
+    found = []
+    for shift in (lambda x: x + 1, *_compiled(lambda x: x + 1)):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        hidden = shift(x)
+        torch.autograd.grad(hidden.sum(), x)
+        (grad,) = torch.autograd.grad(hidden.square().sum(), x, create_graph=True)
+        found.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), x)])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("trunk", [lambda x: x.exp(), lambda x: x.sin()])
+@pytest.mark.parametrize("head", [lambda h: h.relu().square(), lambda h: h.sin(), lambda h: (h @ W).tanh()])
+def test_written_through_data_between_two_graphs(
+    head: Callable[..., Any], trunk: Callable[..., Any], late: bool
+) -> None:
+    """Autograd does not count the write, so what is computed again may not be what eager's operations kept."""
+    found = []
+    for first, second in ((trunk, head), _compiled(trunk, head)):
+        x = torch.linspace(-1, 1, 12).view(2, 6).requires_grad_()
+        hidden = first(x)
+        result = second(hidden).sum() if late else None
+        hidden.data.mul_(-2)
+        result = second(hidden).sum() if result is None else result
+        del hidden
+        (grad,) = torch.autograd.grad(result, x, create_graph=True)
+        try:
+            found.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), x)])
+        except RuntimeError as error:
+            assert first is not trunk and "can't be differentiated again" in str(error)
+            found.append(found[0])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_derivative_that_there_is_none_of_is_an_error_on_the_way_to_any_input() -> None:
+    """Asked for one input's alone, autograd goes only where that is reached."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (torch.nn.functional.dropout(x, 0.5) @ W).sin()
+
+    (grad,) = torch.autograd.grad(dynajit.compile(f, backend="codegen")(torch.ones(2, 6)).sum(), W, create_graph=True)
+    with pytest.raises(RuntimeError, match="can't be differentiated again"):
+        torch.autograd.grad((grad * W).sum(), W)
