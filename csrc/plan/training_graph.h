@@ -1,0 +1,232 @@
+/* A compiled training graph, and the inputs of one call of it, with which it can run again.
+ *
+ * In: the compiled graphs of forward and backward. Out: what `training_node.h` makes autograd's nodes of. Of
+ * `training_call.cpp` alone. */
+#ifndef DYNAJIT_TRAINING_GRAPH_H
+#define DYNAJIT_TRAINING_GRAPH_H
+
+#include "call/call.h"
+#include "plan/graph_values.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace {
+
+using dynajit::Value;
+using dynajit::Values;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+struct Layout {
+    bool contiguous;               /* else these strides */
+    std::vector<int64_t> strides;
+};
+
+using Flags = std::vector<bool>;
+
+/* An input or a result that eager's operations keep: backward fails if it has been written by then. */
+struct Watched {
+    bool is_result;
+    Py_ssize_t place;
+    Flags behind; /* of each gradient that backward takes: whether its backward reads the tensor */
+    std::string name; /* of eager's node that a result is of; empty: of none, or the tensor is an input */
+    uint32_t output;  /* which of the node's outputs the result is */
+};
+
+struct TrainingCall {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
+    PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
+    PyObject *partial;  /* a mapping: which gradients there are, as bytes -> backward that takes only those; NULL: zeros */
+    PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
+    Py_ssize_t n_saved;   /* tensors */
+    Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
+    std::vector<bool> *differentiable; /* of each return */
+    std::vector<Py_ssize_t> *wanted;   /* inputs that backward has gradients for */
+    std::vector<Layout> *layouts;      /* of the gradients that backward takes */
+    std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
+    std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
+    std::vector<Watched> *watched;
+};
+
+/* Calls a compiled graph, which is none of the user's code. */
+Values call_off(PyObject *graph, Values &&given, bool releases)
+{
+    struct Region {
+        HookRegion region;
+        Region()
+        {
+            dj_hook_enter_off(&region);
+        }
+        ~Region()
+        {
+            dj_hook_leave(&region);
+        }
+    } region;
+    return dynajit::call_graph(graph, std::move(given), releases);
+}
+
+int64_t version_of(const at::Tensor &tensor)
+{
+    return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+void drop_objects(std::vector<PyObject *> &held)
+{
+    std::vector<PyObject *> dying;
+    dying.swap(held); /* what dies may run Python */
+    for (PyObject *object : dying) {
+        Py_XDECREF(object);
+    }
+}
+
+/* The inputs of one call of a graph that can run again, for a backward pass that is to be differentiated. Held by the
+ * call's nodes until they have run, and as long by the calls that were given this one's results.
+ *
+ * What another compiled graph gave, and backward does not need, is memory that eager's operations need not keep: if
+ * nobody else holds it, that graph runs again. */
+class GraphInputs {
+public:
+    explicit GraphInputs(TrainingCall *call) : call_(call)
+    {
+        Py_INCREF(reinterpret_cast<PyObject *>(call));
+    }
+
+    ~GraphInputs()
+    {
+        if (!Py_IsInitialized()) {
+            return;
+        }
+        pybind11::gil_scoped_acquire gil;
+        drop_objects(values_);
+        /* a chain of calls that only hold each other, one after the other */
+        std::vector<std::shared_ptr<GraphInputs>> waiting;
+        take_origins(waiting);
+        while (!waiting.empty()) {
+            const std::shared_ptr<GraphInputs> last = std::move(waiting.back());
+            waiting.pop_back();
+            if (last.use_count() == 1) {
+                last->take_origins(waiting);
+            }
+        }
+        Py_DECREF(reinterpret_cast<PyObject *>(call_));
+    }
+
+    GraphInputs(const GraphInputs &) = delete;
+    GraphInputs &operator=(const GraphInputs &) = delete;
+
+    void add(PyObject *object)
+    {
+        values_.push_back(Py_NewRef(object));
+        versions_.push_back(version_of(object));
+    }
+
+    /* An input that is result `number` of another call. */
+    void add_lent(const at::Tensor &tensor, const std::shared_ptr<GraphInputs> &origin, size_t number)
+    {
+        lent_.emplace(values_.size(), Lent{WeakTensor(tensor.getIntrusivePtr()),
+                                           torch::autograd::impl::gradient_edge(tensor), origin, number});
+        values_.push_back(nullptr);
+        versions_.push_back(0);
+    }
+
+    /* All inputs, held from now on. False: one was written, or is gone and the graph that gave it can't run again. */
+    bool has_all()
+    {
+        for (size_t i = 0; i < values_.size(); i++) {
+            if (version_of(values_[i]) != versions_[i]) {
+                return false;
+            }
+        }
+        for (auto &[place, lent] : lent_) {
+            at::Tensor tensor(lent.tensor.lock());
+            if (tensor.defined() && tensor._version() != 0) {
+                return false;
+            }
+            if (!tensor.defined() && lent.origin->has_all()) {
+                tensor = lent.origin->result(lent.number);
+                torch::autograd::impl::set_gradient_edge(tensor, lent.edge);
+            }
+            if (!tensor.defined()) {
+                return false;
+            }
+            values_[place] = THPVariable_Wrap(tensor);
+        }
+        lent_.clear();
+        return !values_.empty();
+    }
+
+    const std::vector<PyObject *> &values() const
+    {
+        return values_;
+    }
+
+    /* What the forward graph gives of them. */
+    Values run() const
+    {
+        Values given;
+        for (PyObject *input : values_) {
+            given.emplace_back(input);
+        }
+        at::AutoGradMode no_grad(false);
+        return call_off(call_->forward, std::move(given), false);
+    }
+
+    static int64_t version_of(PyObject *object)
+    {
+        return object != nullptr && THPVariable_Check(object) ? ::version_of(THPVariable_Unpack(object)) : 0;
+    }
+
+private:
+    /* An input that only others hold, and the result of another graph that it is. */
+    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    struct Lent {
+        WeakTensor tensor;
+        torch::autograd::Edge edge;
+        std::shared_ptr<GraphInputs> origin;
+        size_t number;
+    };
+
+    void take_origins(std::vector<std::shared_ptr<GraphInputs>> &into)
+    {
+        for (auto &[place, lent] : lent_) {
+            into.push_back(std::move(lent.origin));
+        }
+        lent_.clear();
+    }
+
+    /* A result with a history, computed once more. */
+    at::Tensor result(size_t number) const
+    {
+        Values items = run();
+        size_t place = 0;
+        for (size_t before = number + 1; place < items.size(); place++) {
+            before -= (*call_->differentiable)[place];
+            if (before == 0) {
+                break;
+            }
+        }
+        return dynajit::without_view(items[place].tensor);
+    }
+
+    TrainingCall *call_; /* owned */
+    std::vector<PyObject *> values_; /* NULL for those that are lent */
+    std::vector<int64_t> versions_;  /* when the graph had run */
+    std::map<size_t, Lent> lent_;
+};
+
+} // namespace
+
+#endif
