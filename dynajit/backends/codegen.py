@@ -140,6 +140,10 @@ def _settings(mode: str | None, options: dict[str, Any]) -> _Settings:
 
 def _generate(settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable[..., Any]:
     device = _kernel_device(gm)
+    why = _unsupported(device) if device.type != "cpu" else ""  # no input of the graph need be there
+    if why:
+        _tell(f"{why}. Graphs run operator by operator")
+        return _run_op_by_op(gm, inputs, phase)
     if by_size.varies(inputs) and _may_have_sizes_in_text(device):
         return _for_many_sizes(settings, gm, inputs, phase, device)
     try:

@@ -33,7 +33,10 @@ def unsupported(device: torch.device) -> str:
     """Why no kernel can be generated for that device, "" if one can."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"no code is generated for tensors on {device.type}"
-    found = capability(device)
+    try:
+        found = capability(device)
+    except RuntimeError as error:  # there is none that this process sees
+        return str(error)
     if found < OLDEST_CAPABILITY:
         oldest = f"{OLDEST_CAPABILITY // 10}.{OLDEST_CAPABILITY % 10}"
         return f"{torch.cuda.get_device_name(device)} has compute capability {found / 10}; kernels need {oldest}"

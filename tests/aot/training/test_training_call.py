@@ -385,6 +385,7 @@ def test_torch_shows_graphs_where_its_log_is_on(
     log = graph_compile.aot_joint_log
     shown = []
     for level in (logging.WARNING, logging.INFO):
+        dynajit.reset()  # the second is of the same code
         caplog.clear()
         texts.clear()
         monkeypatch.setattr(log, "handlers", [caplog.handler])
