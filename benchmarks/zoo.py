@@ -60,28 +60,26 @@ def vision() -> Iterator[tuple[str, Make]]:
         return
     from torchvision import models
 
-    sizes = {"inception_v3": 299, "swin_v2": 256, "raft": 128}
-    seen: set[str] = set()
-    for name in models.list_models():
-        room, _, bare = name.rpartition("/")
-        kind = bare.rstrip("0123456789_bnlmsxtfgh")  # one or two of a kind: its smallest
-        if room in ("detection", "optical_flow") or "quantized" in name or (kind in seen and bare not in _MORE):
-            continue
-        seen.add(kind)
-        size = next((size for part, size in sizes.items() if part in bare), 224)
-        yield f"torchvision {bare}", lambda name=name, room=room, size=size: _vision(name, room, size)  # type: ignore[misc]
+    for room in (models, models.segmentation, models.video):
+        names = [name for name in models.list_models(room) if not name.startswith("raft")]
+        kinds = {name.partition("_")[0].rstrip("0123456789"): name for name in reversed(names)}
+        for name in names:
+            if name in (*_USED, *kinds.values()):
+                yield f"torchvision {name}", lambda name=name, room=room: _vision(name, room)  # type: ignore[misc]
 
 
-_MORE = {"resnet50", "efficientnet_v2_s", "densenet121", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_1_6gf"}
+# beside the first of each kind
+_USED = ("resnet50", "efficientnet_v2_s", "densenet121", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_1_6gf")
 
 
-def _vision(name: str, room: str, size: int) -> Any:
+def _vision(name: str, room: Any) -> Any:
     from torchvision import models
 
-    shape = (2, 3, 16, 112, 112) if room == "video" else (16 if not room else 4, 3, size, size)
-    if "mvit" in name or "swin3d" in name:
-        shape = (2, 3, 16, 224, 224)
-    return models.get_model(name, weights=None), (torch.randn(shape),), {}
+    size = 299 if name.startswith("inception") else 256 if name.startswith("swin_v2") else 224
+    shapes = {models: (16, 3, size, size), models.segmentation: (4, 3, size, size)}
+    shape = shapes.get(room, (2, 3, 16, 224, 224) if name.startswith(("mvit", "swin")) else (2, 3, 16, 112, 112))
+    backbone = {"weights_backbone": None} if room is models.segmentation else {}
+    return models.get_model(name, weights=None, **backbone), (torch.randn(shape),), {}
 
 
 @family

@@ -385,10 +385,19 @@ def writes_past_autograd(graph: GraphFacts) -> bool:
 
 def _writes_one_of_many(graph: GraphFacts) -> bool:
     """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
-    the graph has returned it: autograd refuses that, functionalisation and the views that AOTAutograd returns do not.
-    Of results, only views of inputs count: models often return parts of what they computed, and nobody writes those."""
+    the graph has returned it, or is read after its memory was written: autograd refuses that, functionalisation and the
+    views that AOTAutograd returns do not. Of results that nothing has written, only views of inputs count: models often
+    return parts of what they computed, and nobody writes those."""
     many: set[Node] = set()
+    stale: set[Node] = set()
     for node in graph.calls:
+        if not stale.isdisjoint(node.all_input_nodes):
+            return True
+        parts = graph.writes.get(node, ())
+        if not many.isdisjoint(parts):
+            return True
+        written = {memory(part) for part in parts} - {None}
+        stale |= {one for one in many if memory(one) in written and value_of(one).requires_grad}
         own = memory(node)
         sources = first_of(node)
         if own is None or not sources:
@@ -400,10 +409,7 @@ def _writes_one_of_many(graph: GraphFacts) -> bool:
             is_one = sources[0] in many and memory_of(whole) == own
         if is_one:
             many.add(node)
-    written = (part for parts in graph.writes.values() for part in parts)
-    return any(node in many and memory(node) in graph.given for node in graph.returned) or any(
-        part in many for part in written
-    )
+    return any(node in stale or (node in many and memory(node) in graph.given) for node in graph.returned)
 
 
 def _nodes_in(value: Any) -> list[Node]:

@@ -203,3 +203,30 @@ def test_an_operator_that_writes_without_a_name_that_says_so() -> None:
 
         assert list(_reasons(program, _x())) == ["strided_memory"]
         assert_same(program, *_x())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+def test_one_of_many_views_read_after_its_base_was_written(backend: str) -> None:
+    """Autograd refuses that; in a functional graph it is like any other read."""
+
+    def returned(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        views = y.unbind()
+        y.add_(1)
+        return views[1]
+
+    def read(x: torch.Tensor) -> torch.Tensor:
+        return returned(x) * 2
+
+    x = torch.ones(2, 2, requires_grad=True)
+    for fn in (read, lambda x: returned(x).sum().backward()):
+        errors = []
+        for call in (fn, dynajit.compile(fn, backend=backend)):
+            with pytest.raises(RuntimeError, match="view and its base or another view of its base") as caught:
+                call(x)
+            errors.append(str(caught.value))
+        assert errors[0] == errors[1]
+    before = dynajit.counters["as_captured"].total()
+    plain = torch.ones(2, 2)
+    torch.testing.assert_close(dynajit.compile(lambda x, y: read(x) * y, backend=backend)(plain, x), read(plain) * x)
+    assert dynajit.counters["as_captured"].total() == before
