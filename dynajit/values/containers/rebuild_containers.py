@@ -33,16 +33,22 @@ def push_dict(out: Any, entries: dict[Any, tuple[Value, Any]]) -> None:
     out.emit.build_map(len(entries))
 
 
-def push_members(out: Any, entries: dict[Any, Value]) -> None:
-    """Push a plain set of the members."""
+def push_members(out: Any, entries: dict[Any, Value], in_order: bool = False) -> None:
+    """Push a plain set of the members; `in_order`: what `replace_members` takes."""
     hashes = known_hashes(entries)
     if hashes is None:
         for member in entries.values():
             out.push(member)
-        out.emit.build_set(len(entries))
+        if in_order:
+            out.emit.build_tuple(len(entries))
+        else:
+            out.emit.build_set(len(entries))
         return
     pairs = [part for member in entries.values() for part in (member, None)]
-    out.call_const(set, lambda: out.call_on(_C.dict_with_hashes, hashes, *pairs), 1)
+    if in_order:
+        out.call_on(_C.dict_with_hashes, hashes, *pairs)
+    else:
+        out.call_const(set, lambda: out.call_on(_C.dict_with_hashes, hashes, *pairs), 1)
 
 
 def known_hashes(keys: Iterable[object]) -> tuple[int | None, ...] | None:
@@ -84,10 +90,18 @@ def store_entries(real: dict[Any, Any], entries: dict[Any, Any]) -> None:
         store(real, key, value)
 
 
-def replace_members(real: set[Any], members: set[Any]) -> None:
-    """Give `real` exactly these members."""
-    set.intersection_update(real, members)
-    set.update(real, members)
+def replace_members(real: set[Any], members: tuple[Any, ...] | dict[Any, None]) -> None:
+    """Give `real` exactly these members, one by one, as the program did most likely: what else would order them anew. A
+    dict has their hashes."""
+    has_hashes = type(members) is dict
+    wanted = members if has_hashes else set(members)
+    for gone in [each for each in set.__iter__(real) if each not in wanted]:
+        set.discard(real, gone)
+    if has_hashes:
+        set.update(real, members)
+    else:
+        for member in members:
+            set.add(real, member)
 
 
 def fill_mapping(out: Any, cls: type, made: Value, entries: dict[Any, tuple[Value, Any]]) -> None:

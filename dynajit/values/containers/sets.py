@@ -7,15 +7,24 @@ dictionaries are here, too (`SetLike`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.iterators import PositionIterator, ended_iterator
-from dynajit.values.containers.keys import UserKey, collide, has_user_key
+from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_members,
     replace_members,
+)
+from dynajit.values.containers.set_history import (
+    UNKNOWN,
+    History,
+    as_given,
+    from_outside,
+    made_of,
+    real_member,
+    replayed,
 )
 from dynajit.values.containers.standin import call_real
 from dynajit.values.core.effect import Pushed
@@ -24,6 +33,8 @@ from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+_KEYS: type = type({}.keys())
 
 
 class SetLike(Value):
@@ -42,8 +53,16 @@ class SetLike(Value):
         if not is_plain and all(isinstance(side, SetVal) or not side.compares for side in (self, right)):
             return None  # a view of values has no such operators
         # with a view of keys or items it is a set, whatever the other is
-        first = self if is_plain else SetVal.of(tx, tx.unpack(self))
-        return SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
+        if is_plain:
+            return SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
+        first = SetVal.of(tx, tx.unpack(self))
+        if self.py_type() is _KEYS:  # CPython takes the dict itself
+            first.history = made_of({}).then("update", dict(first.entries))
+        made: Any = SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
+        in_place = "update" if symbol == "|" else f"{_SET_OPERATORS[symbol]}_update"
+        # which of the two is walked through for an intersection depends on their sizes and kinds
+        made.history = UNKNOWN if symbol == "&" else first.history.then(in_place, as_given(right, _members(tx, right)))
+        return cast(SetVal, made)
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         if not self.compares:
@@ -69,6 +88,7 @@ class SetVal(SetLike):
         self.kind = kind
         self.source = source
         self.entries: dict[Any, Value] = {}
+        self.history = made_of({})
         self.removals = 0
         self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
 
@@ -77,6 +97,26 @@ class SetVal(SetLike):
         made = SetVal(kind)
         for item in items:
             made.entries.setdefault(item.hash_key(tx), item)
+        made.history = made_of(made.entries)
+        return made
+
+    @staticmethod
+    def of_items(tx: Tracer, items: Value | None, kind: type = set) -> SetVal:
+        """`kind(items)`."""
+        made = SetVal.of(tx, tx.unpack_set(items) if items is not None else [], kind)
+        given = None if items is None else as_given(items, made.entries)
+        if type(given) is History:
+            made.history = given.then("copy")
+        elif type(given) is dict:
+            made.history = made_of({}).then("update", given.copy())
+        return made
+
+    @staticmethod
+    def outside(kind: type, real: Any, entries: dict[Any, Value], source: Source | None = None) -> SetVal:
+        """A set that is nothing of the trace's, with its members in their order."""
+        made = SetVal(kind, source)
+        made.entries = entries
+        made.history = from_outside(kind, real)
         return made
 
     def py_type(self) -> type:
@@ -99,10 +139,28 @@ class SetVal(SetLike):
         if len(self.entries) <= 1:
             return list(self.entries.values())
         try:
-            reals = {key if isinstance(key, UserKey) else item.real(): item for key, item in self.entries.items()}
+            order = self._in_order()
         except NotReal:
             self.unsupported("iteration over several items that are not constants")
-        return [reals[item] for item in self.kind(reals)]
+        if order is None:
+            self.unsupported("the order of a set from outside that was changed, or of one that was made of it")
+        return [self.entries[key] for key in order.values()]
+
+    def _in_order(self) -> dict[Any, Any] | None:
+        """The members of the real set in its order, with their hash keys; None if that is not known. Raises NotReal."""
+        order = replayed(self.history)
+        keys = {real_member(key, item): key for key, item in self.entries.items()}
+        return {member: keys[member] for member in order} if order is not None and keys.keys() == set(order) else None
+
+    def _to_add(self) -> dict[Any, Value]:
+        """The members in an order that gives a set like the real one if they are added one by one, if one is known."""
+        try:
+            order = self._in_order() if len(self.entries) > 1 else None
+        except NotReal:
+            order = None
+        if order is None or list(set(order.keys())) != list(order):
+            return self.entries
+        return {key: self.entries[key] for key in order.values()}
 
     def iterate(self, tx: Tracer) -> Value:
         return SetIterator(self)
@@ -110,8 +168,10 @@ class SetVal(SetLike):
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)
 
-    def replace(self, tx: Tracer, entries: dict[Any, Value]) -> None:
+    def replace(self, tx: Tracer, entries: dict[Any, Value], history: History = UNKNOWN) -> None:
+        """Give it these members; `history`: how it comes to them."""
         tx.journal.changes += 1
+        tx.journal.set_attr(self, "history", history)
         if not self.entries.keys() <= entries.keys():
             tx.journal.set_attr(self, "removals", self.removals + 1)
         if self.source is not None:
@@ -123,11 +183,14 @@ class SetVal(SetLike):
             return False
         result = SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
         assert isinstance(result, SetVal)
-        self.replace(tx, result.entries)
+        in_place = "update" if symbol == "|" else f"{_SET_OPERATORS[symbol]}_update"
+        self.replace(tx, result.entries, self.history.then(in_place, right.history))
         return True
 
     def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
-        return SetVal.of(tx, [part(member) for member in self.entries.values()], self.kind)
+        made = SetVal.of(tx, [part(member) for member in self.entries.values()], self.kind)
+        made.history = self.history.then("deepcopy")
+        return made
 
     def hash_key(self, tx: Tracer) -> object:
         if self.kind is set:
@@ -142,12 +205,12 @@ class SetVal(SetLike):
 
     def rebuild(self, out: Any) -> None:
         if self.kind is set:
-            push_members(out, self.entries)
+            push_members(out, self._to_add())
         else:
-            out.call_const(self.kind, lambda: push_members(out, self.entries), 1)
+            out.call_const(self.kind, lambda: push_members(out, self._to_add()), 1)
 
     def emit_effect(self, out: Any) -> None:
-        out.run(replace_members, self.source, Pushed(lambda out: push_members(out, self.entries)))
+        out.run(replace_members, self.source, Pushed(lambda out: push_members(out, self.entries, in_order=True)))
 
 
 class SetIterator(PositionIterator):
@@ -212,6 +275,7 @@ def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
         tx.journal.changes += 1
         if self.source is not None:
             tx.journal.touch(self)
+        tx.journal.set_attr(self, "history", self.history.then("add", (hashed, item)))
         tx.journal.set_item(self.entries, hashed, item)
     return ConstVal(None)
 
@@ -220,12 +284,15 @@ def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
 def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
     if not self.contains(tx, item):
         raise tx.raised(KeyError, item)
-    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+    return set_discard(tx, self, item)
 
 
 @set_method
 def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
-    return SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+    before = self.history
+    SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
+    tx.journal.set_attr(self, "history", before.then("discard", (item.hash_key(tx), item)))
+    return ConstVal(None)
 
 
 def _real_set_method(name: str) -> Method:
@@ -235,6 +302,7 @@ def _real_set_method(name: str) -> Method:
         tables = [_members(tx, other) for other in others]
         given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
         real = self.kind(self.entries)
+        asked = self.history.then(name, *map(as_given, others, tables))
         found = call_real(tx, getattr(real, name), *given)
         if isinstance(found, bool):
             return ConstVal(found)
@@ -245,10 +313,10 @@ def _real_set_method(name: str) -> Method:
             key: member for table in (self.entries, *tables) for key, member in table.items() if id(key) in chosen
         }
         if found is None:
-            self.replace(tx, entries)
+            self.replace(tx, entries, asked)
             return ConstVal(None)
         made = SetVal(self.kind)
-        made.entries = entries
+        made.entries, made.history = entries, asked
         return made
 
     return model

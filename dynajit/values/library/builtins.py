@@ -420,14 +420,14 @@ def dict_(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> Value:
 
 @constructor(set)
 def set_(tx: Tracer, items: Value | None = None) -> Value:
-    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [])
+    return SetVal.of_items(tx, items)
 
 
 @constructor(frozenset)
 def frozenset_(tx: Tracer, items: Value | None = None) -> Value:
     if isinstance(items, SetVal) and items.kind is frozenset:
         return items
-    return SetVal.of(tx, tx.unpack_set(items) if items is not None else [], frozenset)
+    return SetVal.of_items(tx, items, frozenset)
 
 
 @constructor(slice)

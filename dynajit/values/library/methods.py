@@ -120,7 +120,8 @@ def set_pop(tx: Tracer, self: SetVal) -> Value:
     elif set(order) != set(self.entries):
         self.unsupported("pop() after items were added or removed")
     popped = self.entries[order[0]]
-    self.replace(tx, {key: value for key, value in self.entries.items() if key != order[0]})
+    rest = {key: value for key, value in self.entries.items() if key != order[0]}
+    self.replace(tx, rest, self.history.then("pop"))
     tx.journal.set_attr(self, "popping", order[1:])
     return popped
 
@@ -260,7 +261,8 @@ def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
 def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
     target = payload_of(self)
     with left_to_real_call():
-        target.replace(tx, SetVal.of(tx, tx.unpack_set(items) if items is not None else []).entries)
+        made = SetVal.of_items(tx, items)
+        target.replace(tx, made.entries, made.history)
     return ConstVal(None)
 
 

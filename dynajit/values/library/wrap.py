@@ -184,6 +184,10 @@ def _same_literal(expected: Any, found: Any) -> bool:
     return type(found) is type(expected) and literal_identity(found) == literal_identity(expected)
 
 
+def _is_literal(expected: Any, found: Any) -> bool:
+    return bool(literal_identity(found) == expected)
+
+
 def literal_identity(obj: Any) -> Any:
     """What tells literals apart that Python takes for equal: types, signs of zero, the order of a set's members."""
     if isinstance(obj, (slice, range)):
@@ -326,10 +330,9 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
             )
-    tx.guard(source, "PREDICATE", functools.partial(_same_literal, type(obj)(obj)), f"is {short(obj)}")
-    made = SetVal(type(obj), source)
-    made.entries = {member.hash_key(tx): member for member in members}
-    return made
+    # not a copy: its members may have another order
+    tx.guard(source, "PREDICATE", functools.partial(_is_literal, literal_identity(obj)), f"is {short(obj)}")
+    return SetVal.outside(type(obj), obj, {member.hash_key(tx): member for member in members}, source)
 
 
 @wraps_type(types.FunctionType)
@@ -513,7 +516,8 @@ def from_real(tx: Tracer, obj: Any) -> Value:
             made.entries[wrapped.hash_key(tx)] = (wrapped, from_real(tx, value))
         return made
     if kind in (set, frozenset):
-        return SetVal.of(tx, [from_real(tx, item) for item in obj], kind)
+        members = [from_real(tx, item) for item in obj]
+        return SetVal.outside(kind, obj, {member.hash_key(tx): member for member in members})
     if kind is types.FunctionType:
         return FunctionVal.outside(tx, obj, ConstSource(obj, obj.__qualname__))
     if issubclass(kind, types.ModuleType):

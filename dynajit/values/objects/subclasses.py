@@ -83,9 +83,7 @@ def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value |
     if not all(is_literal(member) for member in members):
         return None  # nothing of the program's may run here, as it would in making a set of them
     tx.guard(source, "PREDICATE", functools.partial(_same_members, base, members), "has the same members")
-    made = SetVal(base, source)
-    made.entries = {member: ConstVal(member) for member in base.__iter__(obj)}
-    return made
+    return SetVal.outside(base, obj, {member: ConstVal(member) for member in members}, source)
 
 
 def _same_members(base: Any, expected: Any, found: Any) -> bool:
@@ -100,7 +98,7 @@ def make_payload(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str
     if issubclass(kind, tuple):
         return TupleVal(tx.unpack(args[0]) if args else [])
     if issubclass(kind, frozenset):
-        return SetVal.of(tx, tx.unpack_set(args[0]) if args else [], frozenset)
+        return SetVal.of_items(tx, args[0] if args else None, frozenset)
     if issubclass(kind, set):
         return SetVal(set)
     return None
