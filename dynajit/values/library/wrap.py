@@ -184,8 +184,8 @@ def _same_literal(expected: Any, found: Any) -> bool:
     return type(found) is type(expected) and literal_identity(found) == literal_identity(expected)
 
 
-def _is_literal(expected: Any, found: Any) -> bool:
-    return bool(literal_identity(found) == expected)
+def _has_in_order(kind: Any, members: tuple[Any, ...], found: Any) -> bool:
+    return type(found) is kind and literal_identity(members) == literal_identity(tuple(found))
 
 
 def literal_identity(obj: Any) -> Any:
@@ -330,8 +330,8 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
             )
-    # not a copy: its members may have another order
-    tx.guard(source, "PREDICATE", functools.partial(_is_literal, literal_identity(obj)), f"is {short(obj)}")
+    # no copy of the set: its members may have another order
+    tx.guard(source, "PREDICATE", functools.partial(_has_in_order, type(obj), tuple(obj)), f"is {short(obj)}")
     return SetVal.outside(type(obj), obj, {member.hash_key(tx): member for member in members}, source)
 
 
