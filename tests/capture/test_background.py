@@ -27,12 +27,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = threading.Event()
+        self.began = threading.Event()
         self.threads: list[str] = []
         self.error: Exception | None = None
         self.before: Callable[[Any], object] = lambda examples: None
 
     def __call__(self, gm: torch.fx.GraphModule, examples: Any, **options: Any) -> Any:
         self.threads.append(threading.current_thread().name)
+        self.began.set()
         assert self.open.wait(60)
         self.before(examples)
         if self.error is not None:
@@ -258,6 +260,7 @@ def test_breaks_and_dropped_functions(gate: Gate) -> None:
     compiled, x = compiled_by(gate, broken), torch.randn(3)
     for _ in range(2):
         torch.testing.assert_close(compiled(x), broken(x))
+    assert gate.began.wait(60)  # with the first of two
     del compiled
     dynajit.reset()
     gate.open.set()
