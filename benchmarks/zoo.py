@@ -33,6 +33,7 @@ from typing import Any
 import closeness
 import side_by_side as sbs
 import torch
+from models_cpu import loss_of
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,10 +157,7 @@ def _step(model: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any, tr
     def learn() -> dict[str, Tensor]:
         model.zero_grad(set_to_none=True)
         out = call(*args, **kwargs)
-        loss = getattr(out, "loss", None)
-        if loss is None:
-            floats = [each for each in closeness.tensors(out) if each.requires_grad]
-            loss = torch.stack([each.float().pow(2).mean() for each in floats]).sum()
+        loss = loss_of(out)
         loss.backward()
         grads = {f"grad {name}": each.grad for name, each in model.named_parameters() if each.grad is not None}
         return {"loss": loss.detach(), **grads}

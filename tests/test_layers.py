@@ -300,7 +300,7 @@ MAX_FOLDER_LINES = {
     "dynajit/runtime": 2757,
     "dynajit/schedule": 1594,
     "dynajit/values": 6,
-    "dynajit/values/containers": 2928,
+    "dynajit/values/containers": 2924,
     "dynajit/values/core": 832,
     "dynajit/values/effects": 1685,
     "dynajit/values/library": 3636,

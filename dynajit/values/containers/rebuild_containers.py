@@ -39,10 +39,8 @@ def push_members(out: Any, entries: dict[Any, Value], in_order: bool = False) ->
     if hashes is None:
         for member in entries.values():
             out.push(member)
-        if in_order:
-            out.emit.build_tuple(len(entries))
-        else:
-            out.emit.build_set(len(entries))
+        build = out.emit.build_tuple if in_order else out.emit.build_set
+        build(len(entries))
         return
     pairs = [part for member in entries.values() for part in (member, None)]
     if in_order:

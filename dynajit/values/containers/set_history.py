@@ -84,8 +84,8 @@ def replayed(history: History) -> Any:
             arguments = _members(step.given)
         else:
             arguments = [replayed(each) if type(each) is History else _members(each) for each in step.given]
-        if any(argument is None for argument in arguments) and step.method not in _OF_ONE:
-            return None
+            if any(argument is None for argument in arguments):
+                return None
         if step.method in _COPIES:
             found, is_own = set(_COPIES[step.method](found)), True
         elif step.method in _GIVES_ANOTHER:

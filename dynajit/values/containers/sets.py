@@ -33,7 +33,7 @@ from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
-
+_IN_PLACE = {symbol: f"{name}_update" for symbol, name in _SET_OPERATORS.items()} | {"|": "update"}
 _KEYS: type = type({}.keys())
 
 
@@ -49,19 +49,18 @@ class SetLike(Value):
     def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
         if symbol not in _SET_OPERATORS or not isinstance(right, SetLike):
             return None
-        is_plain = isinstance(self, SetVal) and isinstance(right, SetVal)
-        if not is_plain and all(isinstance(side, SetVal) or not side.compares for side in (self, right)):
+        if isinstance(self, SetVal) and isinstance(right, SetVal):
+            return SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
+        if all(isinstance(side, SetVal) or not side.compares for side in (self, right)):
             return None  # a view of values has no such operators
         # with a view of keys or items it is a set, whatever the other is
-        if is_plain:
-            return SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
         first = SetVal.of(tx, tx.unpack(self))
         if self.py_type() is _KEYS:  # CPython takes the dict itself
             first.history = made_of({}).then("update", dict(first.entries))
         made: Any = SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
-        in_place = "update" if symbol == "|" else f"{_SET_OPERATORS[symbol]}_update"
         # which of the two is walked through for an intersection depends on their sizes and kinds
-        made.history = UNKNOWN if symbol == "&" else first.history.then(in_place, as_given(right, _members(tx, right)))
+        given = as_given(right, _members(tx, right))
+        made.history = UNKNOWN if symbol == "&" else first.history.then(_IN_PLACE[symbol], given)
         return cast(SetVal, made)
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
@@ -158,7 +157,7 @@ class SetVal(SetLike):
             order = self._in_order() if len(self.entries) > 1 else None
         except NotReal:
             order = None
-        if order is None or list(set(order.keys())) != list(order):
+        if order is None or [*set(order)] != [*order]:
             return self.entries
         return {key: self.entries[key] for key in order.values()}
 
@@ -183,8 +182,7 @@ class SetVal(SetLike):
             return False
         result = SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
         assert isinstance(result, SetVal)
-        in_place = "update" if symbol == "|" else f"{_SET_OPERATORS[symbol]}_update"
-        self.replace(tx, result.entries, self.history.then(in_place, right.history))
+        self.replace(tx, result.entries, self.history.then(_IN_PLACE[symbol], right.history))
         return True
 
     def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
