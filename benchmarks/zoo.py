@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
 import importlib.util
 import json
 import math
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -216,7 +219,10 @@ def measure(name: str, kind: str, peer: bool, seconds: float) -> dict[str, Any]:
     clock = sbs.clock_for(1) if device == "cpu" else time.perf_counter
     if device == "cuda":
         steps = {column: _synchronised(step) for column, step in steps.items()}
-    times = sbs.interleave(steps, seconds=seconds, clock=clock)
+    # those beside this one compile meanwhile, but none measures
+    with open(Path(tempfile.gettempdir()) / "zoo.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        times = sbs.interleave(steps, seconds=seconds, clock=clock)
     return row | {column: statistics.median(each) * 1e3 for column, each in times.items()}
 
 
@@ -308,6 +314,7 @@ def main() -> int:
     known = {(row["model"], row["kind"]) for row in rows}
     wanted = [name for name in zoo() if not given.names or any(part in name for part in given.names)]
     todo = [(name, kind) for name in wanted for kind in given.kinds if (name, kind) not in known]
+    random.Random(0).shuffle(todo)  # a run that ends early is a sample of all families
     progress, end = sbs.Progress(), time.monotonic() + 60 * given.minutes
     with ThreadPoolExecutor(given.processes) as pool, given.rows.open("a") as file:
         job = lambda one: run(*one, given.peer, given.limit) if time.monotonic() < end else None  # noqa: E731
