@@ -12,20 +12,22 @@ import dataclasses
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dynajit import codegen as generator
-from dynajit.aot import by_size, compile_joint, decompositions
+from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.inference import freezing
 from dynajit.aot.joint import CompileFn
 from dynajit.aot.pipeline import PassContext, run_passes
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view
+from dynajit.loopir import host_numbers
+from dynajit.loopir.registry import LOWERINGS
 from dynajit.report import costs, debug, logs, phases, records
 from dynajit.runtime import autotune, compile_pool, cpu, cuda_graphs, gpu, toolchain, triton_compiler
 from dynajit.runtime.plan_sizes import TooLarge
@@ -189,7 +191,11 @@ def _compiled(
     settings: _Settings, gm: torch.fx.GraphModule, inputs: list[Any], phase: str, device: torch.device
 ) -> Callable[..., Any]:
     """The graph's plan, ready to run. Raises what can't be planned or compiled."""
-    mode = settings.mode
+    recorded = device.type != "cpu" and settings.mode in _GRAPH_MODES
+    parts = host_part.split(gm, _in_kernels(gm, device)) if recorded else None
+    if parts is not None:
+        inside = [(parts.host, _CPU), (parts.device, device)]
+        return parts.join(*(_compiled(settings, part, _fakes(part), phase, where) for part, where in inside))
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
         more = logs.verbose("aot_graphs")
@@ -199,11 +205,18 @@ def _compiled(
     with phases.timer("codegen"):
         plan = _plan(settings, gm, inputs, phase, device, name)
         compiled = cpu.build(plan) if device.type == "cpu" else gpu.build(plan)
-        recorded = device.type != "cpu" and mode in _GRAPH_MODES
         if recorded:
             compiled = cuda_graphs.record(plan, compiled, phase == "backward")
     _report(plan, phase, cuda_graphs.copies(plan, phase == "backward") if recorded else [])
     return compiled
+
+
+def _in_kernels(gm: torch.fx.GraphModule, device: torch.device) -> Collection[torch.fx.Node]:
+    return host_numbers.of_the_device(gm.graph, device, LOWERINGS.__contains__)
+
+
+def _fakes(gm: torch.fx.GraphModule) -> list[Any]:
+    return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def _plan(

@@ -31,6 +31,7 @@ from dynajit.codegen.plan import (
 def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
     """Add frees and reuse. `refusal_needs`: inputs that have to be there where a kernel refuses a value."""
     last_use, shared = _last_uses(plan)
+    plan = _without_constants(plan, set(plan.constants) - last_use.keys() - {ref.name for ref in refs_in(plan.outputs)})
     outputs = {ref.name for ref in refs_in(plan.outputs)} | set(plan.constants)
     kept = outputs | set(plan.inputs)
     last_check = _last_check(plan)
@@ -68,6 +69,13 @@ def plan_memory(plan: Plan, refusal_needs: Set[str] = frozenset()) -> Plan:
                 owned.discard(root)
                 free.setdefault(plan.buffers[root].nbytes, []).append(root)
     return dataclasses.replace(plan, steps=tuple(_with_frees(steps, dying)))
+
+
+def _without_constants(plan: Plan, unread: set[str]) -> Plan:
+    """The plan without constants that kernels have in their text."""
+    buffers = {name: buffer for name, buffer in plan.buffers.items() if name not in unread}
+    constants = {name: value for name, value in plan.constants.items() if name not in unread}
+    return dataclasses.replace(plan, buffers=buffers, constants=constants)
 
 
 @dataclasses.dataclass(slots=True)

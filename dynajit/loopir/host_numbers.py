@@ -46,8 +46,10 @@ def for_kernels(build: Builder, given: Value | RuntimeFloat) -> Scalar:
     return nodes.op("from_bits", (bits,), torch.float64) if floating else bits
 
 
-def as_tensor(build: Builder, given: Value) -> Value:
-    """A tensor on the CPU without dimensions as one that kernels compute."""
+def as_tensor(build: Builder, given: Value, held: torch.Tensor | None = None) -> Value:
+    """A tensor on the CPU without dimensions as one that kernels compute. `held`: what it is, of a constant."""
+    if held is not None and held.numel() == 1:
+        return build.pointwise((), lambda axes: nodes.const(held.item(), given.dtype))
     return build.pointwise((), lambda axes: convert(for_kernels(build, given), given.dtype))
 
 

@@ -291,7 +291,8 @@ class _Lowering:
             return given
         key = (root, given.position)
         if key not in self.told:
-            self.told[key] = host_numbers.as_tensor(self.build, given)
+            held = self.program.constants.get(root.name)
+            self.told[key] = host_numbers.as_tensor(self.build, given, held)
         return self.told[key]
 
     def _sized(self, out: Any) -> Any:
