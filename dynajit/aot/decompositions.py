@@ -8,10 +8,11 @@ numbers has to draw the same ones in the same order as in eager: torch's own rul
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 Decompositions = dict[Any, Callable[..., Any]]
@@ -33,7 +34,7 @@ def for_codegen(device: str = "cpu", eager_rounding: bool = False) -> Decomposit
     own = RULES if device != "cpu" else _OWN if eager_rounding else {**_OWN, **CPU_RULES}
     if device != "cpu":
         own = {**own, **group_norm.RULES, **({} if eager_rounding else convolution.RULES)}
-    table: Decompositions = {**get_decompositions(operators), **own, **foreach.RULES}
+    table: Decompositions = {**get_decompositions(operators), **_CODEGEN, **own, **foreach.RULES}
     return {operator: rule for operator, rule in table.items() if isinstance(operator, torch._ops.OpOverload)}
 
 
@@ -71,12 +72,22 @@ def _zero_tensor(size: Any, **options: Any) -> torch.Tensor:
     return torch.ops.aten.zeros.default(size, **options)  # type: ignore[no-any-return]
 
 
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    """Eager leaves out tensors without elements, as new caches are; no kernel can have them."""
+    kept = [one for one in tensors if not any(type(size) is int and size == 0 for size in one.shape)]
+    same = len({one.dtype for one in tensors}) == 1 and all(
+        suggest_memory_format(one) is torch.contiguous_format for one in kept
+    )
+    return torch.ops.aten.cat.default(kept, dim) if same and 0 < len(kept) < len(tensors) else NotImplemented
+
+
 # In every graph, also those that run operator by operator.
 ALWAYS: Decompositions = {
     torch.ops.aten.bernoulli.p: _bernoulli,
     torch.ops.aten._unique.default: _unique,
     torch.ops.aten._efficientzerotensor.default: _zero_tensor,
 }
+_CODEGEN: Decompositions = {torch.ops.aten.cat.default: _cat}
 # On CPUs; a GPU draws in another way.
 _OWN: Decompositions = {torch.ops.aten.native_dropout.default: _native_dropout}
 

@@ -83,10 +83,9 @@ def _joined(build: Builder, pieces: Sequence[Value], dim: int) -> Value:
 @lowering(aten.cat.default)
 def _cat(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     rank = len(build.out.shape)
-    pieces = [tensor for tensor in tensors if tuple(tensor.shape) != (0,)]  # eager leaves those out, of whatever rank
-    if any(len(piece.shape) != rank for piece in pieces):
-        raise NotLowered
-    return _joined(build, pieces, dim % rank)
+    if any(len(tensor.shape) != rank for tensor in tensors):
+        raise NotLowered  # tensors without elements of any rank are left out in eager
+    return _joined(build, tensors, dim % rank)
 
 
 @lowering(aten.stack.default)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from aot_harness import check
 
 from dynajit.aot import compile_joint, decompositions
+from dynajit.testing import assert_same
 
 UNARY: dict[str, Callable] = {
     name: getattr(F, name)
@@ -42,6 +43,9 @@ UNARY |= {
     "prelu": lambda x: F.prelu(x, torch.tensor(0.3)),
     "layer_norm": lambda x: F.layer_norm(x, (6,)),
     "rms_norm": lambda x: F.rms_norm(x, (6,)),
+    "cat_of_nothing_and": lambda x: torch.cat([torch.tensor([]), x * 2, x[:0]], 0),
+    "cat_of_other_types": lambda x: torch.cat([torch.tensor([], dtype=torch.float64), x], 1),
+    "cat_of_channels_last": lambda x: torch.cat([x[0, :0], x.view(2, 2, 3, 2).to(memory_format=torch.channels_last)]),
     "group_norm": lambda x: F.group_norm(x.view(2, 2, 6), 2),
 }
 MEAN, VAR = torch.linspace(-1, 1, 6), torch.linspace(1, 2, 6)
@@ -93,3 +97,17 @@ def test_nothing_in_the_table_draws_random_numbers() -> None:
 def test_names_are_decomposed() -> None:
     found = {operator._schema.name.removeprefix("aten::") for operator in decompositions.for_codegen()}
     assert [name for name in decompositions._NAMES if name not in found and hasattr(torch.ops.aten, name)] == []
+
+
+def test_cat_leaves_out_what_is_empty() -> None:
+    called = []
+
+    def compile_fn(gm: torch.fx.GraphModule, inputs: list[Any], phase: str) -> Callable:
+        called.extend(str(node.target) for node in gm.graph.nodes if node.op == "call_function")
+        return gm.forward
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable:
+        return compile_joint(gm, inputs, compile_fn, decompositions.for_codegen())
+
+    assert_same(lambda x: torch.cat([x[0, :0], x * 2], 0), torch.randn(2, 3), backend=backend, graphs=1)
+    assert called == ["aten.mul.Tensor", "aten.cat.default"]
