@@ -29,7 +29,7 @@ from dynajit.aot.passes.unstack_scalars import unstack_scalars
 from dynajit.aot.passes.unused import first_results, with_unused, with_unused_draws
 from dynajit.aot.training.hidden_writes import join_reads, part_reads
 from dynajit.aot.training.saved_copies import copy_kept, keep_results, separate_results
-from dynajit.aot.training.saved_tensors import shrink_saved_tensors
+from dynajit.aot.training.saved_tensors import narrow_reads, shrink_saved_tensors
 from dynajit.report import debug, logs
 
 Compiled = Callable[..., Any]
@@ -176,6 +176,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("unused_raises", ("captured",), _more_results(with_unused)),
     Pass("recurrent_dropout", ("autograd",), _simple(layer_by_layer)),
     Pass("unused_draws", ("traced",), _more_results(with_unused_draws)),
+    Pass("narrow_reads", ("joint",), _simple(narrow_reads)),
     Pass("batch_norm_statistics", ("joint",), _simple(drop_statistics)),
     Pass(
         "layouts_in_training",

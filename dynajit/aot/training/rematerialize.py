@@ -161,4 +161,4 @@ def _replayed(saved: SavedTensors, node: Node, steps: list[Node]) -> Node:
 
 def is_pointwise(node: Node) -> bool:
     """Does it compute each element of its result of one element of each argument?"""
-    return facts(node.target).pointwise or node.target is aten.threshold_backward.default
+    return facts(node.target).pointwise

@@ -1,11 +1,12 @@
 """What forward keeps for backward, made smaller: the same values in fewer bytes, or found in what is kept anyway.
 
-In:  the forward and the backward graph of a partition, and how many results forward has; changed in place.
+In:  the joint graph, then the forward and the backward graph of a partition, and how many results forward has; changed
+     in place.
 Out: nothing. Values, and what is computed with them, stay as they are; rules for one more kind of value: `_RULES`.
 
 The partitioner chooses among the values that the graph computes. It doesn't see that a piece of a kept concatenation
-needs no memory of its own, that the gradient of relu asks of each element only whether it is above a threshold, that
-max pooling's backward takes of its input no more than the shape, and that places in a small plane fit 16 bits.
+needs no memory of its own, and that places in a small plane fit 16 bits; what operations read without need is taken
+from them before (`narrow_reads`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,39 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from dynajit.aot.rewrite import compute
+from dynajit.aot.rewrite import call, compute
 from dynajit.aot.training.rematerialize import is_pointwise, rematerialize
 from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
 _POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
+
+
+def narrow_reads(joint: GraphModule) -> GraphModule:
+    """Have backward read no more of a tensor than it needs, for the partitioner to see.
+
+    A joint graph knows no autograd: what is detached to be saved is the tensor itself, and to the partitioner it would
+    be one that has to be in memory. Results are seen as they are. The gradient of relu asks of each element only
+    whether it is above a threshold, max pooling's of its input no more than the shape.
+    """
+    for node in joint.graph.find_nodes(op="call_function", target=aten.detach.default):
+        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+        if not node.users:
+            joint.graph.erase_node(node)
+    for node in joint.graph.find_nodes(op="call_function", target=aten.threshold_backward.default):
+        gradient, value, threshold = node.args
+        with joint.graph.inserting_before(node):
+            below = call(value, aten.le.Scalar, value, threshold)
+        node.target, node.args = aten.masked_fill.Scalar, (gradient, below, 0)
+    for node in joint.graph.find_nodes(op="call_function", target=_POOL_BACKWARD):
+        pooled = node.args[1]
+        value = pooled.meta["val"]
+        if value.is_contiguous() and all(type(size) is int for size in value.shape):
+            layout = {"dtype": value.dtype, "device": value.device}
+            with joint.graph.inserting_before(node):
+                one = call(pooled, aten.full.default, [1] * value.dim(), 0, **layout)
+                node.update_arg(1, call(pooled, aten.expand.default, one, list(value.shape)))
+    return joint
 
 
 def shrink_saved_tensors(forward: GraphModule, backward: GraphModule, n_results: int) -> None:
@@ -35,7 +63,7 @@ def shrink_saved_tensors(forward: GraphModule, backward: GraphModule, n_results:
         n_results: of forward's outputs so many are results.
     """
     saved = SavedTensors(forward, backward, n_results)
-    changed = _without_detaches(backward)
+    changed = False
     for rule in _RULES:
         for node in saved.own():
             changed = (saved.uses(node) != [] and rule(saved, node)) or changed
@@ -176,23 +204,28 @@ class SavedTensors:
 
 
 def _pieces(saved: SavedTensors, node: Node) -> bool:
-    """A piece of a concatenation that is kept too is a part of that."""
-    base = _undetached(node)
+    """A piece of a concatenation that is kept too is a part of that, and what a comparison of it says is seen there."""
     if not all(is_pointwise(use) for use in saved.uses(node)):
         return False  # where the layout counts: a library's call
-    for whole in base.users:
+    sources = node.all_input_nodes
+    compared = node.meta["val"].dtype is torch.bool and is_pointwise(node) and len(sources) == 1
+    piece = sources[0] if compared else node
+    for whole in piece.users:
         if whole.target is not aten.cat.default or whole not in saved.taken or saved.is_result(whole):
             continue
         pieces, dim = whole.args[0], whole.args[1] if len(whole.args) > 1 else 0
-        if whole.meta["val"].dtype is not base.meta["val"].dtype or not isinstance(dim, int):
+        if whole.meta["val"].dtype is not piece.meta["val"].dtype or not isinstance(dim, int):
             continue
         start = 0
-        for piece in pieces:  # type: ignore[union-attr]
-            size = piece.meta["val"].shape[dim]  # type: ignore[union-attr]
-            if piece is base:
+        for each in pieces:  # type: ignore[union-attr]
+            size = each.meta["val"].shape[dim]  # type: ignore[union-attr]
+            if each is piece:
                 break
             start += size
         part = saved.in_backward(aten.slice.Tensor, saved.taken[whole], dim, start, start + size)
+        if compared:
+            args = [part if arg is piece else arg for arg in node.args]
+            part = saved.in_backward(node.target, *args, **node.kwargs)
         saved.taken[node].replace_all_uses_with(part)
         saved.drop(node)
         return True
@@ -228,35 +261,6 @@ def _clamped(saved: SavedTensors, node: Node) -> bool:
     return False
 
 
-def _thresholds(saved: SavedTensors, node: Node) -> bool:
-    """Of what is only compared with a threshold, the outcome; max pooling's backward asks for a shape only."""
-    value = node.meta["val"]
-    uses = saved.uses(node)
-    compared = [use for use in uses if use.target is aten.threshold_backward.default]
-    pooled = [use for use in uses if use.target is _POOL_BACKWARD and use.args[1] is saved.taken[node]]
-    thresholds = {use.args[2] for use in compared}
-    if len(compared) + len(pooled) < len(uses) or len(thresholds) > 1 or not value.dtype.is_floating_point:
-        return False
-    if any(use.args[0] is saved.taken[node] for use in uses) or (pooled and not value.is_contiguous()):
-        return False
-    parameter = saved.taken[node]
-    if compared:
-        below = saved.replace(node, saved.in_forward(aten.le.Scalar, _undetached(node), thresholds.pop()))
-    else:
-        saved.drop(node)
-    for use in compared:
-        with saved.backward.graph.inserting_before(use):
-            masked = saved.backward.graph.call_function(aten.masked_fill.Scalar, (use.args[0], below, 0))
-        masked.meta = dict(use.meta)
-        use.replace_all_uses_with(masked)
-        saved.backward.graph.erase_node(use)
-    if pooled:
-        layout = {"dtype": value.dtype, "device": value.device}
-        one = saved.in_backward(aten.full.default, [1] * value.dim(), 0, **layout)
-        parameter.replace_all_uses_with(saved.in_backward(aten.expand.default, one, list(value.shape)))
-    return True
-
-
 def _places(saved: SavedTensors, node: Node) -> bool:
     """Places that max pooling found, in as many bits as its planes need."""
     source = node.args[0] if node.args else None
@@ -278,27 +282,11 @@ def _places(saved: SavedTensors, node: Node) -> bool:
     return True
 
 
-_RULES: tuple[Callable[[SavedTensors, Node], bool], ...] = (_pieces, _clamped, rematerialize, _thresholds, _places)
-
-
-def _without_detaches(backward: GraphModule) -> bool:
-    """Backward knows no autograd: what is detached there is the same tensor, and what uses it is seen only so."""
-    found = [node for node in backward.graph.nodes if node.target is aten.detach.default]
-    for node in found:
-        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
-        if not node.users:
-            backward.graph.erase_node(node)
-    return bool(found)
-
-
-def _undetached(node: Node) -> Node:
-    while node.target is aten.detach.default:
-        node = node.args[0]  # type: ignore[assignment]
-    return node
+_RULES: tuple[Callable[[SavedTensors, Node], bool], ...] = (_pieces, _clamped, rematerialize, _places)
 
 
 def _uncopied(node: Node) -> Node:
     """What has the same values: where a clamp is in place, autograd keeps a copy of what it was given."""
-    while node.target in (aten.clone.default, aten.detach.default):
+    while node.target is aten.clone.default:
         node = node.args[0]  # type: ignore[assignment]
     return node

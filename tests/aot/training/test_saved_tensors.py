@@ -69,6 +69,20 @@ def test_pieces_of_what_is_kept_are_not_kept(backend, dim, kept):
     assert kept == [3 * 8 * 8 * 4]
 
 
+ACTIVATIONS = {
+    "gelu": lambda x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.04 * x.pow(3)))),
+    "swish": lambda x: x * torch.sigmoid(x),
+    "squared": lambda x: torch.sigmoid(x).square() * x.exp(),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_of_an_activation_written_out_its_input_is_kept(name, kept):
+    """Autograd saves what some of its operations give, detached."""
+    assert_equal(lambda x, w: ACTIVATIONS[name](x @ w).cumsum(1), "codegen", torch.randn(8, 8), torch.randn(8, 8))
+    assert kept == [8 * 8 * 4]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_max_pooling_keeps_narrow_places_and_no_input(backend, kept):
     def fn(x, w):
