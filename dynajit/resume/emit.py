@@ -225,6 +225,9 @@ class Emission:
         made = made_at(self.tx, obstacle)
         if made is not None:
             return made, GraphBreak(breaks.LOCAL_CLASS, obstacle.describe())
+        placed = getattr(obstacle, "placed_at", None)
+        if placed is not None:
+            return placed, GraphBreak(breaks.UNSUPPORTED_VALUE, f"the order of {obstacle.describe()}")
         if isinstance(obstacle, DeferredCall) and obstacle.at is not None:
             changed = f"{obstacle.function.describe()}, whose arguments change later, or whose handlers are looked at"
             return obstacle.at, GraphBreak(breaks.OUTPUT_CALL, changed)

@@ -244,6 +244,12 @@ deep$ = copy.deepcopy([{{n, flag||x.detach(), x.detach()||SEEN||POINT.x.detach()
 x = x + len(deep$); print(ref$() is {{obj||NET}}, type(same$).__name__)
 if isinstance(same$, list): same$.append(<tensor>); x = x + len(items)
 
+a$, b$ = {8, 16, <int>, {{0||24||256}} }, {{frozenset([0, 32])||set([*range(9), 64])||dict.fromkeys([40, 8]).keys()}}
+s$ = {{a$ & b$||a$ - b$||a$ ^ b$||b$ - a$||b$ & a$||b$ ^ a$||set([*a$, *b$])||a$.union(b$, [48])||set(b$) - set([8])}}
+{{a$ ^= a$ & b$||a$.discard(8); a$.add(128)||a$.update(b$)||pass||s$ = s$.union(a$)}}
+{{dynajit.graph_break()||pass||obj.members = s$}}
+print([*s$], [*a$], [*(s$ - {16})]); x = x + next(iter(s$), 1)
+
 order$ = {k: [*v] for k, v in itertools.groupby(sorted([1, <int>, 2, 3]), key=lambda k: k % 2)}
 left$, (mid$, *right$), end$ = {{[x, (y, n, z), 1]||(x, [y], 2)||[x, items, <int>]}}
 x = left$ + (mid$ * len(right$) if torch.is_tensor(mid$) else 1) + end$ * len(order$)

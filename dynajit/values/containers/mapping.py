@@ -23,6 +23,7 @@ from dynajit.values.containers.rebuild_containers import (
     store_entries,
 )
 from dynajit.values.containers.sequence import Lazy
+from dynajit.values.containers.set_history import History, view_of
 from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
@@ -436,6 +437,9 @@ class DictViewVal(SetLike):
 
     def as_set(self, tx: Tracer) -> SetVal:
         return SetVal.of(tx, tx.unpack(self))
+
+    def as_operand(self, entries: dict[Any, Value]) -> History:
+        return view_of(entries, self.what, self.mapping.kind is dict)
 
     def children(self) -> Sequence[Value]:
         return (self.mapping,)

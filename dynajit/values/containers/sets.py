@@ -20,10 +20,18 @@ from dynajit.values.containers.rebuild_containers import (
 from dynajit.values.containers.set_history import (
     UNKNOWN,
     History,
+    Recipe,
+    Steps,
     as_given,
+    carried_out,
+    change,
+    changes_of,
+    copied_like,
     from_outside,
     made_of,
+    of_own,
     real_member,
+    recipe,
     replayed,
 )
 from dynajit.values.containers.standin import call_real
@@ -34,7 +42,6 @@ from dynajit.values.scalars.constant import ConstVal
 
 _SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 _IN_PLACE = {symbol: f"{name}_update" for symbol, name in _SET_OPERATORS.items()} | {"|": "update"}
-_KEYS: type = type({}.keys())
 
 
 class SetLike(Value):
@@ -46,22 +53,27 @@ class SetLike(Value):
 
     compares: bool = True
 
-    def binary(self, tx: Tracer, symbol: str, right: Value) -> Value | None:
-        if symbol not in _SET_OPERATORS or not isinstance(right, SetLike):
+    def rbinary(self, tx: Tracer, symbol: str, left: Value) -> Value | None:
+        ours = _set_like(tx, left)
+        return None if ours is None else ours.binary(tx, symbol, self)
+
+    def binary(self, tx: Tracer, symbol: str, other: Value) -> Value | None:
+        right = _set_like(tx, other)
+        if symbol not in _SET_OPERATORS or right is None:
             return None
         if isinstance(self, SetVal) and isinstance(right, SetVal):
             return SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
         if all(isinstance(side, SetVal) or not side.compares for side in (self, right)):
             return None  # a view of values has no such operators
         # with a view of keys or items it is a set, whatever the other is
-        first = SetVal.of(tx, tx.unpack(self))
-        if self.py_type() is _KEYS:  # CPython takes the dict itself
-            first.history = made_of({}).then("update", dict(first.entries))
-        made: Any = SET_METHODS[_SET_OPERATORS[symbol]](tx, first, right)
-        # which of the two is walked through for an intersection depends on their sizes and kinds
-        given = as_given(right, _members(tx, right))
-        made.history = UNKNOWN if symbol == "&" else first.history.then(_IN_PLACE[symbol], given)
-        return cast(SetVal, made)
+        first, second = (SetVal.of(tx, tx.unpack_set(side)) for side in (self, right))
+        made: Any = SET_METHODS[_SET_OPERATORS[symbol]](tx, first, second)
+        made.history = self.as_operand(first.entries).then(symbol, right.as_operand(second.entries))
+        return cast(SetVal, made).placed(tx)
+
+    def as_operand(self, entries: dict[Any, Value]) -> History:
+        """How it came to be, as an operator's operand; `entries`: its members."""
+        raise NotImplementedError
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         if not self.compares:
@@ -80,6 +92,14 @@ class SetLike(Value):
         return bool(COMPARE[symbol][0](ours, theirs))
 
 
+def _set_like(tx: Tracer, value: Value) -> SetLike | None:
+    """The value, if set operators take it; a set of a frozenset that is a constant."""
+    if value.py_type() is frozenset and value.is_const():
+        real = value.const()
+        return SetVal.outside(frozenset, real, {each.hash_key(tx): each for each in map(tx.from_real, real)})
+    return value if isinstance(value, SetLike) else None
+
+
 class SetVal(SetLike):
     """A set or frozenset."""
 
@@ -90,13 +110,14 @@ class SetVal(SetLike):
         self.history = made_of({})
         self.removals = 0
         self.popping: list[Any] | None = None  # after pop(): in which order it takes the rest
+        self.placed_at: Any = None  # the state before the instruction that left it in an order that is not known
 
     @staticmethod
     def of(tx: Tracer, items: Sequence[Value], kind: type = set) -> SetVal:
         made = SetVal(kind)
         for item in items:
             made.entries.setdefault(item.hash_key(tx), item)
-        made.history = made_of(made.entries)
+        made.history = made_of(made.entries, kind)
         return made
 
     @staticmethod
@@ -105,24 +126,29 @@ class SetVal(SetLike):
         made = SetVal.of(tx, tx.unpack_set(items) if items is not None else [], kind)
         given = None if items is None else as_given(items, made.entries)
         if type(given) is History:
-            made.history = given.then("copy")
+            made.history = given.then("made", kind)
         elif type(given) is dict:
-            made.history = made_of({}).then("update", given.copy())
-        return made
+            made.history = made_of(given, kind, as_dict=True)
+        return made.placed(tx)
 
     @staticmethod
     def outside(kind: type, real: Any, entries: dict[Any, Value], source: Source | None = None) -> SetVal:
         """A set that is nothing of the trace's, with its members in their order."""
         made = SetVal(kind, source)
         made.entries = entries
-        made.history = from_outside(kind, real)
+        made.history = from_outside(kind, real) if source is not None else of_own(kind, real, entries)
         return made
 
     def py_type(self) -> type:
         return self.kind
 
     def real(self) -> Any:
-        return self.kind(item.real() for item in self.entries.values())
+        if len(self.entries) < 2:
+            return self.kind(item.real() for item in self.entries.values())
+        found = replayed(self.history)
+        if found is None:
+            raise NotReal("a set whose order is not known")
+        return copied_like(self.kind, found)
 
     def truth(self, tx: Tracer) -> bool:
         return bool(self.entries)
@@ -151,6 +177,23 @@ class SetVal(SetLike):
         keys = {real_member(key, item): key for key, item in self.entries.items()}
         return {member: keys[member] for member in order} if order is not None and keys.keys() == set(order) else None
 
+    def _made_by(self) -> Recipe | Steps | None:
+        """By which generated code makes it, or changes it if it is from outside; None if its order is not known."""
+        return recipe(self.history) if self.source is None else changes_of(self.history)
+
+    def _is_lost(self) -> bool:
+        """Whether generated code can't give it the order that it has."""
+        try:
+            return len(self.entries) > 1 and self._made_by() is None
+        except NotReal:
+            return False  # where its members are in memory decides
+
+    def placed(self, tx: Tracer) -> SetVal:
+        """The set, whose history is complete; remembers where it was made if generated code can't."""
+        if self.placed_at is None and self._is_lost():
+            tx.journal.set_attr(self, "placed_at", tx.snapshot())
+        return self
+
     def _to_add(self) -> dict[Any, Value]:
         """The members in an order that gives a set like the real one if they are added one by one, if one is known."""
         try:
@@ -176,8 +219,10 @@ class SetVal(SetLike):
         if self.source is not None:
             tx.journal.touch(self)
         tx.journal.replace_all(self.entries, entries)
+        self.placed(tx)
 
-    def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+    def ibinary(self, tx: Tracer, symbol: str, other: Value) -> bool:
+        right = _set_like(tx, other)
         if self.kind is not set or symbol not in _SET_OPERATORS or not isinstance(right, SetVal):
             return False
         result = SET_METHODS[_SET_OPERATORS[symbol]](tx, self, right)
@@ -187,8 +232,8 @@ class SetVal(SetLike):
 
     def copied(self, tx: Tracer, part: Callable[[Value], Value], remember: Callable[[Value], Value]) -> Value:
         made = SetVal.of(tx, [part(member) for member in self.entries.values()], self.kind)
-        made.history = self.history.then("deepcopy")
-        return made
+        made.history = self.history.then("deepcopy", self.kind)
+        return made.placed(tx)
 
     def hash_key(self, tx: Tracer) -> object:
         if self.kind is set:
@@ -198,16 +243,32 @@ class SetVal(SetLike):
     def children(self) -> Sequence[Value]:
         return list(self.entries.values())
 
+    def as_operand(self, entries: dict[Any, Value]) -> History:
+        return self.history
+
     def rebuildable(self) -> bool:
-        return self.source is not None or not collide(self.entries)
+        return (self.source is not None or not collide(self.entries)) and not self._is_lost()
 
     def rebuild(self, out: Any) -> None:
-        if self.kind is set:
+        try:
+            made_by = self._made_by()
+        except NotReal:
+            made_by = None
+        if made_by is not None and len(self.entries) > 1:
+            out.call_on(carried_out, made_by)
+        elif self.kind is set:
             push_members(out, self._to_add())
         else:
             out.call_const(self.kind, lambda: push_members(out, self._to_add()), 1)
 
     def emit_effect(self, out: Any) -> None:
+        try:
+            steps = self._made_by()
+        except NotReal:
+            steps = None
+        if steps is not None:
+            out.run(change, self.source, steps)
+            return
         out.run(replace_members, self.source, Pushed(lambda out: push_members(out, self.entries, in_order=True)))
 
 
@@ -315,7 +376,7 @@ def _real_set_method(name: str) -> Method:
             return ConstVal(None)
         made = SetVal(self.kind)
         made.entries, made.history = entries, asked
-        return made
+        return made.placed(tx)
 
     return model
 

@@ -36,7 +36,6 @@ from dynajit.guards.source import (
     InstanceAttrSource,
     ItemSource,
     Source,
-    key_identity,
 )
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
@@ -47,6 +46,7 @@ from dynajit.values.containers.iterators import LONGEST, check_length
 from dynajit.values.containers.lazy_list import OutsideList
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, TupleVal, is_named_tuple
+from dynajit.values.containers.set_history import guard_members, is_known
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.finalizers import has_finaliser
 from dynajit.values.core.value import GraphBreak, Tracer, Value
@@ -59,7 +59,7 @@ from dynajit.values.objects.partials import PartialVal
 from dynajit.values.objects.subclasses import PLAIN, payload_of_real
 from dynajit.values.objects.suspended_generator import SuspendedGenerator, suspension_of
 from dynajit.values.objects.thread_local import ThreadLocalVal
-from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal
+from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, UnreadConst, is_literal, literal_identity
 from dynajit.values.scalars.symbolic import from_symbolic
 from dynajit.values.tensors import graph_arrays
 from dynajit.values.tensors.arrays import NUMPY_CALLABLES, NUMPY_TYPES, SCALARS, from_numpy
@@ -182,21 +182,6 @@ def _equal_alike(expected: Any, found: Any) -> bool:
 
 def _same_literal(expected: Any, found: Any) -> bool:
     return type(found) is type(expected) and literal_identity(found) == literal_identity(expected)
-
-
-def _has_in_order(kind: Any, members: tuple[Any, ...], found: Any) -> bool:
-    return type(found) is kind and literal_identity(members) == literal_identity(tuple(found))
-
-
-def literal_identity(obj: Any) -> Any:
-    """What tells literals apart that Python takes for equal: types, signs of zero, the order of a set's members."""
-    if isinstance(obj, (slice, range)):
-        return type(obj), *(literal_identity(part) for part in (obj.start, obj.stop, obj.step))
-    if isinstance(obj, (set, frozenset)):
-        return type(obj), *(literal_identity(part) for part in obj)
-    if isinstance(obj, tuple):
-        return type(obj), *(literal_identity(part) for part in obj)
-    return key_identity(obj) if not isinstance(obj, torch.device) else obj
 
 
 def _opaque(tx: Tracer, obj: Any, source: Source, reason: BreakKind, detail: str) -> Value:
@@ -324,14 +309,13 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
     for member in obj:
         if is_literal(member):
             members.append(ConstVal(member))
-        elif isinstance(member, (type, types.FunctionType, *_C_CALLABLES)):
+        elif isinstance(member, (type, types.FunctionType, *_C_CALLABLES)) or is_known(member):
             members.append(from_real(tx, member))
         else:
             return _opaque(
                 tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a set with objects of type {type(member).__name__}"
             )
-    # no copy of the set: its members may have another order
-    tx.guard(source, "PREDICATE", functools.partial(_has_in_order, type(obj), tuple(obj)), f"is {short(obj)}")
+    guard_members(tx, type(obj), obj, source, f"is {short(obj)}")
     return SetVal.outside(type(obj), obj, {member.hash_key(tx): member for member in members}, source)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from dynajit.guards.source import ItemSource, Source
 from dynajit.report.shown import short
 from dynajit.values.containers.sequence import Lazy, TupleVal
+from dynajit.values.containers.set_history import guard_members
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
@@ -82,12 +83,8 @@ def payload_of_real(tx: Tracer, obj: Any, kind: type, source: Source) -> Value |
     members = list(base.__iter__(obj))
     if not all(is_literal(member) for member in members):
         return None  # nothing of the program's may run here, as it would in making a set of them
-    tx.guard(source, "PREDICATE", functools.partial(_same_members, base, members), "has the same members")
+    guard_members(tx, base, obj, source, "has the same members")
     return SetVal.outside(base, obj, {member: ConstVal(member) for member in members}, source)
-
-
-def _same_members(base: Any, expected: Any, found: Any) -> bool:
-    return list(map(repr, base.__iter__(found))) == list(map(repr, expected))
 
 
 def make_payload(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:

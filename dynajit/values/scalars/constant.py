@@ -20,7 +20,7 @@ import torch
 
 from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
 from dynajit.guards.kinds_object import const_equal
-from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source
+from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.shown import short
 from dynajit.values.core.bound_methods import BoundMethod
@@ -75,6 +75,17 @@ _IMPURE_METHODS = frozenset(
     | {"strftime", "strptime", "__format__"}
 )
 _C_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
+
+
+def literal_identity(obj: Any) -> Any:
+    """What tells literals apart that Python takes for equal: types, signs of zero, the order of a set's members."""
+    if isinstance(obj, (slice, range)):
+        return type(obj), *(literal_identity(part) for part in (obj.start, obj.stop, obj.step))
+    if isinstance(obj, (set, frozenset)):
+        return type(obj), *(literal_identity(part) for part in obj)
+    if isinstance(obj, tuple):
+        return type(obj), *(literal_identity(part) for part in obj)
+    return key_identity(obj) if not isinstance(obj, torch.device) else obj
 
 
 def is_literal(obj: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -84,3 +86,73 @@ def test_a_set_of_a_class_of_the_programs_has_its_own_order() -> None:
         pass
 
     assert_same(lambda x, s: (x + 1, list(s)), torch.ones(2), Members(made(3)))
+
+
+# of each, members that collide in the tables of small sets
+POOLS: list[list[Any]] = [
+    [0, 8, 16, 24, 1, 9],
+    [0, 8, 16, 32, 64, 128, 256, 5, 13],
+    [-1, -2, 7, 15, 31, 3],
+    [*range(0, 400, 40)],
+    [1.5, None, 8, 0, 16, (8,), True],
+]
+
+
+def program(numbers: random.Random, pool: list[Any]) -> str:
+    """Makes sets of sets, a frozenset and a dict, and gives their members, or has them go over a break."""
+    names, lines = ["s", "f", "k"], []
+    for place in range(numbers.randint(1, 5)):
+        one, other = numbers.choices(names, k=2)
+        few, member = numbers.sample(pool, 3), numbers.choice(pool)
+        method = numbers.choice(["union", "intersection", "difference", "symmetric_difference"])
+        operator = numbers.choice("|&-^")
+        made = numbers.choice(
+            [
+                "{" + ", ".join(map(repr, few)) + "}",
+                f"{one} {operator} {other}",
+                f"{one} {operator} {one}",
+                f"{numbers.choice(['set', 'frozenset'])}({numbers.choice([one, 'd', 'd.keys()', few])})",
+                f"{one}.{method}({numbers.choice([other, one, 'd', 'd.keys()', 'o.keys()', few])})",
+                f"{numbers.choice('do')}.keys() {operator} {numbers.choice([one, 'd.keys()', 'd.values()'])}",
+                f"{one} {operator} {numbers.choice('do')}.keys()",
+                f"copy.deepcopy({one})",
+            ]
+        )
+        name = f"v{place}"
+        lines.append(f"{name} = {made}")
+        if numbers.random() < 0.4:
+            lines.append(f"{name} = set({name})")
+            change = [f"{name}.add({member!r})", f"{name}.discard({member!r})", f"{name} {operator}= {other}"]
+            lines += numbers.sample(change, 2)
+        names.append(name)
+    made_here = names[3:]
+    if numbers.random() < 0.3:
+        lines.append(f"g.update({', '.join(made_here)}); g.discard({numbers.choice(pool)!r})")
+    if numbers.random() < 0.3:
+        lines.append("dynajit.graph_break()")
+    shown = [numbers.choice([name, f"[*{name}]"]) for name in made_here]
+    lines.append(f"return x + 1, g, {', '.join(shown)},")
+    return "\n    ".join(["def main(x, s, f, d, o, g):", "k = frozenset(s)", *lines])
+
+
+def arguments(numbers: random.Random, pool: list[Any]) -> tuple[Any, ...]:
+    some = [numbers.sample(pool, numbers.randint(0, len(pool))) for _ in range(4)]
+    s = set(some[0])
+    s.difference_update(numbers.sample(pool, 2))
+    ordered = collections.OrderedDict.fromkeys(some[3], 1)
+    return torch.ones(2), s, frozenset(some[1]), dict.fromkeys(some[2], 1), ordered, set(numbers.sample(pool, 2))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_order_after_random_programs(seed: int) -> None:
+    numbers = random.Random(seed)
+    pool = POOLS[seed % len(POOLS)]
+    source = program(numbers, pool)
+    namespace: dict[str, Any] = {"copy": copy, "collections": collections, "dynajit": dynajit}
+    exec(source, namespace)
+    dynajit.reset()
+    compiled = dynajit.compile(namespace["main"], backend="eager")
+    for call in (0, 1, 0):
+        expected = namespace["main"](*arguments(random.Random(call), pool))
+        found = compiled(*arguments(random.Random(call), pool))
+        assert repr(found) == repr(expected), source
