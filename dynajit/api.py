@@ -443,10 +443,9 @@ def cudagraph_mark_step_begin() -> None:
 
 
 @builtin(mark_static_address, cudagraph_mark_step_begin)
-def _hint(tx: Tracer, tensor: Value | None = None, guard: Value | None = None) -> Value:
+def _hint(tx: Tracer, tensor: Value | None = None, guard: Value | None = None) -> None:
     if tensor is not None and not issubclass(tensor.py_type(), torch.Tensor):
         raise tx.raised(TypeError, f"a tensor is marked, not {tensor.py_type().__name__}")
-    return ConstVal(None)
 
 
 @builtin(mark_dynamic, maybe_mark_dynamic, mark_static, mark_unbacked)

@@ -30,6 +30,7 @@ from dynajit.values.containers.iterators import ConstIterator, IteratorVal, Sequ
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, TupleVal
 from dynajit.values.containers.sets import SetVal
+from dynajit.values.core.registry import Model
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
@@ -355,7 +356,7 @@ class Calls(Tracer):
             # such as the __dict__ of a named tuple's subclass
             raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
         assert where is not None
-        return bind(self, owner, kind, name, found, where, self.from_real(kind))
+        return bind(self, owner, kind, name, found, where)
 
     def super_attribute(self, value: Any, name: str) -> Value:
         return super_attribute(self, value, name)
@@ -378,11 +379,6 @@ class Calls(Tracer):
 
     # -- iteration and containers
 
-    def next(self, iterator: Value) -> Value:
-        if isinstance(iterator, (IteratorVal, ObjVal)):
-            return iterator.next(self)
-        raise self.raised(TypeError, f"'{iterator.py_type().__name__}' object is not an iterator")
-
     def unpack(self, value: Value) -> list[Value]:
         """All items of an iterable."""
         if isinstance(value, SequenceVal):
@@ -393,7 +389,7 @@ class Calls(Tracer):
         items: list[Value] = []
         while True:
             try:
-                items.append(self.next(iterator))
+                items.append(iterator.next(self))
             except Exhausted:
                 return items
             check_length(len(items))
@@ -496,9 +492,7 @@ def _plain_data(values: Sequence[Value]) -> bool:
     return True
 
 
-def call_handler(
-    tx: Tracer, fn: Any, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value:
+def call_handler(tx: Tracer, fn: Any, handler: Model, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """Call the model of a function or class; arguments that don't fit make the real call raise."""
     fitting = policy.arranged(fn, handler, args, kwargs)
     if fitting is None:
@@ -511,12 +505,11 @@ def call_handler(
         except TypeError as error:
             raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
     try:
-        if handler in TAIL_CALLS:
-            return handler(tx, *args, **kwargs)
-        with tx.indirect():
-            return handler(tx, *args, **kwargs)
+        with contextlib.nullcontext() if handler in TAIL_CALLS else tx.indirect():
+            found = handler(tx, *args, **kwargs)
     except NotReal as missing:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(handler)} of {missing}") from None
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} of {missing}") from None
+    return found if found is not None else ConstVal(None)
 
 
 def bind_arguments(

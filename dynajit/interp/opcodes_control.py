@@ -307,7 +307,7 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     receiver = frame.stack[-1]
     try:
         if _is_none(sent):
-            frame.push(tx.next(receiver))
+            frame.push(receiver.next(tx))
         else:
             frame.push(receiver.call_method(tx, "send", [sent], {}))
     except Exhausted as end:

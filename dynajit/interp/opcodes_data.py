@@ -312,7 +312,7 @@ def get_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
 def for_iter(tx: Any, frame: SymFrame, instr: Instr) -> None:
     iterator = frame.stack[-1]
     try:
-        frame.push(tx.next(iterator))
+        frame.push(iterator.next(tx))
     except Exhausted:
         frame.pop()
         assert instr.target is not None

@@ -25,6 +25,7 @@ from dynajit import _C
 from dynajit.exc import ConfigError
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
+from dynajit.values.core.registry import Model
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.polyfills.func_transforms import no_context
 from dynajit.values.scalars.constant import ConstVal
@@ -284,7 +285,7 @@ def recursive_text(function: types.FunctionType) -> types.FunctionType | None:
     return inner if isinstance(inner, types.FunctionType) else None
 
 
-def named_model(function: types.FunctionType) -> Callable[..., Value] | None:
+def named_model(function: types.FunctionType) -> Model | None:
     """Models of functions in modules that are not imported here, by name."""
     if function.__module__ in ("torch._dynamo.decorators", "torch._dynamo") and function.__name__ == "graph_break":
         return _graph_break
@@ -306,17 +307,17 @@ def _annotate(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
     return tx.run_python(no_context, args, kwargs)
 
 
-def _mark_static(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _mark_static(tx: Tracer, *args: Value, **kwargs: Value) -> None:
     """torch's own code tells its own compiler."""
     if tx.caller_module().startswith("torch."):
-        return ConstVal(None)
+        return
     raise GraphBreak(breaks.SKIPPED_CALL, "torch._dynamo.mark_static")
 
 
-def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _graph_break(tx: Tracer, *args: Value, **kwargs: Value) -> None:
     """torch's optimizers ask for breaks that only its own compiler needs."""
     if tx.caller_module().startswith("torch.optim"):
-        return ConstVal(None)
+        return
     raise GraphBreak(breaks.USER_BREAK)
 
 
@@ -446,7 +447,7 @@ def real_signature(fn: Any) -> inspect.Signature | None:
 
 
 def arranged(
-    fn: Any, handler: Callable[..., Value], args: Sequence[Value], kwargs: dict[str, Value]
+    fn: Any, handler: Model, args: Sequence[Value], kwargs: dict[str, Value]
 ) -> tuple[Sequence[Value], dict[str, Value]] | None:
     """The arguments of a call as the model takes them: those given by the function's own names by the model's, whose
     positions are the same. None if the function itself does not take them so."""

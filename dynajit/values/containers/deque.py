@@ -7,12 +7,13 @@ In: items and a maximal length, or a real deque with its source. Out: `DequeVal`
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.guards.source import AttrSource, CallSource, Source
-from dynajit.values.containers.iterators import check_length
+from dynajit.values.containers.iterators import check_length, iterator_at
 from dynajit.values.containers.sequence import Lazy, LiveIterator, SequenceVal, is_count, real_method
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
@@ -79,6 +80,9 @@ class DequeVal(SequenceVal):
 
     def iterate(self, tx: Tracer) -> Value:
         return DequeIterator(self)
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return DequeIterator(self, backwards=True)
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "maxlen":
@@ -213,7 +217,7 @@ class DequeIterator(LiveIterator):
         if self.changes != self.container.changes:
             out.call_on(_stale_iterator, self.make, self.container, self.index, self.made_over)
         else:
-            out.call_on(_iterator_at, self.make, self.container, self.index)
+            out.call_on(iterator_at, self.container, self.index, self.make)
 
 
 def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], index: int, length: int) -> Any:
@@ -221,29 +225,17 @@ def _stale_iterator(make: Callable[[Any], Any], deque: collections.deque[Any], i
     now = list(deque)
     deque.clear()
     deque.extend((None,) * length)
-    iterator = _iterator_at(make, deque, index)
+    iterator = iterator_at(deque, index, make)
     deque.append(None)
     deque.clear()
     deque.extend(now)
     return iterator
 
 
-def _iterator_at(make: Callable[[Any], Any], deque: collections.deque[Any], index: int) -> Any:
-    iterator = make(deque)
-    for _ in range(index):
-        next(iterator)
-    return iterator
-
-
-def _growing(left: bool, many: bool) -> Callable[..., Value]:
-    """The model of a method that adds an item, or those of an iterable, at one end."""
-
-    def model(tx: Tracer, self: DequeVal, given: Value, /) -> Value:
-        for item in tx.unpack(given) if many else [given]:
-            self.grow(tx, item, left)
-        return ConstVal(None)
-
-    return model
+def _grow(left: bool, many: bool, tx: Tracer, self: DequeVal, given: Value, /) -> None:
+    """A method that adds an item, or those of an iterable, at one end."""
+    for item in tx.unpack(given) if many else [given]:
+        self.grow(tx, item, left)
 
 
 def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
@@ -251,9 +243,9 @@ def iadd(tx: Tracer, self: DequeVal, other: Value) -> Value:
     return self
 
 
-DEQUE_METHODS: dict[str, Callable[..., Value]] = {
+DEQUE_METHODS: dict[str, Callable[..., Any]] = {
     **{
-        f"{name}{'left' * left}": _growing(left, name == "extend")
+        f"{name}{'left' * left}": functools.partial(_grow, left, name == "extend")
         for name in ("append", "extend")
         for left in (False, True)
     },

@@ -6,7 +6,7 @@ To add an iterator, subclass `IteratorVal`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.report import breaks
@@ -23,11 +23,14 @@ def check_length(count: int) -> None:
         raise GraphBreak(breaks.TOO_LONG, f"a container of more than {LONGEST} items")
 
 
-def iterator_at(sequence: Sequence[Any], index: int) -> Any:
-    """An iterator over the sequence that has given `index` items."""
-    iterator: Any = iter(sequence)
-    if index:
+def iterator_at(container: Any, index: int, make: Callable[[Any], Any] = iter) -> Any:
+    """What `make` gives for the container, having given `index` items; in generated code."""
+    iterator = make(container)
+    if hasattr(iterator, "__setstate__"):  # of a sequence, which may be shorter by now
         iterator.__setstate__(index)
+    else:
+        for _ in range(index):
+            next(iterator)
     return iterator
 
 
@@ -43,15 +46,8 @@ class IteratorVal(Value):
 
     kind: type = object
 
-    def py_type(self) -> type:
-        return self.kind
-
     def iterate(self, tx: Tracer) -> Value:
         return self
-
-    def next(self, tx: Tracer) -> Value:
-        """The next item; raises Exhausted at the end."""
-        raise NotImplementedError
 
     def drain(self, tx: Tracer) -> list[Value]:
         """All remaining items."""

@@ -67,11 +67,10 @@ def has_user_key(key: object) -> bool:
 class IdVal(Value):
     """`id(obj)`: a number that only the running program knows. It can be compared, and be a key."""
 
+    kind = int
+
     def __init__(self, target: Value) -> None:
         self.target = target
-
-    def py_type(self) -> type:
-        return int
 
     def describe(self) -> str:
         return f"the id of {self.target.describe()}"

@@ -27,6 +27,7 @@ from dynajit.values.containers.set_history import History, view_of
 from dynajit.values.containers.sets import SetLike, SetVal
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.finalizers import check_dropped
+from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import GraphBreak, NotReal, Raised, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import VALUE_TYPES, ConstVal, is_literal, is_nan
 
@@ -59,9 +60,6 @@ class DictVal(Value):
         # names and numbers among those keys, maybe there again
         self.removed: dict[Any, None] = {}
         self._runs_code: bool | None = None
-
-    def py_type(self) -> type:
-        return self.kind
 
     # -- reading
 
@@ -175,6 +173,9 @@ class DictVal(Value):
 
     def iterate(self, tx: Tracer) -> Value:
         return DictIterator(self, "keys")
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return DictIterator(self, "keys", backwards=True)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         hashed = item.hash_key(tx)
@@ -337,6 +338,34 @@ class DictVal(Value):
         out.run(replace_entries if self.complete else store_entries, self.source, pushed, *gone)
 
 
+class OverlaidDict(DictVal):
+    """A real dictionary of which the program's changes are kept elsewhere, name by name."""
+
+    def changed(self, tx: Tracer, name: Any) -> tuple[Value | None] | None:
+        """What the program made of the entry: (value,), (None,) if it is gone; None if it is untouched. Of None:
+        whether anything was changed."""
+        raise NotImplementedError
+
+    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
+        found = self.changed(tx, hashed) if isinstance(hashed, str) else None
+        return super().lookup_hashed(tx, hashed, key) if found is None else found[0]
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        hashed = item.hash_key(tx)
+        found = self.changed(tx, hashed) if isinstance(hashed, str) else None
+        return super().contains(tx, item) if found is None else found[0] is not None
+
+    def materialise(self, tx: Tracer) -> None:
+        if self.changed(tx, None) is not None:
+            self.unsupported("reading all of it after a change")
+        super().materialise(tx)
+
+    def length(self, tx: Tracer) -> Value:
+        if self.changed(tx, None) is not None:
+            self.unsupported("reading all of it after a change")
+        return super().length(tx)
+
+
 def _compares_itself(cls: type) -> bool:
     return isinstance(cls.__eq__, types.FunctionType) or isinstance(cls.__hash__, types.FunctionType)
 
@@ -409,6 +438,9 @@ class DictViewVal(SetLike):
     def iterate(self, tx: Tracer) -> Value:
         return DictIterator(self.mapping, self.what)
 
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return DictIterator(self.mapping, self.what, backwards=True)
+
     def length(self, tx: Tracer) -> Value:
         return self.mapping.length(tx)
 
@@ -448,14 +480,8 @@ class DictViewVal(SetLike):
         out.call_on(getattr(self.mapping.kind, self.what), self.mapping)
 
 
-Method = Callable[..., Value]
-DICT_METHODS: dict[str, Method] = {}
-
-
-def dict_method(fn: Method) -> Method:
-    """Register the model of the `dict` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
-    DICT_METHODS[fn.__name__.rstrip("_")] = fn
-    return fn
+DICT_METHODS: dict[str, Model] = {}
+dict_method = entering(DICT_METHODS)
 
 
 @dict_method
@@ -498,19 +524,17 @@ def setdefault(tx: Tracer, self: DictVal, key: Value, default: Value | None = No
 
 
 @dict_method
-def update(tx: Tracer, self: DictVal, other: Value | None = None, /, **kwargs: Value) -> Value:
+def update(tx: Tracer, self: DictVal, other: Value | None = None, /, **kwargs: Value) -> None:
     for key, value in pairs_of(tx, other) if other is not None else ():
         self.setitem(tx, key, value)
     for name, value in kwargs.items():
         self.setitem(tx, ConstVal(name), value)
-    return ConstVal(None)
 
 
 @dict_method
-def clear(tx: Tracer, self: DictVal) -> Value:
+def clear(tx: Tracer, self: DictVal) -> None:
     self.mutate(tx)
     self.remove(tx, {})
-    return ConstVal(None)
 
 
 @dict_method
@@ -519,13 +543,12 @@ def copy(tx: Tracer, self: DictVal) -> Value:
 
 
 @dict_method
-def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None) -> Value:
+def move_to_end(tx: Tracer, self: DictVal, key: Value, last: Value | None = None) -> None:
     value = self.take(tx, key)
     if last is None or last.truth(tx):
         self.setitem(tx, key, value)
     else:
         self.remove(tx, {key.hash_key(tx): (key, value), **self.entries})
-    return ConstVal(None)
 
 
 def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:

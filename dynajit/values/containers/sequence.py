@@ -20,10 +20,11 @@ from dynajit.bytecode.landing import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import identical
-from dynajit.values.containers.iterators import LONGEST, PositionIterator, ended_iterator, iterator_at
+from dynajit.values.containers.iterators import LONGEST, PositionIterator, SequenceIterator, ended_iterator, iterator_at
 from dynajit.values.containers.standin import StandIn, call_real, value_of
 from dynajit.values.core.finalizers import check_dropped
 from dynajit.values.core.operations import COMPARE
+from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.slots import by_rule, left_to_real_call, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Tracer, Value, parts_to_graph
 from dynajit.values.scalars.constant import ConstVal, constant_of, is_none, slice_of
@@ -53,9 +54,6 @@ class SequenceVal(Value):
     def first_items(self) -> list[Any]:
         """The first two, as a hint that nothing is to rely on."""
         return self.items[:2]
-
-    def py_type(self) -> type:
-        return self.kind
 
     def item(self, tx: Tracer, index: int) -> Value:
         found = self.items[index]
@@ -105,6 +103,9 @@ class SequenceVal(Value):
 
     def iterate(self, tx: Tracer) -> Value:
         return LiveIterator(self)
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return SequenceIterator(self.values(tx)[::-1], reversed)
 
     @property
     def family(self) -> type:
@@ -412,14 +413,8 @@ def _structseq_order(kind: type, fields: list[str]) -> list[str]:
     return sorted(fields, key=lambda name: getattr(probe, name))
 
 
-ListMethod = Callable[..., Value]
-LIST_METHODS: dict[str, ListMethod] = {}
-
-
-def list_method(fn: ListMethod) -> ListMethod:
-    """Register the model of the `list` method of the same name: `(tx, self, *args, **kwargs) -> Value`."""
-    LIST_METHODS[fn.__name__.rstrip("_")] = fn
-    return fn
+LIST_METHODS: dict[str, Model] = {}
+list_method = entering(LIST_METHODS)
 
 
 class ListVal(SequenceVal):
@@ -433,6 +428,9 @@ class ListVal(SequenceVal):
 
     def alike(self, items: list[Value], other: SequenceVal | None) -> Value:
         return ListVal(items)
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return ReversedList(self)
 
     def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
         if symbol == "+":
@@ -509,9 +507,8 @@ class ListVal(SequenceVal):
 
 
 @list_method
-def append(tx: Tracer, self: ListVal, item: Value) -> Value:
+def append(tx: Tracer, self: ListVal, item: Value) -> None:
     self.append(tx, item)
-    return ConstVal(None)
 
 
 # what is asked of an object before it is read
@@ -519,25 +516,25 @@ _HINTS = ("__len__", "__length_hint__")
 
 
 @list_method
-def extend(tx: Tracer, self: ListVal, other: Value) -> Value:
+def extend(tx: Tracer, self: ListVal, other: Value) -> None:
     if isinstance(other, SequenceVal) or getattr(other, "payload", None) is self:  # itself, as it is now
         self.extend(tx, (other if isinstance(other, SequenceVal) else self).values(tx))
-        return ConstVal(None)
+        return
     if any(isinstance(getattr(other.py_type(), name, None), types.FunctionType) for name in _HINTS):
         with left_to_real_call():  # what came before is in the list by then
             self.extend(tx, tx.unpack_hinted(other))
-        return ConstVal(None)
+        return
     iterator = other.iterate(tx)
     while True:  # one at a time: a generator sees the list grow
         try:
-            item = tx.next(iterator)
+            item = iterator.next(tx)
         except Exhausted:
-            return ConstVal(None)
+            return
         append(tx, self, item)
 
 
 @list_method
-def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> Value:
+def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | None = None) -> None:
     items = self.values(tx)
     self.replace(tx, [])  # so the program sees it meanwhile
     try:
@@ -547,7 +544,6 @@ def sort(tx: Tracer, self: ListVal, key: Value | None = None, reverse: Value | N
         self.replace(tx, items)
     if is_changed:
         raise tx.raised(ValueError, "list modified during sort")
-    return ConstVal(None)
 
 
 def sort_values(tx: Tracer, items: list[Value], key: Value | None, reverse: Value | None) -> None:

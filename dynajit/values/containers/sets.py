@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from dynajit.guards.source import Source
 from dynajit.report import breaks
-from dynajit.values.containers.iterators import PositionIterator, ended_iterator
+from dynajit.values.containers.iterators import PositionIterator, ended_iterator, iterator_at
 from dynajit.values.containers.keys import collide, has_user_key
 from dynajit.values.containers.rebuild_containers import (
     push_members,
@@ -37,6 +37,7 @@ from dynajit.values.containers.set_history import (
 from dynajit.values.containers.standin import call_real
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.operations import COMPARE
+from dynajit.values.core.registry import Model, entering
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
@@ -138,9 +139,6 @@ class SetVal(SetLike):
         made.entries = entries
         made.history = from_outside(kind, real) if source is not None else of_own(kind, real, entries)
         return made
-
-    def py_type(self) -> type:
-        return self.kind
 
     def real(self) -> Any:
         if len(self.entries) < 2:
@@ -304,29 +302,15 @@ class SetIterator(PositionIterator):
             out.call_on(ended_iterator, frozenset())
             return
         out.bring_up_to_date(self.container)  # an iterator made before the change would notice it
-        out.call_on(_set_iterator_at, self.container, self.index)
+        out.call_on(iterator_at, self.container, self.index)
 
 
-def _set_iterator_at(members: set[Any], index: int) -> Any:
-    """An iterator over a set that has given `index` items; in generated code."""
-    iterator = iter(members)
-    for _ in range(index):
-        next(iterator)
-    return iterator
-
-
-Method = Callable[..., Value]
-SET_METHODS: dict[str, Method] = {}
-
-
-def set_method(fn: Method) -> Method:
-    """Register the model of the `set` method of the same name: `(tx, self, *args) -> Value`."""
-    SET_METHODS[fn.__name__.removeprefix("set_")] = fn
-    return fn
+SET_METHODS: dict[str, Callable[..., Any]] = {}
+set_method = entering(SET_METHODS)
 
 
 @set_method
-def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
+def add(tx: Tracer, self: SetVal, item: Value) -> None:
     hashed = item.hash_key(tx)
     if hashed not in self.entries:
         if self.source is not None and has_user_key(hashed) and collide([hashed, *self.entries]):
@@ -336,28 +320,26 @@ def set_add(tx: Tracer, self: SetVal, item: Value) -> Value:
             tx.journal.touch(self)
         tx.journal.set_attr(self, "history", self.history.then("add", (hashed, item)))
         tx.journal.set_item(self.entries, hashed, item)
-    return ConstVal(None)
 
 
 @set_method
-def set_remove(tx: Tracer, self: SetVal, item: Value) -> Value:
+def remove(tx: Tracer, self: SetVal, item: Value) -> None:
     if not self.contains(tx, item):
         raise tx.raised(KeyError, item)
-    return set_discard(tx, self, item)
+    discard(tx, self, item)
 
 
 @set_method
-def set_discard(tx: Tracer, self: SetVal, item: Value) -> Value:
+def discard(tx: Tracer, self: SetVal, item: Value) -> None:
     before = self.history
     SET_METHODS["difference_update"](tx, self, tx.new_list([item]))
     tx.journal.set_attr(self, "history", before.then("discard", (item.hash_key(tx), item)))
-    return ConstVal(None)
 
 
-def _real_set_method(name: str) -> Method:
+def _real_set_method(name: str) -> Model:
     """The model of a method that takes iterables: CPython's own, on sets of hash keys."""
 
-    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value:
+    def model(tx: Tracer, self: SetVal, /, *others: Value) -> Value | None:
         tables = [_members(tx, other) for other in others]
         given = [set(table) if isinstance(other, SetVal) else [*table] for other, table in zip(others, tables)]
         real = self.kind(self.entries)
@@ -373,7 +355,7 @@ def _real_set_method(name: str) -> Method:
         }
         if found is None:
             self.replace(tx, entries, asked)
-            return ConstVal(None)
+            return None
         made = SetVal(self.kind)
         made.entries, made.history = entries, asked
         return made.placed(tx)

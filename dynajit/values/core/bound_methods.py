@@ -17,12 +17,11 @@ from dynajit.values.core.value import Tracer, Value
 class BoundMethod(Value):
     """A method written in C of `owner`, not yet called."""
 
+    kind = types.BuiltinMethodType
+
     def __init__(self, owner: Any, name: str) -> None:
         self.owner = owner
         self.name = name
-
-    def py_type(self) -> type:
-        return types.BuiltinMethodType
 
     def describe(self) -> str:
         return f"the method {self.name} of {self.owner.describe()}"

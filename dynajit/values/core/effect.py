@@ -34,6 +34,7 @@ class CallEffect(Value):
         places: of the inlined frames.
     """
 
+    kind = type(None)
     positions: Any = None
     places: Sequence[Place] = ()
 
@@ -41,9 +42,6 @@ class CallEffect(Value):
         self.function = function
         self.args = list(args)
         self.kwargs = dict(kwargs or {})
-
-    def py_type(self) -> type:
-        return type(None)
 
     def describe(self) -> str:
         return f"a call of {self.function.describe()}"

@@ -6,19 +6,22 @@ In: registrations by decorator. Out: `BUILTINS`, `CONSTRUCTORS`, `is_pure`.
 from __future__ import annotations
 
 import cmath
+import functools
 import inspect
 import math
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from dynajit.values.core.operations import INPLACE
 from dynajit.values.core.value import Tracer, Value
 
-Model = Callable[..., Value]
+# a model that gives None: the program gets None
+Model = Callable[..., Value | None]
+M = TypeVar("M", bound=Model)
 BUILTINS: dict[Any, Model] = {}
 CONSTRUCTORS: dict[type, Model] = {}
 TAIL_CALLS: set[Model] = set()
@@ -33,10 +36,10 @@ _PURE: set[Any] = set(_PURE_BUILTINS)
 _WRITING = frozenset({operator.setitem, operator.delitem, operator.iconcat, *INPLACE.values()})
 
 
-def builtin(*functions: Any) -> Callable[[Model], Model]:
+def builtin(*functions: Any) -> Callable[[M], M]:
     """Register the model of calling these functions."""
 
-    def register(fn: Model) -> Model:
+    def register(fn: M) -> M:
         for function in functions:
             BUILTINS[function] = fn
         return fn
@@ -44,12 +47,52 @@ def builtin(*functions: Any) -> Callable[[Model], Model]:
     return register
 
 
-def constructor(*classes: type) -> Callable[[Model], Model]:
+def constructor(*classes: type) -> Callable[[M], M]:
     """Register the model of calling these classes."""
 
-    def register(fn: Model) -> Model:
+    def register(fn: M) -> M:
         for cls in classes:
             CONSTRUCTORS[cls] = fn
+        return fn
+
+    return register
+
+
+def entering(table: dict[str, Model]) -> Callable[[M], M]:
+    """What registers the model of a class's method, `(tx, self, *args, **kwargs)`, by the method's name, in `table`."""
+
+    def register(fn: M) -> M:
+        table[fn.__name__] = fn
+        return fn
+
+    return register
+
+
+def models_of(*functions: Any) -> Callable[[M], M]:
+    """Register one model of several functions and classes: it is given the one that is called before all else."""
+
+    def register(fn: M) -> M:
+        for function in functions:
+            made = functools.partial(fn, function)
+            (constructor if isinstance(function, type) else builtin)(function)(made)
+            if fn in TAIL_CALLS:
+                TAIL_CALLS.add(made)
+        return fn
+
+    return register
+
+
+def asked_first(*functions: Any) -> Callable[[M], M]:
+    """Register what is asked before the body of a Python function is traced: it raises, gives the result, or None."""
+
+    def register(fn: M) -> M:
+        @models_of(*functions)
+        @tail_call
+        def model(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+            direct = tx.take_direct()
+            found = fn(tx, *args, **kwargs)
+            return found if found is not None else tx.inline_body(function, args, kwargs, direct)
+
         return fn
 
     return register
@@ -67,7 +110,7 @@ def by_tracing(polyfill: Callable[..., Any]) -> Model:
     return model
 
 
-def tail_call(fn: Model) -> Model:
+def tail_call(fn: M) -> M:
     """Declare that the model returns what it calls, unseen, so that a break in there can be continued in the caller."""
     TAIL_CALLS.add(fn)
     return fn
@@ -101,4 +144,16 @@ for _module in _PURE_MODULES:
         value for value in vars(_module).values() if callable(value) and isinstance(value, types.BuiltinFunctionType)
     )
 _PURE.difference_update(_WRITING)
-__all__ = ["BUILTINS", "CONSTRUCTORS", "builtin", "by_tracing", "constructor", "is_pure", "pure", "tail_call"]
+__all__ = [
+    "BUILTINS",
+    "CONSTRUCTORS",
+    "asked_first",
+    "builtin",
+    "by_tracing",
+    "constructor",
+    "entering",
+    "is_pure",
+    "models_of",
+    "pure",
+    "tail_call",
+]

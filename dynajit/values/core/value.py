@@ -149,7 +149,6 @@ class Tracer(Protocol):
     ) -> Value: ...
     def unpack(self, value: Value) -> list[Value]: ...
     def unpack_hinted(self, value: Value) -> list[Value]: ...
-    def next(self, iterator: Value) -> Value: ...
     def unpack_set(self, value: Value) -> list[Value]: ...
     def has_attribute(self, value: Value, name: str) -> bool: ...
     def find_attribute(self, value: Value, name: str) -> Value | None: ...
@@ -185,6 +184,8 @@ class Value:
     """Base of all models. Each operation defaults to a graph break that names the type."""
 
     source: Source | None = None
+    # the Python type that `type(obj)` gives, where `py_type` does not say it
+    kind: Any = None
     # whether `const()` can be had, though only by specialising: a symbolic number, or something that holds one
     symbolic: bool = False
     # whether it is a number that is known before the graph's call, and may be another one the next time
@@ -199,7 +200,9 @@ class Value:
 
     def py_type(self) -> type:
         """The Python type that `type(obj)` gives."""
-        raise NotImplementedError
+        if self.kind is None:
+            raise NotImplementedError
+        return self.kind  # type: ignore[no-any-return]
 
     def is_const(self) -> bool:
         """Whether `const()` gives an immutable Python object equal to the value at run time."""
@@ -223,6 +226,16 @@ class Value:
 
     def delattr(self, tx: Tracer, name: str) -> None:
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
+
+    def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
+        """`object.__getattribute__`, then `__getattr__` if allowed."""
+        return self.getattr(tx, name)
+
+    def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
+        """`object.__setattr__`, or `object.__delattr__` if the value is None."""
+        if value is None:
+            self.unsupported("object.__delattr__")
+        self.setattr(tx, name, value)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         raise GraphBreak(breaks.UNKNOWN_CALL, self.describe())
@@ -253,6 +266,14 @@ class Value:
     def iterate(self, tx: Tracer) -> Value:
         """A value with `next`."""
         self.unsupported("iteration")
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        """`reversed(self)`."""
+        raise GraphBreak(breaks.RAISES, f"TypeError: {self.describe()} is not reversible")
+
+    def next(self, tx: Tracer) -> Value:
+        """The next item; raises Exhausted at the end."""
+        raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not an iterator")
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         self.unsupported("indexing")
@@ -342,8 +363,7 @@ def parts_to_graph(tx: Tracer, values: Iterable[Value], make: Callable[[Iterator
 class NullVal(Value):
     """The NULL that CPython keeps on its stack beside callables."""
 
-    def py_type(self) -> type:
-        return type(None)
+    kind = type(None)
 
     def describe(self) -> str:
         return "NULL"

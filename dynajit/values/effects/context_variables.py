@@ -18,7 +18,6 @@ from dynajit.values.core.effect import CallEffect
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
-from dynajit.values.scalars.constant import ConstVal
 
 _UNSET: Any = object()
 
@@ -39,6 +38,8 @@ class TokenVal(Value):
         is_undone: whether that left nothing to do.
     """
 
+    kind = contextvars.Token
+
     def __init__(
         self, variable: Value, value: Value, before: VariableContent | None, pending: Sequence[TokenVal]
     ) -> None:
@@ -48,9 +49,6 @@ class TokenVal(Value):
         self.pending = pending
         self.is_used = False
         self.is_undone = False
-
-    def py_type(self) -> type:
-        return contextvars.Token
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name == "var":
@@ -114,7 +112,7 @@ def set_value(tx: Tracer, variable: Value, value: Value) -> Value:
 
 
 @builtin(contextvars.ContextVar.reset)
-def reset(tx: Tracer, variable: Value, token: Value) -> Value:
+def reset(tx: Tracer, variable: Value, token: Value) -> None:
     real, _ = _from_outside(tx, variable)
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable")
@@ -131,7 +129,6 @@ def reset(tx: Tracer, variable: Value, token: Value) -> Value:
         tx.journal.touch(CallEffect(tx.from_real(contextvars.ContextVar.reset), [variable, token]))
     tx.journal.changes += 1
     tx.journal.set_item(tx.context_values, id(real), before)
-    return ConstVal(None)
 
 
 def _real(variable: Value) -> contextvars.ContextVar[Any]:

@@ -100,18 +100,21 @@ def _formats(args: Sequence[Value]) -> bool:
     if not given:
         return True
     if all(value.is_const() and not value.symbolic for value in given):
-        values = tuple(value.const() for value in given)
-        named = len(values) == 1 and isinstance(values[0], Mapping) and bool(values[0])
-        try:
-            _ = template.const() % (values[0] if named else values)
-        except (TypeError, ValueError, KeyError):
-            return False
-        return True
+        return _fit(template.const(), tuple(value.const() for value in given))
     text = template.const().replace("%%", "")
     specs = _CONVERSION.findall(text)
     if text.count("%") == len(specs) == len(given) and all(map(_converts, specs, given)):
         return True
     return isinstance(given[0], DictVal)
+
+
+def _fit(template: str, values: tuple[Any, ...]) -> bool:
+    named = len(values) == 1 and isinstance(values[0], Mapping) and bool(values[0])
+    try:
+        _ = template % (values[0] if named else values)
+    except (TypeError, ValueError, KeyError):
+        return False
+    return True
 
 
 def _converts(spec: str, value: Value) -> bool:

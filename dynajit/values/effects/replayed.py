@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
 
@@ -64,15 +64,15 @@ _RANDOM = _kind(
     state="getstate setstate",
 )
 _HASHES = (getattr(hashlib, name) for name in sorted(hashlib.algorithms_guaranteed))
-_KINDS: list[tuple[Any, ReplayedClass]] = [
-    (io.StringIO, _STREAM),
-    (io.BytesIO, _STREAM),
-    (array.array, _ARRAY),
-    (threading.Lock, _LOCK),
-    (threading.RLock, _RECURSIVE_LOCK),
-    (hashlib.new, _HASH),
-    *((made, _HASH) for made in _HASHES if not isinstance(made, type)),
-]
+_KINDS: dict[Any, ReplayedClass] = {
+    io.StringIO: _STREAM,
+    io.BytesIO: _STREAM,
+    array.array: _ARRAY,
+    threading.Lock: _LOCK,
+    threading.RLock: _RECURSIVE_LOCK,
+    hashlib.new: _HASH,
+    **{made: _HASH for made in _HASHES if not isinstance(made, type)},
+}
 _METHODS: Any = random.Random
 _ORIGINAL = {name: getattr(_METHODS, name, None) for name in _RANDOM.reading | _RANDOM.changing}
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -111,12 +111,12 @@ class ReplayedVal(Value):
     """An object whose state is the calls of its methods."""
 
     def __init__(
-        self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: ReplayedClass
+        self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], methods: ReplayedClass
     ) -> None:
         self.make = make
         self.args = args
         self.kwargs = kwargs
-        self.kind = kind
+        self.methods = methods
         self.calls: list[Call] = []  # those that change it
         self._object: Any = make(*args, **kwargs)
 
@@ -136,19 +136,16 @@ class ReplayedVal(Value):
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if not isinstance(self.getattr(tx, name), ReplayedMethod):
             return super().call_method(tx, name, args, kwargs)
-        if self.kind is _RANDOM and not is_original():
+        if self.methods is _RANDOM and not is_original():
             raise GraphBreak(breaks.SKIPPED_CALL, f"random.{name} while methods of random.Random are replaced")
-        items = args[0] if name in self.kind.drawing and args else None
+        items = args[0] if name in self.methods.drawing and args else None
         rest = args if items is None else args[1:]
         # what a block raised does not matter to these
         given = (None, None, None) if name == "__exit__" else tuple(known_argument(arg) for arg in rest)
         named = {key: known_argument(arg) for key, arg in kwargs.items()}
         if items is not None:
             return self._draw(tx, name, items, given, named)
-        if name in self.kind.drawing or (name == "seed" and (not given or given[0] is None)):
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{self._called(name)} by the clock, or with arguments by name alone")
-        if name in ("acquire", "__enter__") and self.kind is _LOCK and self.object().locked():
-            raise GraphBreak(breaks.UNKNOWN_CALL, f"{name} of a lock that is held")
+        self._check(name, given)
         found = self._run(tx, name, given, named)
         if found is self._object:
             return self
@@ -156,13 +153,19 @@ class ReplayedVal(Value):
             return tx.from_real(found)
         raise GraphBreak(breaks.UNKNOWN_CALL, self._called(name))
 
+    def _check(self, name: str, given: tuple[Any, ...]) -> None:
+        if name in self.methods.drawing or (name == "seed" and (not given or given[0] is None)):
+            raise GraphBreak(breaks.SKIPPED_CALL, f"{self._called(name)} by the clock, or with arguments by name alone")
+        if name in ("acquire", "__enter__") and self.methods is _LOCK and self.object().locked():
+            raise GraphBreak(breaks.UNKNOWN_CALL, f"{name} of a lock that is held")
+
     def _run(self, tx: Tracer, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
             found = getattr(self.object(), name)(*given, **named)
         except Exception as error:
             self._object = None  # it may have changed in part
             raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {self._called(name)}: {error}") from None
-        if name in self.kind.changing:
+        if name in self.methods.changing:
             self.calls.append((name, given, named))
             tx.journal.changes += 1
             tx.journal.record(self._take_back)
@@ -186,14 +189,14 @@ class ReplayedVal(Value):
     def getattr(self, tx: Tracer, name: str) -> Value:
         if not hasattr(self.object(), name):
             return tx.fold(getattr, [self, ConstVal(name)])  # raises
-        if name in self.kind.attributes:
+        if name in self.methods.attributes:
             return tx.from_real(getattr(self.object(), name))
-        if name in self.kind.reading or name in self.kind.changing:
+        if name in self.methods.reading or name in self.methods.changing:
             return ReplayedMethod(self, name)
         raise GraphBreak(breaks.UNKNOWN_CALL, self._called(name))
 
     def _special(self, tx: Tracer, name: str, *args: Value) -> Value:
-        if name not in self.kind.reading and name not in self.kind.changing:
+        if name not in self.methods.reading and name not in self.methods.changing:
             self.unsupported(name)
         return self.call_method(tx, name, args, {})
 
@@ -217,8 +220,8 @@ class ReplayedVal(Value):
 
     def rebuild(self, out: Any) -> None:
         calls = tuple(self.calls)
-        if self.kind.state:
-            get, set_ = self.kind.state
+        if self.methods.state:
+            get, set_ = self.methods.state
             calls = ((set_, (getattr(self.object(), get)(),), {}),)
         out.call_on(replay, self.make, self.args, self.kwargs, calls)
 
@@ -251,11 +254,12 @@ def seeded(seed: float | str | bytes) -> Value:
     return ReplayedVal(random.Random, (seed,), {}, _RANDOM)
 
 
-def _make(make: Any, kind: ReplayedClass, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+@models_of(*_KINDS)
+def _make(make: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     given = tuple(known_argument(arg) for arg in args)
     named = {name: known_argument(arg) for name, arg in kwargs.items()}
     try:
-        return ReplayedVal(make, given, named, kind)
+        return ReplayedVal(make, given, named, _KINDS[make])
     except Exception as error:
         raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {make.__qualname__}") from None
 
@@ -265,8 +269,6 @@ def _outside_lock(method: str, tx: Tracer, *args: Value, **kwargs: Value) -> Val
     raise GraphBreak(breaks.HELD_LOCK, method)
 
 
-for _made_by, _its_kind in _KINDS:
-    (constructor if isinstance(_made_by, type) else builtin)(_made_by)(functools.partial(_make, _made_by, _its_kind))
 _LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)
 for _class in _LOCKS:
     for _name in ("__enter__", "__exit__", "acquire", "release", "locked"):

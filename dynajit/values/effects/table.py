@@ -97,9 +97,6 @@ class RunTimeObject(Value):
         self.kind = kind
         self.source = source
 
-    def py_type(self) -> type:
-        return self.kind
-
     def truth(self, tx: Tracer) -> bool:
         self.unsupported("the truth value")
 

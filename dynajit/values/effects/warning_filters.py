@@ -42,7 +42,7 @@ def _refuse(detail: str) -> NoReturn:
 
 
 @builtin(warnings.warn)
-def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+def warn(tx: Tracer, *args: Value, **kwargs: Value) -> None:
     given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
     anywhere = given.get("skip_file_prefixes")  # looks through all frames
     break_outside_forward(tx, "warnings.warn", given.get("stacklevel") if anywhere is None else anywhere)
@@ -52,7 +52,6 @@ def warn(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         _refuse("warnings.warn with a source")
     text, category = _message(given["message"], given.get("category"))
     _defer(tx, text, category, warnings.warn, args, kwargs)
-    return ConstVal(None)
 
 
 def warns_through(tx: Tracer, function: Callable[[], Any], text: str, category: type[Warning]) -> None:
@@ -243,7 +242,7 @@ def _of_reset(rule: Rule, tx: Tracer) -> Arguments:
 
 
 @builtin(warnings.catch_warnings.__init__)
-def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
+def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> None:
     """What `__init__` does; what is made is entered, and left, by the library's own code."""
     if not isinstance(self, ObjVal) or self.cls is not warnings.catch_warnings or "module" in kwargs:
         _refuse("warnings.catch_warnings of another module, or of a subclass")
@@ -257,7 +256,6 @@ def catch_warnings(tx: Tracer, self: Value, **kwargs: Value) -> Value:
     for name, value in (("_record", record), ("_module", tx.from_real(warnings)), ("_entered", ConstVal(False))):
         self.setattr(tx, name, value)
     self.setattr(tx, "_filter", chosen)
-    return ConstVal(None)
 
 
 def _of_entry(rule: Rule, tx: Tracer, self: Value) -> Arguments:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit.bytecode.landing import FORMATTED, REPRESENTED, STRUNG, Landing, after
-from dynajit.values.core.registry import Model, tail_call
+from dynajit.values.core.registry import M, tail_call
 from dynajit.values.core.slots import by_rule
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.objects.lookup import in_python
@@ -30,13 +30,13 @@ def ask(tx: Tracer, obj: Value, method: str, args: Sequence[Value], landing: Lan
     return by_rule(tx, obj.call_special(tx, method, *args, direct=landing), landing)
 
 
-def asks(*ways: tuple[str, Landing | Callable[[str], Landing]], most: int = 1) -> Callable[[Model], Model]:
+def asks(*ways: tuple[str, Landing | Callable[[str], Landing]], most: int = 1) -> Callable[[M], M]:
     """The model's function asks for these methods, the first that the class has, if it gets no more than `most`
     arguments."""
 
-    def register(model: Model) -> Model:
+    def register(model: M) -> M:
         @functools.wraps(model)
-        def asking(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
+        def asking(tx: Tracer, *args: Value, **kwargs: Value) -> Value | None:
             direct = tx.take_direct()
             if 0 < len(args) <= most and not kwargs and isinstance(args[0], ObjVal):
                 for method, way in ways:
@@ -49,7 +49,7 @@ def asks(*ways: tuple[str, Landing | Callable[[str], Landing]], most: int = 1) -
             with tx.indirect():
                 return model(tx, *args, **kwargs)
 
-        return tail_call(asking)
+        return tail_call(asking)  # type: ignore[return-value]
 
     return register
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import builtins
 import enum
+import functools
 import itertools
 import math
 import operator
@@ -39,28 +40,24 @@ from dynajit.config import config
 from dynajit.guards.source import AttrSource, CallSource, ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values import polyfills
-from dynajit.values.containers.deque import DequeIterator, DequeVal
 from dynajit.values.containers.iterators import (
-    ConstIterator,
     EnumerateIterator,
     IteratorVal,
-    SequenceIterator,
     ZipIterator,
 )
 from dynajit.values.containers.keys import IdVal, hash_of
-from dynajit.values.containers.mapping import DictIterator, DictVal, DictViewVal
+from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ranges import make_range
-from dynajit.values.containers.sequence import ListVal, ReversedList, SequenceVal, TupleVal, sort_values
+from dynajit.values.containers.sequence import ListVal, TupleVal, sort_values
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
-from dynajit.values.core.registry import builtin, constructor, tail_call
+from dynajit.values.core.registry import BUILTINS, Model, builtin, constructor, models_of, tail_call
 from dynajit.values.core.slots import by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.library import operators
 from dynajit.values.library.asking import asks, format_asked, text_asked
 from dynajit.values.objects.exceptions import ExceptionVal, give_context, has_plain_text, plain_text
 from dynajit.values.objects.functions import CellVal, FunctionVal, SuperVal
-from dynajit.values.objects.generators import stands_for
 from dynajit.values.objects.local_classes import make_class
 from dynajit.values.objects.lookup import in_python
 from dynajit.values.objects.modules import ModuleVal
@@ -266,44 +263,19 @@ def ask_fallback_(tx: Tracer, obj: Value, name: Value) -> Value:
     return obj.ask_fallback(tx, name.const())
 
 
-@builtin(setattr)
-def setattr_(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
-    obj.setattr(tx, attribute_name(name), value)
-    return ConstVal(None)
-
-
-@builtin(delattr)
-def delattr_(tx: Tracer, obj: Value, name: Value) -> Value:
-    obj.delattr(tx, attribute_name(name))
-    return ConstVal(None)
-
-
-@builtin(object.__getattribute__)
-def object_getattribute(tx: Tracer, obj: Value, name: Value) -> Value:
-    if isinstance(obj, ObjVal):
-        return obj.generic_getattr(tx, attribute_name(name), fallback=False)
-    return obj.getattr(tx, attribute_name(name))
-
-
-@builtin(object.__setattr__)
-def object_setattr(tx: Tracer, obj: Value, name: Value, value: Value) -> Value:
-    if isinstance(obj, ObjVal):
-        obj.generic_setattr(tx, attribute_name(name), value)
-    else:
-        obj.setattr(tx, attribute_name(name), value)
-    return ConstVal(None)
-
-
-@builtin(object.__delattr__)
-def object_delattr(tx: Tracer, obj: Value, name: Value) -> Value:
-    if not isinstance(obj, ObjVal):
-        obj.unsupported("object.__delattr__")
-    obj.generic_setattr(tx, attribute_name(name), None)
-    return ConstVal(None)
+_ATTRIBUTE_ACCESS: dict[Any, Model] = {
+    setattr: lambda tx, obj, name, value: obj.setattr(tx, attribute_name(name), value),
+    delattr: lambda tx, obj, name: obj.delattr(tx, attribute_name(name)),
+    object.__getattribute__: lambda tx, obj, name: obj.generic_getattr(tx, attribute_name(name), fallback=False),
+    object.__setattr__: lambda tx, obj, name, value: obj.generic_setattr(tx, attribute_name(name), value),
+    object.__delattr__: lambda tx, obj, name: obj.generic_setattr(tx, attribute_name(name), None),
+    object.__init_subclass__: lambda tx, *args, **kwargs: None,
+}
+BUILTINS.update(_ATTRIBUTE_ACCESS)
 
 
 @builtin(object.__init__)
-def object_init(tx: Tracer, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
+def object_init(tx: Tracer, obj: Value, /, *args: Value, **kwargs: Value) -> None:
     kind = obj.py_type()
     if args or kwargs:
         if lookup_type(kind, "__init__")[0] is not object.__init__:
@@ -312,12 +284,6 @@ def object_init(tx: Tracer, obj: Value, /, *args: Value, **kwargs: Value) -> Val
             raise tx.raised(
                 TypeError, f"{kind.__name__}.__init__() takes exactly one argument (the instance to initialize)"
             )
-    return ConstVal(None)
-
-
-@builtin(object.__init_subclass__)
-def object_init_subclass(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    return ConstVal(None)
 
 
 @builtin(object.__eq__)
@@ -476,7 +442,7 @@ def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
 def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
     """Of an iterator that is not a user's own."""
     try:
-        return tx.next(iterator)
+        return iterator.next(tx)
     except Exhausted as end:
         if default is not None:
             return default
@@ -508,25 +474,7 @@ def zip_(tx: Tracer, *iterables: Value, strict: Value | None = None) -> Value:
 @constructor(reversed)
 @asks(("__reversed__", CALLED))
 def reversed_(tx: Tracer, sequence: Value) -> Value:
-    if isinstance(sequence, (DictVal, DictViewVal)):
-        mapping = sequence if isinstance(sequence, DictVal) else sequence.mapping
-        return DictIterator(mapping, "keys" if isinstance(sequence, DictVal) else sequence.what, backwards=True)
-    if isinstance(sequence, ObjVal) and sequence.special(tx, "__reversed__") is not None:
-        return sequence.call_special(tx, "__reversed__")
-    if isinstance(sequence, ObjVal) and sequence.payload is None:
-        return stands_for(tx.run_python(polyfills.backwards, [sequence, sequence.length(tx)]), reversed, [sequence])
-    if isinstance(payload_of(sequence), ListVal):
-        return ReversedList(payload_of(sequence))
-    if isinstance(sequence, DequeVal):
-        return DequeIterator(sequence, backwards=True)
-    if isinstance(sequence, ConstVal) and type(sequence.value) is range:
-        return ConstIterator(sequence.value[::-1])
-    if isinstance(sequence, TensorVal):
-        return sequence.call_method(tx, "__reversed__", [], {})
-    whole = payload_of(sequence)
-    if not isinstance(whole, SequenceVal) and not (isinstance(whole, ConstVal) and hasattr(whole.value, "__getitem__")):
-        raise GraphBreak(breaks.RAISES, f"TypeError: {sequence.describe()} is not reversible")
-    return SequenceIterator(tx.unpack(whole)[::-1], reversed)
+    return sequence.iterate_backwards(tx)
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -556,22 +504,17 @@ def sorted_(tx: Tracer, iterable: Value, key: Value | None = None, reverse: Valu
     return ListVal(items)
 
 
-def _extreme(function: Any) -> None:
-    @builtin(function)
-    def model(tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
-        items = tx.unpack(args[0]) if len(args) == 1 else list(args)
-        if is_none(key) and any(isinstance(item, SymVal) for item in items):
-            one_type = len({item.py_type() for item in items}) == 1
-            found = operate(tx, function, items) if one_type else None
-            if found is not None:
-                return found
-        parts = [StandIn(tx, item) for item in items]
-        given = {} if default is None else {"default": default}
-        return value_of(call_real(tx, function, *([parts] if len(args) == 1 else parts), key=keyed(tx, key), **given))
-
-
-_extreme(max)
-_extreme(min)
+@models_of(max, min)
+def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, default: Value | None = None) -> Value:
+    items = tx.unpack(args[0]) if len(args) == 1 else list(args)
+    if is_none(key) and any(isinstance(item, SymVal) for item in items):
+        one_type = len({item.py_type() for item in items}) == 1
+        found = operate(tx, function, items) if one_type else None
+        if found is not None:
+            return found
+    parts = [StandIn(tx, item) for item in items]
+    given = {} if default is None else {"default": default}
+    return value_of(call_real(tx, function, *([parts] if len(args) == 1 else parts), key=keyed(tx, key), **given))
 
 
 # ----------------------------------------------------------------------------------------------- numbers and strings
@@ -602,30 +545,21 @@ def bool_(tx: Tracer, value: Value | None = None) -> Value:
     return ConstVal(value.truth(tx) if value is not None else False)
 
 
-@constructor(str)
+@models_of(str, repr)
 @tail_call
-def str_(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    found = text_asked(tx, args[0], "__str__", tx.take_direct()) if len(args) == 1 and not kwargs else None
-    if found is not None:
-        return found
-    with tx.indirect():
-        return _text(tx, str, "__str__", args, kwargs)
-
-
-@builtin(repr)
-@tail_call
-def repr_(tx: Tracer, value: Value) -> Value:
-    found = text_asked(tx, value, "__repr__", tx.take_direct())
-    if found is not None:
-        return found
-    with tx.indirect():
-        return _text(tx, repr, "__repr__", (value,), {})
-
-
-def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+def text(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    method, direct = f"__{function.__name__}__", tx.take_direct()
     if len(args) != 1 or kwargs:
-        return tx.fold(fn, args, kwargs)  # decodes bytes
-    value = args[0]
+        return tx.fold(function, args, kwargs)  # decodes bytes
+    found = text_asked(tx, args[0], method, direct)
+    if found is not None:
+        return found
+    with tx.indirect():
+        return _text(tx, function, method, args[0])
+
+
+def _own_text(tx: Tracer, value: Value, method: str) -> Value | None:
+    """What the object's class gives, or an exception's."""
     if isinstance(value, ObjVal):
         found, _ = lookup_type(value.cls, method)
         if found is object.__str__:
@@ -638,16 +572,23 @@ def _text(tx: Tracer, fn: Any, method: str, args: tuple[Value, ...], kwargs: dic
     if isinstance(value, ConstVal) and issubclass(value.py_type(), enum.Enum):
         kind = type(value.value)  # what its class says of texts may change, though the member does not
         if isinstance(getattr(kind, method, None), types.FunctionType):
-            found = tx.call(tx.class_attribute(value, kind, method), [], {})
-            return by_rule(tx, found, STRUNG if method == "__str__" else REPRESENTED)
+            made = tx.call(tx.class_attribute(value, kind, method), [], {})
+            return by_rule(tx, made, STRUNG if method == "__str__" else REPRESENTED)
+    return None
+
+
+def _text(tx: Tracer, fn: Any, method: str, value: Value) -> Value:
+    own = _own_text(tx, value, method)
+    if own is not None:
+        return own
     if isinstance(value, ModuleVal) and not is_trusted(vars(value.obj).get("__name__")):
         value.unsupported("the text")  # its loader, its file and its name are asked
     if isinstance(value, TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
     if value.py_type() in (list, tuple, dict) and not value.is_const():
         return _container_text(tx, value)
-    unread = unread_text(tx, fn, args)
-    return unread if unread is not None else tx.fold(fn, args)
+    unread = unread_text(tx, fn, [value])
+    return unread if unread is not None else tx.fold(fn, [value])
 
 
 def _container_text(tx: Tracer, value: Value) -> Value:
@@ -694,7 +635,7 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
         if isinstance(found, types.FunctionType):
             return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
         if spec is None or spec.const() == "":
-            return _text(tx, str, "__str__", (value,), {})
+            return _text(tx, str, "__str__", value)
     if isinstance(value, TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
     parts = [value, spec or ConstVal("")]
@@ -725,12 +666,13 @@ for _function, _method in ((math.trunc, "__trunc__"), (math.floor, "__floor__"),
     _rounding(_function, _method)
 
 
-def _of_index(function: Any) -> None:
-    @builtin(function)
-    @asks(*(() if function is not operator.index else (("__index__", NUMBER),)))
-    def model(tx: Tracer, value: Value) -> Value:
-        made = unread_text(tx, function, [value], formats=False) if function in (bin, hex, oct) else None
-        return made if made is not None else tx.fold(function, [as_index(tx, value)])
+@models_of(bin, hex, oct, chr)
+def _of_index(function: Any, tx: Tracer, value: Value) -> Value:
+    made = unread_text(tx, function, [value], formats=False) if function is not chr else None
+    return made if made is not None else tx.fold(function, [as_index(tx, value)])
+
+
+builtin(operator.index)(asks(("__index__", NUMBER))(functools.partial(_of_index, operator.index)))
 
 
 def as_index(tx: Tracer, value: Value) -> Value:
@@ -738,11 +680,6 @@ def as_index(tx: Tracer, value: Value) -> Value:
     if isinstance(value, ObjVal) and value.payload is None and value.special(tx, "__index__") is not None:
         return by_rule(tx, value.call_special(tx, "__index__"), NUMBER)
     return payload_of(value) if issubclass(value.py_type(), int) else value
-
-
-_index_function: Any
-for _index_function in (operator.index, bin, hex, oct, chr):
-    _of_index(_index_function)
 
 
 @builtin(pow)

@@ -59,7 +59,7 @@ def construct(
             return tx.fold(cls.obj, args, kwargs)
         return tx.call(class_value(tx, meta, where, "__call__", found), [cls, *args], kwargs, direct)
     if where is not None and where is not type and not isinstance(found, types.WrapperDescriptorType):
-        return tx.call(bind(tx, cls, meta, "__call__", found, where, tx.from_real(meta)), args, kwargs, direct)
+        return tx.call(bind(tx, cls, meta, "__call__", found, where), args, kwargs, direct)
     return construct_plain(tx, cls, args, kwargs, direct)
 
 
@@ -83,37 +83,44 @@ def construct_plain(
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {kind.__name__}")
     if not kind.__flags__ & (1 << 9) and not issubclass(kind, BaseException):  # not a heap type: written in C
         return _construct_c(tx, kind, args, kwargs)
+    _check_traceable(kind)
+    if kind.__flags__ & _ABSTRACT:
+        return tx.fold(object.__new__, [cls])  # raises
+    made = _new(tx, cls, args, kwargs, direct)
+    if issubclass(made.py_type(), kind):
+        # it may be an instance of a subclass, which has an `__init__` of its own
+        _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
+    return made
+
+
+def _check_traceable(kind: type) -> None:
     if kind.__module__ in _UNTRACED:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}")
     if hides_dict(kind):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"making a {kind.__qualname__}, which hides its attributes")
     if hasattr(kind, "__del__"):
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, whose instances run code when they die")
-    if kind.__flags__ & _ABSTRACT:
-        return tx.fold(object.__new__, [cls])  # raises
+
+
+def _new(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None) -> Value:
+    """What the class's `__new__` gives."""
+    kind = cls.obj
     new, new_where = lookup_type(kind, "__new__")
     in_python = isinstance(new, (staticmethod, types.FunctionType)) and isinstance(kind.__new__, types.FunctionType)
     if in_python or isinstance(new, classmethod):
         alone = lookup_type(kind, "__init__")[0] is object.__init__
-        made = tx.call(
-            bind(tx, None, kind, "__new__", new, new_where, cls), [cls, *args], kwargs, direct if alone else None
-        )
-        if not issubclass(made.py_type(), kind):
-            return made
-    elif issubclass(kind, BaseExceptionGroup):
-        made = make_group(tx, kind, args)
-    elif issubclass(kind, BaseException):
+        function = bind(tx, None, kind, "__new__", new, new_where, cls)
+        return tx.call(function, [cls, *args], kwargs, direct if alone else None)
+    if issubclass(kind, BaseExceptionGroup):
+        return make_group(tx, kind, args)
+    if issubclass(kind, BaseException):
         _check_exception(kind, args, kwargs)
-        made = ExceptionVal(kind, args)
-    elif issubclass(kind, torch.Tensor):
-        made = tx.call(tx.from_real(torch.Tensor.__new__), [cls, *args], kwargs)
-    else:
-        if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
-            raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
-        made = bare_instance(tx, kind, args, kwargs)
-    # `__new__` may give an instance of a subclass, which has its own
-    _initialise(tx, made.py_type() if isinstance(made, ObjVal) else kind, made, args, kwargs, direct)
-    return made
+        return ExceptionVal(kind, args)
+    if issubclass(kind, torch.Tensor):
+        return tx.call(tx.from_real(torch.Tensor.__new__), [cls, *args], kwargs)
+    if isinstance(new, types.BuiltinFunctionType) and new.__self__ not in _KNOWN_NEW:
+        raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__module__}.{kind.__qualname__}, a class written in C")
+    return bare_instance(tx, kind, args, kwargs)
 
 
 def _construct_wrapper(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -166,7 +173,7 @@ def _initialise(
         if given.py_type() is not type(None):
             raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")
     elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):
-        tx.call(bind(tx, made, kind, "__init__", init, where, tx.from_real(kind)), args, kwargs)
+        tx.call(bind(tx, made, kind, "__init__", init, where), args, kwargs)
 
 
 def _construct_c(tx: Tracer, kind: type, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -10,12 +10,12 @@ import collections
 import functools
 import itertools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dynajit.report import breaks
 from dynajit.values.containers.deque import DEQUE_METHODS
-from dynajit.values.containers.mapping import DICT_METHODS, DictIterator, DictVal
+from dynajit.values.containers.mapping import DICT_METHODS, DictVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
 from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
@@ -46,7 +46,7 @@ def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
     """`model` of the builtin part. What it refuses the real method does, whose message names the object's own class."""
 
     @functools.wraps(model)  # the signature is looked at
-    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:
         target = payload_of(self)
         if isinstance(target, (ObjVal, OpaqueVal)):
             target.unsupported("a container's method")
@@ -58,7 +58,7 @@ def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
 
 def _on_plain_dict(model: Model) -> Model:
     @functools.wraps(model)
-    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    def wrapped(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:
         mapping = payload_of(self)
         if isinstance(mapping, DictVal) and mapping.kind is not dict:
             mapping.unsupported("a method of dict that goes past the order")
@@ -67,38 +67,14 @@ def _on_plain_dict(model: Model) -> Model:
     return wrapped
 
 
-def _register(cls: type, methods: dict[str, Model]) -> None:
+def _register(cls: type, methods: Mapping[str, Model]) -> None:
+    """The models of those of the methods that the class has."""
     for name, model in methods.items():
         descriptor = cls.__dict__.get(name)
         if descriptor is not None:
             BUILTINS[descriptor] = _on_payload(
                 model, name in _BIT_BY_BIT or (name == "extend" and cls is collections.deque)
             )
-
-
-def _special(name: str) -> Callable[[Model], Model]:
-    """The special method of all containers that have it."""
-
-    def register(model: Model) -> Model:
-        kinds: tuple[type, ...] = (
-            list,
-            tuple,
-            dict,
-            collections.OrderedDict,
-            set,
-            frozenset,
-            collections.deque,
-            type({}.keys()),
-            type({}.values()),
-            type({}.items()),
-        )
-        for cls in kinds:
-            descriptor = cls.__dict__.get(name)
-            if descriptor is not None:
-                BUILTINS[descriptor] = _on_payload(model)
-        return model
-
-    return register
 
 
 _register(list, LIST_METHODS)
@@ -108,7 +84,7 @@ _register(collections.OrderedDict, DICT_METHODS)
 
 
 @set_method
-def set_pop(tx: Tracer, self: SetVal) -> Value:
+def pop(tx: Tracer, self: SetVal) -> Value:
     """What a set gives up first is what iteration gives first; after that, what is next in the same order."""
     if not self.entries:
         raise tx.raised(KeyError, "pop from an empty set")
@@ -128,50 +104,7 @@ def set_pop(tx: Tracer, self: SetVal) -> Value:
 
 _register(set, SET_METHODS)
 _register(collections.deque, DEQUE_METHODS)
-_register(frozenset, {name: model for name, model in SET_METHODS.items() if name in frozenset.__dict__})
-
-
-@_special("__len__")
-def length(tx: Tracer, self: Value) -> Value:
-    return self.length(tx)
-
-
-@_special("__iter__")
-def iterate(tx: Tracer, self: Value) -> Value:
-    return self.iterate(tx)
-
-
-@_special("__contains__")
-def contains(tx: Tracer, self: Value, item: Value) -> Value:
-    return ConstVal(self.contains(tx, item))
-
-
-@_special("__getitem__")
-def getitem(tx: Tracer, self: Value, key: Value) -> Value:
-    return self.getitem(tx, key)
-
-
-@builtin(dict.__getitem__, collections.OrderedDict.__getitem__)
-def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
-    mapping = payload_of(self)
-    found = mapping.lookup(tx, key)
-    if found is not None:
-        return found
-    if isinstance(self, ObjVal) and self.special(tx, "__missing__") is not None:
-        return self.call_special(tx, "__missing__", key)
-    return mapping.getitem(tx, key)
-
-
-@_special("__setitem__")
-def setitem(tx: Tracer, self: Value, key: Value, value: Value) -> Value:
-    self.setitem(tx, key, value)
-    return ConstVal(None)
-
-
-@_special("__delitem__")
-def delitem(tx: Tracer, self: Value, key: Value) -> Value:
-    self.delitem(tx, key)
-    return ConstVal(None)
+_register(frozenset, SET_METHODS)
 
 
 # classes whose instances may be equal
@@ -186,18 +119,36 @@ def _says(self: Value, other: Value) -> bool:
     return any(issubclass(self.py_type(), each) and issubclass(other.py_type(), each) for each in _FAMILIES)
 
 
-@_special("__eq__")
-def eq(tx: Tracer, self: Value, other: Value) -> Value:
-    if not _says(self, other):
-        return ConstVal(NotImplemented)
-    return ConstVal(tx.equal(self, payload_of(other)))
+def _equal(expected: bool, tx: Tracer, self: Value, other: Value) -> Value:
+    return ConstVal((tx.equal(self, payload_of(other)) is expected) if _says(self, other) else NotImplemented)
 
 
-@_special("__ne__")
-def ne(tx: Tracer, self: Value, other: Value) -> Value:
-    if not _says(self, other):
-        return ConstVal(NotImplemented)
-    return ConstVal(not tx.equal(self, payload_of(other)))
+# the special methods of all containers, of those that have them
+_SPECIAL: dict[str, Model] = {
+    "__len__": lambda tx, self: self.length(tx),
+    "__iter__": lambda tx, self: self.iterate(tx),
+    "__contains__": lambda tx, self, item: ConstVal(self.contains(tx, item)),
+    "__getitem__": lambda tx, self, key: self.getitem(tx, key),
+    "__setitem__": lambda tx, self, key, value: self.setitem(tx, key, value),
+    "__delitem__": lambda tx, self, key: self.delitem(tx, key),
+    "__eq__": functools.partial(_equal, True),
+    "__ne__": functools.partial(_equal, False),
+}
+_VIEWS: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items())
+for _cls in (list, tuple, dict, collections.OrderedDict, set, frozenset, collections.deque, *map(type, _VIEWS)):
+    _register(_cls, _SPECIAL)
+builtin(dict.__reversed__)(lambda tx, self: payload_of(self).iterate_backwards(tx))
+
+
+@builtin(dict.__getitem__, collections.OrderedDict.__getitem__)
+def dict_getitem(tx: Tracer, self: Value, key: Value) -> Value:
+    mapping = payload_of(self)
+    found = mapping.lookup(tx, key)
+    if found is not None:
+        return found
+    if isinstance(self, ObjVal) and self.special(tx, "__missing__") is not None:
+        return self.call_special(tx, "__missing__", key)
+    return mapping.getitem(tx, key)
 
 
 for _name in ("__setitem__", "__delitem__", "pop", "popitem", "clear", "update", "setdefault"):
@@ -218,22 +169,16 @@ def defaultdict_init(tx: Tracer, self: Value, factory: Value | None = None, /, *
 
 
 @builtin(list.__init__)
-def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
+def list_init(tx: Tracer, self: Value, items: Value | None = None, /) -> None:
     target = payload_of(self)
     with left_to_real_call():
         target.replace(tx, tx.unpack_hinted(items) if items is not None else [])
-    return ConstVal(None)
 
 
 @builtin(dict.__ior__)
 def dict_ior(tx: Tracer, self: Value, other: Value) -> Value:
     tx.call_builtin(dict.update, [self, other], {})
     return self
-
-
-@builtin(dict.__reversed__)
-def dict_reversed(tx: Tracer, self: Value) -> Value:
-    return DictIterator(payload_of(self), "keys", backwards=True)  # type: ignore[arg-type]
 
 
 @builtin(list.__iadd__)
@@ -258,12 +203,11 @@ def scalar_new(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
 
 
 @builtin(set.__init__)
-def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> Value:
+def set_init(tx: Tracer, self: Value, items: Value | None = None, /) -> None:
     target = payload_of(self)
     with left_to_real_call():
         made = SetVal.of_items(tx, items)
         target.replace(tx, made.entries, made.history)
-    return ConstVal(None)
 
 
 @builtin(object.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__)
@@ -387,9 +331,8 @@ def generator_throw(tx: Tracer, self: Value, error: Value, *rest: Value) -> Valu
 
 
 @builtin(types.GeneratorType.close)
-def generator_close(tx: Tracer, self: Value) -> Value:
+def generator_close(tx: Tracer, self: Value) -> None:
     _generator(self).close(tx)
-    return ConstVal(None)
 
 
 @builtin(types.GeneratorType.__next__)
@@ -406,7 +349,7 @@ def iterator_next(tx: Tracer, self: Value) -> Value:
     """`iterator.__next__()`."""
     if isinstance(self, ObjVal):
         raise GraphBreak(breaks.GENERATOR, self.describe())  # a C iterator that nothing models
-    return _resumed(tx, lambda: tx.next(self))
+    return _resumed(tx, lambda: self.next(tx))
 
 
 _ITERATED: tuple[Any, ...] = ([], (), "", "\xe9", b"", range(0), {}, {}.values(), {}.items(), set())

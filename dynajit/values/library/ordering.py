@@ -12,28 +12,24 @@ from typing import Any
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal
 from dynajit.values.containers.standin import StandIn, call_real, keyed, value_of
-from dynajit.values.core.registry import builtin
+from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
-from dynajit.values.scalars.constant import ConstVal, is_none
+from dynajit.values.scalars.constant import is_none
+
+_NAMES = ("heappush", "heappop", "heapify", "heappushpop", "heapreplace")
+# of the largest first there are some or all, under one of two names
+_SPELLINGS = [spelling for name in _NAMES for spelling in (name, f"_{name}_max", f"{name}_max")]
 
 
-def _heap(function: Any) -> None:
-    @builtin(function)
-    def model(tx: Tracer, heap: Value, *item: Value) -> Value:
-        if not isinstance(heap, ListVal):
-            heap.unsupported(f"heapq.{function.__name__}")
-        real = [StandIn(tx, part) for part in heap.values(tx)]
-        try:
-            return value_of(call_real(tx, function, real, *(StandIn(tx, part) for part in item)))
-        finally:  # where a comparison raises, it is changed so far
-            heap.replace(tx, [part.value for part in real])
-
-
-for _name in ("heappush", "heappop", "heapify", "heappushpop", "heapreplace"):
-    # of the largest first there are some or all, under one of two names
-    for _made in (_name, f"_{_name}_max", f"{_name}_max"):
-        if hasattr(_heapq, _made):
-            _heap(getattr(_heapq, _made))
+@models_of(*(getattr(_heapq, spelling) for spelling in _SPELLINGS if hasattr(_heapq, spelling)))
+def _heap(function: Any, tx: Tracer, heap: Value, *item: Value) -> Value:
+    if not isinstance(heap, ListVal):
+        heap.unsupported(f"heapq.{function.__name__}")
+    real = [StandIn(tx, part) for part in heap.values(tx)]
+    try:
+        return value_of(call_real(tx, function, real, *(StandIn(tx, part) for part in item)))
+    finally:  # where a comparison raises, it is changed so far
+        heap.replace(tx, [part.value for part in real])
 
 
 def _bisection(search: Any, insertion: Any) -> None:
@@ -53,10 +49,9 @@ def _bisection(search: Any, insertion: Any) -> None:
     @builtin(insertion)
     def insert(
         tx: Tracer, a: Value, x: Value, lo: Value | None = None, hi: Value | None = None, *, key: Value | None = None
-    ) -> Value:
+    ) -> None:
         wanted = x if is_none(key) else tx.call(key, [x], {})  # type: ignore[arg-type]
         a.call_method(tx, "insert", [find(tx, a, wanted, lo, hi, key=key), x], {})
-        return ConstVal(None)
 
 
 _bisection(_bisect.bisect_left, _bisect.insort_left)

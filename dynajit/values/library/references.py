@@ -37,6 +37,8 @@ _REFERENT: Any = weakref.ref.__call__
 class WeakRefVal(Value):
     """`weakref.ref(target)`. There is one for an object, as in CPython."""
 
+    kind = weakref.ref
+
     def __init__(self, target: Value) -> None:
         self.target = target
 
@@ -45,9 +47,6 @@ class WeakRefVal(Value):
         """The reference to `target`, the same for each call."""
         made: WeakRefVal = target.__dict__.setdefault("_weak_reference", WeakRefVal(target))
         return made
-
-    def py_type(self) -> type:
-        return weakref.ref
 
     def is_same(self, tx: Tracer, other: Value) -> bool | None:
         if isinstance(other, WeakRefVal):

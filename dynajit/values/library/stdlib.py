@@ -31,7 +31,7 @@ from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.ordered_dict import OrderedDictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
 from dynajit.values.core.operations import BINARY, COMPARE, INPLACE
-from dynajit.values.core.registry import builtin, by_tracing, constructor, pure
+from dynajit.values.core.registry import Model, asked_first, builtin, by_tracing, constructor, models_of, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.library import operators
@@ -158,29 +158,19 @@ def _pool_and_size(iterable: Value, r: Value | None = None) -> list[Value]:
     return [iterable] if r is None else [iterable, r]
 
 
-def _combine(real: Any) -> None:
-    """product, permutations, combinations: computed on positions, so items may be tensors."""
-
-    @constructor(real)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if real is itertools.product:
-            pools = [tx.unpack_hinted(arg) for arg in args]
-            rows = itertools.product(*pools, repeat=_count(tx, kwargs["repeat"], "repeat") if kwargs else 1)
-        else:
-            pool, *rest = _pool_and_size(*args, **kwargs)
-            chosen = [_count(tx, part, "r") for part in rest if not is_none(part)]
-            rows = real(tx.unpack_hinted(pool), *chosen)
-        return SequenceIterator([TupleVal(row) for row in rows], real)
-
-
-_combiner: Any
-for _combiner in (
-    itertools.product,
-    itertools.permutations,
-    itertools.combinations,
-    itertools.combinations_with_replacement,
-):
-    _combine(_combiner)
+@models_of(
+    *(itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
+)
+def _combine(real: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """Computed on positions, so items may be tensors."""
+    if real is itertools.product:
+        pools = [tx.unpack_hinted(arg) for arg in args]
+        rows = itertools.product(*pools, repeat=_count(tx, kwargs["repeat"], "repeat") if kwargs else 1)
+    else:
+        pool, *rest = _pool_and_size(*args, **kwargs)
+        chosen = [_count(tx, part, "r") for part in rest if not is_none(part)]
+        rows = real(tx.unpack_hinted(pool), *chosen)
+    return SequenceIterator([TupleVal(row) for row in rows], real)
 
 
 # -------------------------------------------------------------------------------------------------------- collections
@@ -209,31 +199,13 @@ def ordered_dict(tx: Tracer, other: Value | None = None, /, **kwargs: Value) -> 
 # ------------------------------------------------------------------------------------------------ operator and others
 
 
-def _getter(kind: Any) -> None:
-    @constructor(kind)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        try:
-            kind(*(arg.value if isinstance(arg, ConstVal) else object() for arg in args))
-        except TypeError:  # names that are no strings
-            raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() takes other arguments") from None
-        return GetterVal(kind, args, kwargs)
-
-
-_getter_kind: Any
-for _getter_kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    _getter(_getter_kind)
-
-
-@builtin(operator.setitem)
-def setitem(tx: Tracer, obj: Value, key: Value, value: Value) -> Value:
-    obj.setitem(tx, key, value)
-    return ConstVal(None)
-
-
-@builtin(operator.delitem)
-def delitem(tx: Tracer, obj: Value, key: Value) -> Value:
-    obj.delitem(tx, key)
-    return ConstVal(None)
+@models_of(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def _getter(kind: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    try:
+        kind(*(arg.value if isinstance(arg, ConstVal) else object() for arg in args))
+    except TypeError:  # names that are no strings
+        raise GraphBreak(breaks.RAISES, f"TypeError: {kind.__name__}() takes other arguments") from None
+    return GetterVal(kind, args, kwargs)
 
 
 @builtin(operator.length_hint)
@@ -248,11 +220,13 @@ def _of_two(function: Callable[..., Value], symbol: str, tx: Tracer, left: Value
 
 
 _RECORD: Any = torch.autograd.profiler.record_function
-_ROWS: dict[Any, Callable[..., Value]] = {
+_ROWS: dict[Any, Model] = {
     **{found[0]: functools.partial(_of_two, operators.binary, symbol) for symbol, found in BINARY.items()},
     **{function: functools.partial(_of_two, operators.binary, f"{symbol}=") for symbol, function in INPLACE.items()},
     **{found[0]: functools.partial(_of_two, operators.compare, symbol) for symbol, found in COMPARE.items()},
     operator.getitem: lambda tx, obj, key: obj.getitem(tx, key),
+    operator.setitem: lambda tx, obj, key, value: obj.setitem(tx, key, value),
+    operator.delitem: lambda tx, obj, key: obj.delitem(tx, key),
     operator.contains: lambda tx, container, item: ConstVal(container.contains(tx, item)),
     operator.concat: lambda tx, left, right: operators.binary(tx, "+", left, right),
     operator.iconcat: lambda tx, left, right: operators.binary(tx, "+=", left, right),
@@ -283,19 +257,14 @@ for _called, _polyfill in polyfills.TRACED.items():
 # -------------------------------------------------------------------------------------------- dataclasses and classes
 
 
-def _class_decorator(real: Any) -> None:
-    @builtin(real)
-    def decorator(tx: Tracer, cls: Value | None = None, **kwargs: Value) -> Value:
-        if cls is None:
-            return PartialVal.made(tx, tx.from_real(real), [], kwargs)
-        made = decorate(tx, real, cls, kwargs)
-        if made is None:
-            raise GraphBreak(breaks.SKIPPED_CALL, f"{real.__module__}.{real.__name__}")
-        return made
-
-
-_class_decorator(dataclasses.dataclass)
-_class_decorator(functools.total_ordering)
+@models_of(dataclasses.dataclass, functools.total_ordering)
+def _class_decorator(real: Any, tx: Tracer, /, cls: Value | None = None, **kwargs: Value) -> Value:
+    if cls is None:
+        return PartialVal.made(tx, tx.from_real(real), [], kwargs)
+    made = decorate(tx, real, cls, kwargs)
+    if made is None:
+        raise GraphBreak(breaks.SKIPPED_CALL, f"{real.__module__}.{real.__name__}")
+    return made
 
 
 @builtin(dataclasses.fields)
@@ -310,21 +279,22 @@ def fields(tx: Tracer, obj: Value) -> Value:
 _MARKS = ("_is_coroutine_mark", "_is_coroutine_marker")
 
 
-def _flag_question(question: Any, flag: int) -> None:
-    @builtin(question)
-    def model(tx: Tracer, obj: Value) -> Value:
-        while isinstance(obj, (MethodVal, PartialVal)):
-            obj = obj.function
-        looks_like_one = isinstance(obj, (ObjVal, OpaqueVal)) and lookup_type(obj.py_type(), "__call__")[1] is not None
-        may_be_marked = isinstance(obj, (FunctionVal, ClassVal)) and flag == inspect.CO_COROUTINE
-        if looks_like_one or (may_be_marked and any(tx.has_attribute(obj, mark) for mark in _MARKS)):
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"whether {obj.describe()} is a function of a kind")
-        return ConstVal(isinstance(obj, FunctionVal) and bool(obj.code.co_flags & flag))
+_FLAGS: dict[Any, int] = {
+    inspect.isgeneratorfunction: inspect.CO_GENERATOR,
+    inspect.iscoroutinefunction: inspect.CO_COROUTINE,
+    inspect.isasyncgenfunction: inspect.CO_ASYNC_GENERATOR,
+}
 
 
-_flag_question(inspect.isgeneratorfunction, inspect.CO_GENERATOR)
-_flag_question(inspect.iscoroutinefunction, inspect.CO_COROUTINE)
-_flag_question(inspect.isasyncgenfunction, inspect.CO_ASYNC_GENERATOR)
+@models_of(*_FLAGS)
+def _flag_question(question: Any, tx: Tracer, obj: Value) -> Value:
+    while isinstance(obj, (MethodVal, PartialVal)):
+        obj = obj.function
+    looks_like_one = isinstance(obj, (ObjVal, OpaqueVal)) and lookup_type(obj.py_type(), "__call__")[1] is not None
+    may_be_marked = isinstance(obj, (FunctionVal, ClassVal)) and question is inspect.iscoroutinefunction
+    if looks_like_one or (may_be_marked and any(tx.has_attribute(obj, mark) for mark in _MARKS)):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"whether {obj.describe()} is a function of a kind")
+    return ConstVal(isinstance(obj, FunctionVal) and bool(obj.code.co_flags & _FLAGS[question]))
 
 
 def _signature_parts(function: Any) -> list[object]:
@@ -408,10 +378,10 @@ def environment_value(tx: Tracer, name: str) -> str | None:
 _GET_VARIABLE: Any = type(os.environ).__getitem__
 
 
-@builtin(_GET_VARIABLE)
-def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value:
+@asked_first(_GET_VARIABLE)
+def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value | None:
     if getattr(self, "real_object", None) is not _ENVIRON or name.py_type() is not str:
-        return tx.inline_body(_GET_VARIABLE, [self, name], {})
+        return None
     found = environment_value(tx, name.const())
     if found is None:
         raise tx.raised(KeyError, name.const())

@@ -7,7 +7,6 @@ Modules whose functions are computed are listed in `interp/policy.py`.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import pathlib
@@ -21,7 +20,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.standin import StandIn, call_real
-from dynajit.values.core.registry import builtin, constructor, pure, tail_call
+from dynajit.values.core.registry import asked_first, builtin, models_of, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import PATH_TYPES, TEXT_METHODS, ConstVal
@@ -42,16 +41,13 @@ def file_system_path(tx: Tracer, path: Value) -> Value:
     raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"os.fspath of {path.describe()}")
 
 
+@models_of(pathlib.PurePath, pathlib.Path, *PATH_TYPES)
 def _make_path(kind: type, tx: Tracer, *parts: Value) -> Value:
     """Paths are made of texts and paths; what else has a `__fspath__` is the program's code."""
     for part in parts:
         if part.py_type() is not str and part.py_type() not in PATH_TYPES:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"a path made of {part.describe()}")
     return tx.fold(kind, parts)
-
-
-for _class in (pathlib.PurePath, pathlib.Path, *PATH_TYPES):
-    constructor(_class)(functools.partial(_make_path, _class))
 
 
 @builtin(str.translate)
@@ -130,13 +126,11 @@ def _with_texts(tx: Tracer, made: str, texts: list[Value]) -> Value:
 # ------------------------------------------------------------------------------------------------ texts not looked at
 
 
-def _gives_text(function: Any, computed: Any) -> None:
+@models_of(*(getattr(str, name) for name in TEXT_METHODS - {"join"}))
+def _gives_text(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A function that gives a text for whatever texts: the generated code calls it if nothing needs the text before."""
-
-    @builtin(function)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        made = None if kwargs else unread_text(tx, computed, args, formats=False)
-        return made if made is not None else tx.fold(computed, args, kwargs)
+    made = None if kwargs else unread_text(tx, function, args, formats=False)
+    return made if made is not None else tx.fold(function, args, kwargs)
 
 
 def _path_function(function: Any) -> None:
@@ -147,12 +141,9 @@ def _path_function(function: Any) -> None:
 
     _C.mark_ours(computed.__code__)
 
-    @builtin(function)
-    @tail_call
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        direct = tx.take_direct()
-        made = None if kwargs else unread_text(tx, computed, args, formats=False)
-        return made if made is not None else tx.inline_body(function, args, kwargs, direct)
+    @asked_first(function)
+    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value | None:
+        return None if kwargs else unread_text(tx, computed, args, formats=False)
 
 
 for _function in (posixpath.join, posixpath.basename, posixpath.dirname):
@@ -169,10 +160,6 @@ def str_join(tx: Tracer, separator: Value, parts: Value) -> Value:
     if isinstance(parts, (ListVal, TupleVal)):
         made = unread_text(tx, _join_parts, [separator, *tx.unpack(parts)], formats=False)
     return made if made is not None else tx.fold(str.join, [separator, parts])
-
-
-for _name in TEXT_METHODS - {"join"}:
-    _gives_text(getattr(str, _name), getattr(str, _name))
 
 
 # ------------------------------------------------------------------------------------------------ regular expressions

@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -194,26 +194,33 @@ def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
     if obj.layout is not torch.strided or obj.is_nested or obj.is_quantized:
         tx.guard(source, "TYPE", type(obj))
         return OpaqueTensorVal(obj, source)
-    if torch._C._functorch.is_functorch_wrapped_tensor(obj):
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a tensor inside of a functorch transform")
-    if not has_history(obj):
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view that outlived a write to its base")
-    base: Any = type(obj._base) if obj._is_view() else torch.Tensor
-    wraps = is_wrapper(obj)
-    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not wraps:
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a view of a {base.__name__}")
-    if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
-        # only a write of what requires gradients makes one of these; it has no fake
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, f"a tensor of dtype {obj.dtype} with gradients")
-    if obj._is_view() and any(
-        entry.real is obj._base and entry.fake.requires_grad != obj._base.requires_grad for entry in tx.graph.inputs
-    ):
-        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, "a view whose base requires gradients only now")
-    entry = tx.graph.add_input(source, obj, None if wraps else tx.seen.tensor(source, obj))
+    refusal = _why_opaque(tx, obj)
+    if refusal is not None:
+        return _opaque(tx, obj, source, breaks.UNSUPPORTED_TENSOR, refusal)
+    entry = tx.graph.add_input(source, obj, None if is_wrapper(obj) else tx.seen.tensor(source, obj))
     tx.guard(source, "TENSOR", obj, entry.sizes, entry.strides)
     made = TensorVal(entry.node, entry.fake, type(obj), source, obj)
     tx.remember_tensor(made)
     return made
+
+
+def _why_opaque(tx: Tracer, obj: torch.Tensor) -> str | None:
+    """What keeps a tensor out of graphs."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(obj):
+        return "a tensor inside of a functorch transform"
+    if not has_history(obj):
+        return "a view that outlived a write to its base"
+    base: Any = type(obj._base) if obj._is_view() else torch.Tensor
+    if base.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not is_wrapper(obj):
+        return f"a view of a {base.__name__}"
+    if obj.requires_grad and not (obj.dtype.is_floating_point or obj.dtype.is_complex):
+        # only a write of what requires gradients makes one of these; it has no fake
+        return f"a tensor of dtype {obj.dtype} with gradients"
+    if obj._is_view() and any(
+        entry.real is obj._base and entry.fake.requires_grad != obj._base.requires_grad for entry in tx.graph.inputs
+    ):
+        return "a view whose base requires gradients only now"
+    return None
 
 
 def _sub_tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
@@ -398,22 +405,47 @@ def _thread_local(tx: Tracer, obj: threading.local, source: Source) -> Value:
     return ThreadLocalVal(obj, source)
 
 
+class _Constant(NamedTuple):
+    """How objects of classes are modelled that are constants, wherever they come from: `guard` says from outside."""
+
+    kinds: tuple[type, ...]
+    model: Callable[..., Value]
+    guard: Callable[[Tracer, Any, Source], None]
+
+
+def _guard_identity(tx: Tracer, obj: Any, source: Source) -> None:
+    tx.guard(source, "ID", obj)
+
+
+def _guard_equal(tx: Tracer, obj: Any, source: Source) -> None:
+    tx.guard(source, "PREDICATE", functools.partial(_equal_alike, obj), f"is {short(obj)}")
+
+
+_TYPING = _Constant((types.GenericAlias, types.UnionType), RealVal, _guard_immutable)
+_PLACEMENT = _Constant((), LibraryVal, _guard_equal)
+_CONSTANTS = (
+    _Constant(LIBRARY_TYPES, LibraryVal, _guard_immutable),
+    _Constant((type,), ClassVal, _guard_identity),
+    _Constant((types.GetSetDescriptorType,), BuiltinVal, _guard_identity),
+    _TYPING,
+)
+
+
+def _constant(kind: type) -> _Constant | None:
+    for row in _CONSTANTS:
+        if issubclass(kind, row.kinds):
+            return row
+    return _PLACEMENT if is_placement(kind) else _TYPING if kind.__module__ == "typing" else None
+
+
 def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
     """Classes, C functions, subclasses of containers, and instances of user classes."""
-    if issubclass(kind, LIBRARY_TYPES):
-        _guard_immutable(tx, obj, source)
-        return LibraryVal(obj, source)
-    if is_placement(kind):
-        tx.guard(source, "PREDICATE", functools.partial(_equal_alike, obj), f"is {short(obj)}")
-        return LibraryVal(obj, source)
+    constant = _constant(kind)
+    if constant is not None:
+        constant.guard(tx, obj, source)
+        return constant.model(obj, source)
     if issubclass(kind, _C_CALLABLES):
         return _wrap_c_callable(tx, obj, source)
-    if issubclass(kind, type):
-        tx.guard(source, "ID", obj)
-        return ClassVal(obj, source)
-    if kind is types.GetSetDescriptorType:
-        tx.guard(source, "ID", obj)
-        return BuiltinVal(obj, source)
     if issubclass(kind, types.ModuleType):
         return _module(tx, obj, source)
     if issubclass(kind, torch.Tensor):
@@ -428,11 +460,13 @@ def _wrap_other(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
         if kind.__dictoffset__:
             tx.guard(InstanceAttrSource(source, "__dict__"), "LEN", 0)
         return _tuple(tx, obj, source)
+    return _instance(tx, obj, kind, source)
+
+
+def _instance(tx: Tracer, obj: Any, kind: type, source: Source) -> Value:
+    """An object of a class that has no model of its own, with the builtin part that it may have."""
     if hides_dict(kind) or issubclass(kind, _STAND_INS):
         return _opaque(tx, obj, source, breaks.UNSUPPORTED_VALUE, f"a {kind.__name__}, which hides its attributes")
-    if kind.__module__ == "typing" or issubclass(kind, (types.GenericAlias, types.UnionType)):
-        _guard_immutable(tx, obj, source)
-        return RealVal(obj, source)
     tx.guard(source, "TYPE", kind)
     payload: Value | None = None
     if issubclass(kind, dict):
@@ -486,6 +520,33 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     if is_symbolic(obj):
         return from_symbolic(tx, obj)
     kind = type(obj)
+    made = _computed_container(tx, obj, kind)
+    if made is not None:
+        return made
+    constant = _constant(kind)
+    if constant is not None:
+        return constant.model(obj)
+    if kind is types.FunctionType:
+        return FunctionVal.outside(tx, obj, ConstSource(obj, obj.__qualname__))
+    if issubclass(kind, types.ModuleType):
+        return ModuleVal(obj)
+    if kind in (types.MappingProxyType, functools.partial):
+        return wrap(tx, obj, ConstSource(obj, f"a {kind.__name__}"))
+    if issubclass(kind, property):
+        return LibraryVal(obj)
+    if issubclass(kind, _C_CALLABLES):
+        return LibraryMethod(obj) if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES) else BuiltinVal(obj)
+    if issubclass(kind, _KNOWN_CALLABLES) and not issubclass(kind, NUMPY_CALLABLES):
+        return BuiltinVal(obj)
+    if issubclass(kind, types.MethodType):
+        return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
+    if issubclass(kind, NUMPY_TYPES):
+        return from_numpy(tx, obj)
+    return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))
+
+
+def _computed_container(tx: Tracer, obj: Any, kind: type) -> Value | None:
+    """The model of a container computed while tracing; None for other objects."""
     if kind in (tuple, torch.Size) or (
         issubclass(kind, tuple) and (is_named_tuple(kind) or hasattr(kind, "n_sequence_fields"))
     ):
@@ -502,28 +563,4 @@ def from_real(tx: Tracer, obj: Any) -> Value:
     if kind in (set, frozenset):
         members = [from_real(tx, item) for item in obj]
         return SetVal.outside(kind, obj, {member.hash_key(tx): member for member in members})
-    if kind is types.FunctionType:
-        return FunctionVal.outside(tx, obj, ConstSource(obj, obj.__qualname__))
-    if issubclass(kind, types.ModuleType):
-        return ModuleVal(obj)
-    if issubclass(kind, type):
-        return ClassVal(obj)
-    if issubclass(kind, types.MappingProxyType):
-        return wrap(tx, obj, ConstSource(obj, "a mapping proxy"))
-    if kind is functools.partial:
-        return wrap(tx, obj, ConstSource(obj, "a partial"))
-    if issubclass(kind, (*LIBRARY_TYPES, property)) or is_placement(kind):
-        return LibraryVal(obj)
-    if issubclass(kind, functools._lru_cache_wrapper) or kind is types.GetSetDescriptorType:
-        return BuiltinVal(obj)
-    if issubclass(kind, _C_CALLABLES):
-        return LibraryMethod(obj) if isinstance(getattr(obj, "__self__", None), LIBRARY_TYPES) else BuiltinVal(obj)
-    if issubclass(kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
-        return BuiltinVal(obj)
-    if issubclass(kind, types.MethodType):
-        return MethodVal(from_real(tx, obj.__self__), from_real(tx, obj.__func__))
-    if issubclass(kind, types.GenericAlias) or kind.__module__ == "typing" or issubclass(kind, types.UnionType):
-        return RealVal(obj)
-    if issubclass(kind, NUMPY_TYPES):
-        return from_numpy(tx, obj)
-    return ObjVal(kind, obj, ConstSource(obj, f"<{kind.__qualname__}>"))
+    return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.effect import CallEffect
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.lookup import namespace_of
@@ -23,7 +23,7 @@ from dynajit.values.scalars.constant import ConstVal
 _PLAIN_BUILTINS = (int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset)
 
 
-class ClassNamespace(DictVal):
+class ClassNamespace(OverlaidDict):
     """What `cls.__dict__` shows: the class's own dictionary, with what the program wrote to the class."""
 
     def __init__(self, cls: type) -> None:
@@ -42,28 +42,10 @@ class ClassNamespace(DictVal):
         tx.remember_object(made.real_dict, made)
         return made
 
-    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
-        if (self.cls, hashed) in tx.class_writes:
-            return tx.class_writes[self.cls, hashed]
-        return super().lookup_hashed(tx, hashed, key)
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        hashed = item.hash_key(tx)
-        if (self.cls, hashed) in tx.class_writes:
-            return tx.class_writes[self.cls, hashed] is not None  # type: ignore[index]
-        return super().contains(tx, item)
-
-    def materialise(self, tx: Tracer) -> None:
-        self._check_unchanged(tx)
-        super().materialise(tx)
-
-    def length(self, tx: Tracer) -> Value:
-        self._check_unchanged(tx)
-        return super().length(tx)
-
-    def _check_unchanged(self, tx: Tracer) -> None:
-        if any(changed is self.cls for changed, _ in tx.class_writes):
-            self.unsupported("reading all of a class's attributes after a change")
+    def changed(self, tx: Tracer, name: Any) -> tuple[Value | None] | None:
+        if name is None:
+            return (None,) if any(changed is self.cls for changed, _ in tx.class_writes) else None
+        return (tx.class_writes[self.cls, name],) if (self.cls, name) in tx.class_writes else None
 
 
 # Py_TPFLAGS_HEAPTYPE, which classes written in C may have, too; Py_TPFLAGS_IMMUTABLETYPE
@@ -72,20 +54,9 @@ _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     """`cls.name = value`, or `del cls.name`."""
-    meta = type(cls)
     here = namespace_of(cls).get(name)
-    if (
-        name.startswith("__")
-        or id(cls) in tx.made_classes
-        or not cls.__flags__ & _HEAP
-        or cls.__flags__ & _IMMUTABLE
-        or issubclass(cls, enum.Enum)
-        or isinstance(meta.__setattr__, types.FunctionType)
-        or isinstance(meta.__delattr__, types.FunctionType)
-        or hasattr(meta, name)
-        or any(hasattr(type(namespace_of(base)[name]), "__get__") for base in cls.__mro__ if name in namespace_of(base))
-        or (value is not None and not _is_plain(value))
-    ):
+    plainly = id(cls) not in tx.made_classes and _is_written_plainly(cls, name)
+    if not plainly or (value is not None and not _is_plain(value)):
         what = "setting" if value is not None else "deleting"
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{what} {name!r} of the class {cls.__qualname__}")
     if value is None:
@@ -97,6 +68,21 @@ def write_class(tx: Tracer, cls: type, name: str, value: Value | None) -> None:
     tx.journal.set_item(tx.class_writes, (cls, name), value)
     change = [tx.from_real(cls), ConstVal(name), *([] if value is None else [value])]
     tx.journal.touch(CallEffect(tx.from_real(delattr if value is None else setattr), change))
+
+
+def _is_written_plainly(cls: type, name: str) -> bool:
+    """Whether setting or deleting the attribute does no more than that, and nothing reads it through a descriptor."""
+    meta = type(cls)
+    held = [namespace_of(base)[name] for base in cls.__mro__ if name in namespace_of(base)]
+    return (
+        not name.startswith("__")
+        and cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+        and not issubclass(cls, enum.Enum)
+        and not isinstance(meta.__setattr__, types.FunctionType)
+        and not isinstance(meta.__delattr__, types.FunctionType)
+        and not hasattr(meta, name)
+        and not any(hasattr(type(each), "__get__") for each in held)
+    )
 
 
 def _is_plain(value: Value) -> bool:

@@ -49,13 +49,15 @@ class ExceptionVal(ObjVal):
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         own = {"args": self.args, "__cause__": self.cause, "__suppress_context__": ConstVal(self.suppress)}
+        if name == "__context__":
+            own[name] = self.context
+            if isinstance(self.context, HandledVal) and sys.exception() is None:
+                own[name] = ConstVal(None)
+        elif issubclass(self.cls, BaseExceptionGroup) and len(self.args.items) == 2:
+            own["message"], errors = self.args.values(tx)
+            own["exceptions"] = TupleVal(tx.unpack(errors)) if name == "exceptions" else errors
         if name in own:
             return own[name]
-        if name == "__context__":
-            return ConstVal(None) if isinstance(self.context, HandledVal) and sys.exception() is None else self.context
-        if issubclass(self.cls, BaseExceptionGroup) and name in ("message", "exceptions") and len(self.args.items) == 2:
-            part = self.args.item(tx, 0 if name == "message" else 1)
-            return part if name == "message" else TupleVal(tx.unpack(part))
         if name == "value" and issubclass(self.cls, StopIteration) and name not in self.slots:
             return self.args.items[0] if self.args.items else ConstVal(None)
         if name == "__traceback__":
@@ -124,11 +126,10 @@ class HandledVal(Value):
     """The exception (or None) that was being handled when the traced code was entered: by anybody (`inherited`), or by
     the generator alone that the code is part of, as what is restored where a handler ends."""
 
+    kind = BaseException
+
     def __init__(self, inherited: bool = False) -> None:
         self.inherited = inherited
-
-    def py_type(self) -> type:
-        return BaseException
 
     def describe(self) -> str:
         return "the exception that the caller handles"
@@ -184,11 +185,10 @@ class HandledExceptions:
 class TracebackVal(Value):
     """The traceback of an exception made while tracing: there is one, and nothing more is known of it."""
 
+    kind = types.TracebackType
+
     def __init__(self, error: ExceptionVal) -> None:
         self.error = error
-
-    def py_type(self) -> type:
-        return types.TracebackType
 
     def describe(self) -> str:
         return "a traceback"

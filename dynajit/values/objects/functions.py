@@ -25,6 +25,8 @@ from dynajit.values.scalars.constant import ConstVal
 class CellVal(Value):
     """A closure cell. `real` is the cell object if it came from outside."""
 
+    kind = types.CellType
+
     def __init__(
         self,
         contents: Value | None = None,
@@ -37,9 +39,6 @@ class CellVal(Value):
         self.contents_source = contents_source
         self.real_cell = real
         self.known = real is None
-
-    def py_type(self) -> type:
-        return types.CellType
 
     def get(self, tx: Tracer) -> Value | None:
         """The contents, or None if the cell is empty."""
@@ -108,6 +107,7 @@ _OWN_ATTRIBUTES = frozenset(
 class FunctionVal(Value):
     """A Python function. Outside functions keep the real object; those made while tracing have symbolic parts."""
 
+    kind = types.FunctionType
     has_identity = True
 
     def __init__(
@@ -152,9 +152,6 @@ class FunctionVal(Value):
     def base_source(self) -> Source:
         assert self.real_function is not None
         return self.source if self.source is not None else ConstSource(self.real_function, self.qualname)
-
-    def py_type(self) -> type:
-        return types.FunctionType
 
     def describe(self) -> str:
         return f"the function {self.qualname}"
@@ -239,17 +236,24 @@ class FunctionVal(Value):
             return ConstVal(getattr(self, name.strip("_")))
         if self.real_function is not None:
             return tx.wrap(getattr(self.real_function, name), AttrSource(self.base_source(), name))
-        if name in ("__defaults__", "__kwdefaults__"):
-            return getattr(self, name.strip("_")) or ConstVal(None)
-        if name == "__closure__":
-            return TupleVal(self.closure) if self.closure else ConstVal(None)
+        return self._attribute_made(tx, name)
+
+    def _attribute_made(self, tx: Tracer, name: str) -> Value:
+        """Of a function made while tracing."""
+        annotate = self.annotations if isinstance(self.annotations, FunctionVal) else None
+        parts = {
+            "__defaults__": self.defaults,
+            "__kwdefaults__": self.kwdefaults,
+            "__closure__": TupleVal(self.closure) if self.closure else None,
+            "__annotate__": annotate,
+        }
+        if name in parts:
+            return parts[name] or ConstVal(None)
         if name == "__globals__":
             return tx.wrap(self.globals, ConstSource(self.globals, "globals()"))
         if name == "__annotations__":
-            dropped = "__annotate__" in self.written and isinstance(self.annotations, FunctionVal)
+            dropped = "__annotate__" in self.written and annotate is not None
             return self._made_annotations(tx, None if dropped else self.annotations)
-        if name == "__annotate__":
-            return self.annotations if isinstance(self.annotations, FunctionVal) else ConstVal(None)
         return tx.from_real(getattr(self._bare(), name))
 
     def _bare(self) -> types.FunctionType:
@@ -275,26 +279,30 @@ class FunctionVal(Value):
     def setattr(self, tx: Tracer, name: str, value: Value) -> None:
         if name not in _OWN_ATTRIBUTES:
             self.attributes().setitem(tx, ConstVal(name), value)
-        elif name in ("__name__", "__qualname__"):
+        elif not self._set_own(tx, name, value, value.py_type()):
+            super().setattr(tx, name, value)
+        if self.real_function is not None:
+            tx.remember_object(self.real_function, self)
+
+    def _set_own(self, tx: Tracer, name: str, value: Value, kind: type) -> bool:
+        """Whether an attribute of the function's own could be set to the value, of class `kind`."""
+        if name in ("__name__", "__qualname__"):
             self._rename(tx, name, value)
-        elif name in ("__doc__", "__module__") or (name == "__type_params__" and value.py_type() is tuple):
+        elif name in ("__doc__", "__module__") or (name == "__type_params__" and kind is tuple):
             self._write(tx, name, value)
-        elif name == "__annotations__" and value.py_type() in (dict, type(None)):
-            self._write(tx, name, value if value.py_type() is dict else DictVal())
+        elif name == "__annotations__" and kind in (dict, type(None)):
+            self._write(tx, name, value if kind is dict else DictVal())
         elif name == "__annotate__" and isinstance(value, FunctionVal):
             others = {name: found for name, found in self.written.items() if name != "__annotations__"}
             tx.journal.replace_all(self.written, others)
             self._write(tx, name, value)
-        elif name == "__annotate__" and value.py_type() is type(None) and not self._has_outside_annotations():
+        elif name == "__annotate__" and kind is type(None) and not self._has_outside_annotations():
             self._write(tx, name, value)
-        elif name == "__defaults__" and self.real_function is None and isinstance(value, TupleVal):
-            tx.journal.set_attr(self, "defaults", value)
-        elif name == "__kwdefaults__" and self.real_function is None and isinstance(value, DictVal):
-            tx.journal.set_attr(self, "kwdefaults", value)
+        elif self.real_function is None and (name, kind) in (("__defaults__", tuple), ("__kwdefaults__", dict)):
+            tx.journal.set_attr(self, name.strip("_"), value)
         else:
-            super().setattr(tx, name, value)
-        if self.real_function is not None:
-            tx.remember_object(self.real_function, self)
+            return False
+        return True
 
     def _has_outside_annotations(self) -> bool:
         """Whether annotations came with the function from outside; which of them were asked for so far is not known."""
@@ -373,15 +381,14 @@ class FunctionVal(Value):
 class CompiledVal(Value):
     """What `dynajit.compile` returned for a function; its call is traced as the function's."""
 
+    kind = _C.CompiledFunction
+
     def __init__(self, obj: _C.CompiledFunction, function: FunctionVal, source: Source | None) -> None:
         self.obj = obj
         self.function = function
         self.source = source
         # guards the object's identity, where that is not done from the start
         self.pin: Callable[[], None] | None = None
-
-    def py_type(self) -> type:
-        return _C.CompiledFunction
 
     def describe(self) -> str:
         return f"the compiled function {self.function.qualname}"
@@ -434,12 +441,11 @@ def make_function(
 class MethodVal(Value):
     """A function bound to an object."""
 
+    kind = types.MethodType
+
     def __init__(self, owner: Value, function: Value) -> None:
         self.owner = owner
         self.function = function
-
-    def py_type(self) -> type:
-        return types.MethodType
 
     def describe(self) -> str:
         return f"a method ({self.function.describe()})"
@@ -471,13 +477,12 @@ class MethodVal(Value):
 class SuperVal(Value):
     """`super(cls, obj)`."""
 
+    kind = super
+
     def __init__(self, cls: type, obj: Value, start: type) -> None:
         self.cls = cls
         self.obj = obj
         self.start = start
-
-    def py_type(self) -> type:
-        return super
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.super_attribute(self, name)

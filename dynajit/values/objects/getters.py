@@ -22,9 +22,6 @@ class GetterVal(Value):
         self.args = list(args)
         self.kwargs = kwargs
 
-    def py_type(self) -> type:
-        return self.kind  # type: ignore[no-any-return]
-
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         if len(args) != 1 or kwargs:
             raise tx.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")

@@ -118,40 +118,38 @@ def guard_missing(tx: Tracer, kind: type, name: str) -> None:
 
 
 def bind(
-    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, self_for_class: Value
-) -> Value:
-    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
-
-    `owner` is None when the attribute is read from the class itself.
-    """
-    return _bind_from(tx, owner, kind, name, found, where, self_for_class, type_source(kind, name))
-
-
-def _bind_from(
     tx: Tracer,
     owner: Value | None,
     kind: type,
     name: str,
     found: Any,
     where: type,
-    self_for_class: Value,
-    source: Source,
+    cls: Value | None = None,
+    source: Source | None = None,
 ) -> Value:
+    """What `obj.name` gives for an attribute found in the class, by the descriptor protocol.
+
+    Args:
+        tx: the interpreter.
+        owner: the object; None when the attribute is read from the class itself.
+        kind: the class that was asked.
+        name: the attribute's name.
+        found: the attribute as it is in the class that has it.
+        where: that class.
+        cls: the model of what class methods are bound to, if it is not that of `kind`.
+        source: how the guards reach `found`, if not by its name.
+    """
+    cls = cls if cls is not None else tx.from_real(kind)
+    source = source if source is not None else type_source(kind, name)
     if isinstance(found, types.FunctionType):
         function = class_value(tx, kind, where, name, found)
         return function if owner is None else MethodVal(owner, function)
     if isinstance(found, classmethod):
-        return _bind_classmethod(tx, self_for_class, kind, name, found, source)
+        return _bind_classmethod(tx, cls, kind, name, found, source)
     if isinstance(found, staticmethod):
         return tx.wrap(found.__func__, AttrSource(source, "__func__"))
-    if isinstance(found, (types.ClassMethodDescriptorType, *_C_DESCRIPTORS)) and not is_trusted(kind.__module__):
-        tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
-    if isinstance(found, types.ClassMethodDescriptorType):
-        return BoundBuiltin(self_for_class, name, tx.from_real(found))
     if isinstance(found, _C_DESCRIPTORS):
-        if owner is not None and not issubclass(kind, found.__objclass__):
-            raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of another class, {found.__objclass__.__name__}")
-        return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+        return _bind_method_of_c(tx, owner, kind, name, found, cls, source)
     if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
         cached = tx.wrap(found, source)
         return cached if owner is None else MethodVal(owner, cached)
@@ -163,11 +161,30 @@ def _bind_from(
         return _item_of(tx, owner, found, source)
     if owner is not None and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of {owner.describe()}")
+    return _bind_by_get(tx, owner, kind, name, found, where, cls, source)
+
+
+def _bind_method_of_c(
+    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, cls: Value, source: Source
+) -> Value:
+    if not is_trusted(kind.__module__):
+        tx.guard(source, "ID", found)  # another may be put there, or a base's be hidden
+    if isinstance(found, types.ClassMethodDescriptorType):
+        return BoundBuiltin(cls, name, tx.from_real(found))
+    if owner is not None and not issubclass(kind, found.__objclass__):
+        raise GraphBreak(breaks.UNSUPPORTED_ATTRIBUTE, f"{name!r} of another class, {found.__objclass__.__name__}")
+    return tx.from_real(found) if owner is None else BoundBuiltin(owner, name, tx.from_real(found))
+
+
+def _bind_by_get(
+    tx: Tracer, owner: Value | None, kind: type, name: str, found: Any, where: type, cls: Value, source: Source
+) -> Value:
+    """By the `__get__` of what was found, or what has none as it is."""
     getter, getter_class = lookup_type(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap(found, source)
         function = class_value(tx, type(found), getter_class, "__get__", getter)
-        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), self_for_class], {}, READ)
+        return tx.call(function, [descriptor, owner if owner is not None else ConstVal(None), cls], {}, READ)
     if getter is not MISSING and not isinstance(
         found,
         (type, types.BuiltinFunctionType, types.MethodType, types.GetSetDescriptorType, types.MemberDescriptorType),
@@ -187,7 +204,7 @@ def _bind_classmethod(tx: Tracer, cls: Value, kind: type, name: str, found: Any,
     inner, inner_source = found.__func__, AttrSource(source, "__func__")
     if isinstance(inner, types.FunctionType) or not (_class_methods_chain() and hasattr(type(inner), "__get__")):
         return MethodVal(cls, tx.wrap(inner, inner_source))
-    return _bind_from(tx, cls, kind, name, inner, kind, cls, inner_source)
+    return bind(tx, cls, kind, name, inner, kind, cls, inner_source)
 
 
 def _bind_property(tx: Tracer, owner: Value | None, name: str, found: property, source: Source) -> Value:

@@ -14,7 +14,7 @@ import torch
 from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
-from dynajit.values.containers.mapping import DictVal
+from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
@@ -75,17 +75,11 @@ class LibraryMethod(RealVal):
         return tx.fold(self.obj, args, kwargs)
 
 
-class NamespaceVal(DictVal):
+class NamespaceVal(OverlaidDict):
     """A module's namespace as a dictionary: what is written to it, functions of the module see as their globals."""
 
-    def lookup_hashed(self, tx: Tracer, hashed: Any, key: Value) -> Value | None:
-        found = tx.written_global(self.real_dict, hashed) if isinstance(hashed, str) else None
-        return super().lookup_hashed(tx, hashed, key) if found is None else found[0]
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        hashed = item.hash_key(tx)
-        found = tx.written_global(self.real_dict, hashed) if isinstance(hashed, str) else None
-        return super().contains(tx, item) if found is None else found[0] is not None
+    def changed(self, tx: Tracer, name: Any) -> tuple[Value | None] | None:
+        return tx.written_global(self.real_dict, name)
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
         if not (key.is_const() and type(key.const()) is str):
@@ -100,16 +94,6 @@ class NamespaceVal(DictVal):
     def mutate(self, tx: Tracer) -> None:
         self.unsupported("changing all of it")
 
-    def materialise(self, tx: Tracer) -> None:
-        if tx.written_global(self.real_dict, None) is not None:
-            self.unsupported("reading all of it after a change")
-        super().materialise(tx)
-
-    def length(self, tx: Tracer) -> Value:
-        if tx.written_global(self.real_dict, None) is not None:
-            self.unsupported("reading all of it after a change")
-        return super().length(tx)
-
 
 def is_namespace(table: dict[Any, Any]) -> bool:
     """Whether a dictionary is some module's, or what functions take for one."""
@@ -119,12 +103,11 @@ def is_namespace(table: dict[Any, Any]) -> bool:
 class ProxyVal(Value):
     """`types.MappingProxyType`: a dictionary that can only be read."""
 
+    kind = types.MappingProxyType
+
     def __init__(self, mapping: Value, source: Source | None = None) -> None:
         self.mapping = mapping
         self.source = source
-
-    def py_type(self) -> type:
-        return types.MappingProxyType
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         if name not in types.MappingProxyType.__dict__:
@@ -208,12 +191,12 @@ class ModuleVal(RealVal):
         kind, names = type(self.obj), self.obj.__dict__
         found, where = lookup_type(kind, name)
         if where not in (None, types.ModuleType, object) and (name not in names or is_data_descriptor(found)):
-            return bind(tx, self, kind, name, found, where, tx.from_real(kind))
+            return bind(tx, self, kind, name, found, where)
         if name in names or where is not None:
             return None
         fallback, where = lookup_type(kind, "__getattr__")
         if where is not None:
-            return tx.call(bind(tx, self, kind, name, fallback, where, tx.from_real(kind)), [ConstVal(name)], {})
+            return tx.call(bind(tx, self, kind, name, fallback, where), [ConstVal(name)], {})
         if "__getattr__" in names:
             tx.guard(ConstSource(names, f"{self.obj.__name__}.__dict__"), "DICT_MISSING", name)
             return tx.call(self.getattr(tx, "__getattr__"), [ConstVal(name)], {})

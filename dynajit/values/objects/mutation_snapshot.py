@@ -7,11 +7,12 @@ models alone, which is nothing to a program that runs the function later, again,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dynajit.report import breaks
-from dynajit.values.core.value import GraphBreak, Value
+from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import CellVal
 
 _MAX_OBJECTS = 10_000
@@ -42,6 +43,18 @@ class MutationSnapshot:
             if len(now) != len(before) or any(left is not right for left, right in zip(now, before, strict=True)):
                 return value
         return None
+
+
+@contextlib.contextmanager
+def without_effects(tx: Tracer, what: str, roots: Iterable[Value]) -> Iterator[None]:
+    """Break if what is traced in the body changes anything: objects from outside, or made before and reached from
+    `roots`. `what`: for the message."""
+    dirty, snapshot = set(tx.journal.dirty), MutationSnapshot(roots)
+    yield
+    effects = (value for key, value in tx.journal.dirty.items() if key not in dirty)
+    changed = next(effects, None) or snapshot.changed()
+    if changed is not None:
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed.describe()}")
 
 
 def _parts(value: Value) -> list[Any]:

@@ -13,7 +13,7 @@ import enum
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -59,7 +59,7 @@ from dynajit.values.objects.lookup import (
 )
 from dynajit.values.objects.scripted import call_scripted, is_scripted
 from dynajit.values.objects.subclasses import behaves_as_plain, is_immutable
-from dynajit.values.polyfills import by_position
+from dynajit.values.polyfills import backwards, by_position
 from dynajit.values.polyfills.attributes import from_fallback, from_property
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.exception_text import names_what_is_written, no_place_for_attribute
@@ -176,7 +176,6 @@ class ObjVal(Value):
         return self.generic_getattr(tx, name)
 
     def generic_getattr(self, tx: Tracer, name: str, fallback: bool = True) -> Value:
-        """`object.__getattribute__`, then `__getattr__` if allowed."""
         changed = written(tx, self.cls, name)
         if changed is not None:
             own = self.instance_dict(tx).lookup(tx, ConstVal(name)) if self._has_dict() else None
@@ -194,7 +193,7 @@ class ObjVal(Value):
             if value is not None:
                 return value
         if found is not MISSING:
-            return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+            return bind(tx, self, self.cls, name, found, where)
         guard_missing(tx, self.cls, name)
         if fallback:
             return self._fallback(tx, name, self._missing(tx, name))
@@ -249,13 +248,13 @@ class ObjVal(Value):
     def _data_descriptor(self, tx: Tracer, name: str, found: Any, where: type, fallback: bool) -> Value:
         if isinstance(found, property):
             if not fallback or lookup_type(self.cls, "__getattr__")[0] is MISSING:
-                return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+                return bind(tx, self, self.cls, name, found, where)
             if isinstance(found.fget, types.FunctionType) and type(found) is property:
                 get = tx.getattr(class_value(tx, self.cls, where, name, found), "fget")
                 return tx.run_python(from_property, [get, self, ConstVal(name)], direct=READ)
             try:
                 with tx.indirect():
-                    return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+                    return bind(tx, self, self.cls, name, found, where)
             except Raised as raised:
                 return self._fallback(tx, name, raised)
         if name == "__class__":
@@ -267,7 +266,7 @@ class ObjVal(Value):
         getless = lookup_type(type(found), "__get__")[0] is MISSING and self._has_dict()
         if getless and (own := self.instance_dict(tx).lookup(tx, ConstVal(name))) is not None:
             return own
-        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+        return bind(tx, self, self.cls, name, found, where)
 
     def _slot(self, tx: Tracer, name: str, found: Any, fallback: bool) -> Value:
         if name == "__traceback__" and self.raised_at is not None:
@@ -319,7 +318,6 @@ class ObjVal(Value):
         return not any(name in table for table in tables) and name in self.real_object.__dict__
 
     def generic_setattr(self, tx: Tracer, name: str, value: Value | None) -> None:
-        """`object.__setattr__`, or `object.__delattr__` if the value is None."""
         found, where = lookup_type(self.cls, name)
         if found is not MISSING and is_data_descriptor(found):
             self._set_through_descriptor(tx, name, found, where, value)
@@ -389,7 +387,7 @@ class ObjVal(Value):
             guard_missing(tx, self.cls, name)
         if found is MISSING or found is None:
             return None
-        return bind(tx, self, self.cls, name, found, where, tx.from_real(self.cls))
+        return bind(tx, self, self.cls, name, found, where)
 
     def call_special(self, tx: Tracer, name: str, *args: Value, direct: Landing | None = None) -> Value:
         if (method := self.special(tx, name)) is None:
@@ -425,6 +423,15 @@ class ObjVal(Value):
             made.origin = iter, [self], {}
             return made  # type: ignore[no-any-return]
         raise tx.raised(TypeError, f"'{self.cls.__name__}' object is not iterable")
+
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        if self.special(tx, "__reversed__") is not None:
+            return self.call_special(tx, "__reversed__")
+        if self.payload is not None:
+            return self.payload.iterate_backwards(tx)
+        made: Any = tx.run_python(backwards, [self, self.length(tx)])
+        made.origin = reversed, [self], {}
+        return made  # type: ignore[no-any-return]
 
     def next(self, tx: Tracer) -> Value:
         """For user-defined iterators."""
@@ -598,47 +605,43 @@ class ClassVal(RealVal):
             self.unsupported("a torch operation")
         return (_DTYPES[kind],) * 2
 
-    def py_type(self) -> type:
-        return type(self.obj)
-
     def getattr(self, tx: Tracer, name: str) -> Value:
         cls = self.obj
         changed = written(tx, cls, name)
         if changed is not None:
-            if changed[0] is None:
-                raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
-            return changed[0]
+            return changed[0] or self._lacks(tx, name)
         meta = type(cls)
         meta_found, meta_where = lookup_type(meta, name)
         if name in _OF_EVERY_CLASS and (meta_where is type or not is_data_descriptor(meta_found)):
             return tx.from_real(getattr(cls, name))
-        if name == "__dict__" and meta_where is type:
-            return tx.read_only(ClassNamespace.of(tx, cls))
         if name == "__class__" and meta_where is object:
             return tx.from_real(meta)
-        if isinstance(meta_found, types.MemberDescriptorType) and meta_where is type:
-            return tx.from_real(getattr(cls, name))  # its size in memory and the like, which nothing changes
-        if isinstance(meta_found, types.GetSetDescriptorType) and meta_where is type:
-            return self._of_type(tx, name)
+        if meta_where is type and isinstance(meta_found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return self._of_type(tx, name, meta_found)
         if meta_found is not MISSING and is_data_descriptor(meta_found):
-            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+            return bind(tx, self, meta, name, meta_found, meta_where)
         found, where = lookup_type(cls, name)
         if found is not MISSING:
-            if isinstance(found, enum.Enum):
-                return ConstVal(found)
-            return bind(tx, None, cls, name, found, where, self)
+            return ConstVal(found) if isinstance(found, enum.Enum) else bind(tx, None, cls, name, found, where, self)
         if meta_found is not MISSING:
-            return bind(tx, self, meta, name, meta_found, meta_where, tx.from_real(meta))
+            return bind(tx, self, meta, name, meta_found, meta_where)
         fallback, where = lookup_type(meta, "__getattr__")
         if isinstance(fallback, types.FunctionType):
             if issubclass(cls, enum.Enum) and name in cls.__members__:
                 return ConstVal(getattr(cls, name))
             return tx.call(tx.from_real(fallback), [self, ConstVal(name)], {})
         guard_missing(tx, cls, name)
-        raise tx.raised(AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'")
+        self._lacks(tx, name)
 
-    def _of_type(self, tx: Tracer, name: str) -> Value:
-        """What `type` keeps of every class beside its dictionary: annotations, abstract methods."""
+    def _lacks(self, tx: Tracer, name: str) -> NoReturn:
+        raise tx.raised(AttributeError, f"type object '{self.obj.__name__}' has no attribute '{name}'")
+
+    def _of_type(self, tx: Tracer, name: str, found: object) -> Value:
+        """What `type` keeps of every class: its dictionary, annotations, abstract methods."""
+        if name == "__dict__":
+            return tx.read_only(ClassNamespace.of(tx, self.obj))
+        if isinstance(found, types.MemberDescriptorType):
+            return tx.from_real(getattr(self.obj, name))  # its size in memory and the like, which nothing changes
         with raising(tx, AttributeError):
             real = getattr(self.obj, name)
         return tx.wrap(real, AttrSource(ConstSource(self.obj, self.obj.__qualname__), name))
@@ -673,14 +676,14 @@ class ClassVal(RealVal):
         found, where = lookup_type(type(self.obj), "__iter__")
         if where is None:
             raise tx.raised(TypeError, f"'{type(self.obj).__name__}' object is not iterable")
-        return tx.call(bind(tx, self, type(self.obj), "__iter__", found, where, tx.from_real(type(self.obj))), [], {})
+        return tx.call(bind(tx, self, type(self.obj), "__iter__", found, where), [], {})
 
     def _of_metaclass(self, tx: Tracer, name: str) -> Value | None:
         """A special method that the metaclass defines in Python, bound."""
         found, where = lookup_type(type(self.obj), name)
         if where is None or not isinstance(found, types.FunctionType) or issubclass(self.obj, enum.Enum):
             return None
-        return bind(tx, self, type(self.obj), name, found, where, tx.from_real(type(self.obj)))
+        return bind(tx, self, type(self.obj), name, found, where)
 
     def contains(self, tx: Tracer, item: Value) -> bool:
         own = self._of_metaclass(tx, "__contains__")
@@ -714,10 +717,8 @@ class BuiltinVal(RealVal):
 def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
     """`super(cls, obj).name`: the look-up starts behind `cls` in the order of the object's class."""
     order = value.start.__mro__
-    owner: Value | None = value.obj
-    cls_value: Value = tx.from_real(value.start)
-    if isinstance(value.obj, ClassVal) and value.start is value.obj.obj:
-        owner, cls_value = None, value.obj
+    of_class = isinstance(value.obj, ClassVal) and value.start is value.obj.obj
+    owner, cls = (None, value.obj) if of_class else (value.obj, tx.from_real(value.start))
     for base in order[order.index(value.cls) + 1 :]:
         if name in namespace_of(base):
             found = namespace_of(base)[name]
@@ -725,7 +726,7 @@ def super_attribute(tx: Tracer, value: SuperVal, name: str) -> Value:
                 break
             if isinstance(found, types.GetSetDescriptorType) and name == "__dict__":
                 return value.obj.getattr(tx, "__dict__")
-            return bind(tx, owner, base, name, found, base, cls_value)
+            return bind(tx, owner, base, name, found, base, cls)
     raise tx.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
 

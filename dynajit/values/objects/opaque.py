@@ -25,9 +25,6 @@ class OpaqueVal(Value):
         self.reason = reason
         self.detail = detail
 
-    def py_type(self) -> type:
-        return self.kind
-
     def describe(self) -> str:
         return self.detail
 

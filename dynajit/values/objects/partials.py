@@ -39,6 +39,8 @@ class Keywords(DictVal):
 class PartialVal(Value):
     """functools.partial."""
 
+    kind = functools.partial
+
     def __init__(
         self, function: Value, args: Value, keywords: DictVal | None, source: Source | None = None, real: Any = None
     ) -> None:
@@ -59,9 +61,6 @@ class PartialVal(Value):
         for name, value in kwargs.items():
             partial.keywords.setitem(tx, ConstVal(name), value)
         return partial
-
-    def py_type(self) -> type:
-        return functools.partial
 
     def named(self, tx: Tracer) -> dict[str, Value]:
         """The keyword arguments as they stand."""

@@ -201,7 +201,7 @@ class SuspendedGenerator(IteratorVal):
                 return step
             instr = cut.code.instrs[index]
             try:
-                stack.append(tx.next(stack[-1]))
+                stack.append(stack[-1].next(tx))
                 following, throws = index + 1, False
             except Exhausted:
                 del stack[-1]

@@ -17,12 +17,11 @@ from dynajit.values.core.value import Tracer, Value
 class ThreadLocalVal(Value):
     """An instance of `threading.local` itself."""
 
+    kind = threading.local
+
     def __init__(self, real: Any, source: Source) -> None:
         self.real_object = real
         self.source: Source = source
-
-    def py_type(self) -> type:
-        return threading.local
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         own = self.real_object.__dict__

@@ -234,6 +234,13 @@ class ConstVal(Value):
             return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
 
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        if type(self.value) is range:
+            return tx.const_iterator(self.value[::-1])
+        if not hasattr(self.value, "__getitem__"):
+            return super().iterate_backwards(tx)
+        return tx.iterator(tx.unpack(self)[::-1], reversed)
+
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         own = self._own(tx, "__call__")
         if own is not None:

@@ -15,11 +15,10 @@ from dynajit.values.scalars.constant import ConstVal
 class SliceVal(Value):
     """A slice with a part that is not constant, such as a tensor."""
 
+    kind = slice
+
     def __init__(self, parts: Sequence[Value]) -> None:
         self.slice_parts = list(parts)
-
-    def py_type(self) -> type:
-        return slice
 
     @property
     def symbolic(self) -> bool:  # type: ignore[override]

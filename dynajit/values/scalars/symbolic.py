@@ -295,39 +295,45 @@ _OF_BOOLS = frozenset({operator.eq, operator.ne, operator.and_, operator.or_, to
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 
 
+def _numbers_for(fn: Any, args: Sequence[Value]) -> list[Any] | None:
+    """The operands as torch and sympy compute with them; None if they would compute something else."""
+    bools = [arg.py_type() is bool for arg in args]
+    if fn is not torch.sym_ite and (fn not in _OF_BOOLS or not all(bools)):
+        # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
+        if not any(isinstance(arg, SymVal) and not truth for arg, truth in zip(args, bools, strict=True)):
+            return None
+        args = [ConstVal(arg.const()) if truth else arg for arg, truth in zip(args, bools, strict=True)]
+    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
+    kinds = set(map(type, numbers))
+    if bool in kinds and torch.SymBool not in kinds:
+        if fn in (builtins.max, builtins.min):
+            return None  # the result may be the bool itself
+        numbers = [int(number) if type(number) is bool else number for number in numbers]  # sympy tells them apart
+    # sympy has one zero, and none of the laws of NaN
+    unlike = any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers)
+    return None if unlike or any(map(symbols.is_large, numbers)) else numbers
+
+
 def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     """`fn` on numbers of which some are symbolic; None where only the numbers themselves will do."""
     function = SYMBOLIC.get(fn)
     if function is None or not all(map(is_number, args)):
         return None
-    bools = [arg.py_type() is bool for arg in args]
-    if fn not in _OF_BOOLS or not all(bools):
-        # sympy has no arithmetic of truth values, and none of them is equal to a number: they are decided
-        if fn is not torch.sym_ite and not any(isinstance(arg, SymVal) and arg.py_type() is not bool for arg in args):
-            return None
-        args = [
-            ConstVal(arg.const()) if truth and fn is not torch.sym_ite else arg
-            for arg, truth in zip(args, bools, strict=True)
-        ]
-    numbers = [arg.number if isinstance(arg, SymVal) else arg.const() for arg in args]
-    if any(map(symbols.is_large, numbers)):
+    numbers = _numbers_for(fn, args)
+    if numbers is None:
         return None
-    if any(isinstance(number, bool) for number in numbers) and not any(
-        isinstance(number, torch.SymBool) for number in numbers
-    ):
-        if fn in (builtins.max, builtins.min):
-            return None  # the result may be the bool itself
-        numbers = [int(number) if isinstance(number, bool) else number for number in numbers]  # sympy tells them apart
-    if any(type(number) is float and str(number) in ("-0.0", "nan") for number in numbers):
-        return None  # sympy has one zero, and none of the laws of NaN
     if fn in _DIVISIONS and args[1].varies and not decide(tx.graph, bool, numbers[1] != 0):
         return None  # raises where the program divides
     of_floats = is_float_operation(fn, numbers)
     simple = beside_zero(fn, *numbers) if of_floats else None
     if simple is not None and (simple[1] or decide(tx.graph, bool, simple[0] != 0)):
         return tx.from_real(simple[0])
+    return _computed(tx, fn, FLOAT_OPERATIONS[fn] if of_floats else function, numbers)
+
+
+def _computed(tx: Tracer, fn: Any, function: Callable[..., Any], numbers: list[Any]) -> Value | None:
     try:
-        result = (FLOAT_OPERATIONS[fn] if of_floats else function)(*numbers)
+        result = function(*numbers)
         symbols.tree_of(result.node.expr) if symbols.is_symbolic(result) else None
     except RuntimeError as error:
         if not is_data_dependent(error):
@@ -339,9 +345,7 @@ def operate(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
         tx.graph.shapes.note()
     if tx.graph.shapes.takes_for_granted():
         raise GraphBreak(breaks.RUN_TIME_NUMBER, f"{fn.__name__} of symbolic numbers")
-    if result is NotImplemented:
-        return None
-    return tx.from_real(result)
+    return None if result is NotImplemented else tx.from_real(result)
 
 
 __all__ = ["SymVal", "decide", "from_symbolic", "is_data_dependent", "is_number", "operate", "undecided"]

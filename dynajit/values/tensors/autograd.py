@@ -17,7 +17,7 @@ from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal, MethodVal
 from dynajit.values.objects.local_classes import reads_empty_cells
-from dynajit.values.objects.mutation_snapshot import MutationSnapshot
+from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, lookup_type
 from dynajit.values.objects.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
@@ -71,7 +71,7 @@ def _applied(cls: Any, functions: Mapping[int, Any]) -> Callable[..., Any]:
 
 def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
     """Trace forward and backward for their guards alone; an effect on something outside is a graph break."""
-    journal, graph, dirty = tx.journal.mark(), tx.graph.mark(), set(tx.journal.dirty)
+    journal, graph = tx.journal.mark(), tx.graph.mark()
     differentiated = torch.is_grad_enabled() and any(
         isinstance(value, TensorVal) and value.fake.requires_grad for value in (*args, *kwargs.values())
     )
@@ -80,14 +80,9 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
         parts[2] = ConstVal(None)
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
-    watched = MutationSnapshot([*parts, *args, *kwargs.values()])
     try:
-        with tx.indirect():
+        with tx.indirect(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
-        effects = [value for key, value in tx.journal.dirty.items() if key not in dirty]
-        effects += [value for value in (watched.changed(),) if value is not None]
-        if effects:
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{cls.obj.__qualname__} changes {effects[0].describe()}")
     finally:
         tx.static_numbers = static
         tx.journal.rollback(journal)

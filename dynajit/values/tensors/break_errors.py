@@ -81,11 +81,10 @@ def are_errors_model(tx: Tracer) -> Value:
 
 
 @builtin(set_errors)
-def set_errors_model(tx: Tracer, errors: Value) -> Value:
+def set_errors_model(tx: Tracer, errors: Value) -> None:
     before = are_errors()
     set_errors(errors.const())
     tx.journal.record(functools.partial(set_errors, before))
-    return ConstVal(None)
 
 
 SETTINGS.append((set_errors, are_errors, ()))

@@ -35,12 +35,11 @@ class SavingContext(Value):
     """One of the contexts of `create_selective_checkpoint_contexts`: they choose what backward keeps, and compute
     nothing. Only `checkpoint` is given them. `make` makes both anew."""
 
+    kind = object
+
     def __init__(self, make: Any) -> None:
         super().__init__()
         self.make = make
-
-    def py_type(self) -> type:
-        return object
 
     def describe(self) -> str:
         return "a context of selective checkpointing"

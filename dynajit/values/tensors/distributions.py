@@ -32,14 +32,13 @@ def is_all_true(tx: Tracer, valid: Value) -> Value:
 
 
 @builtin(torch._assert_async)
-def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> Value:
+def assert_async(tx: Tracer, input: Value, assert_msg: Value | None = None) -> None:
     """The graph checks the tensor; where it is false the frame runs again as written, which raises."""
     if tx.graph.has_written() and tx.graph.undo() is None:  # then the frame can't run again
         raise GraphBreak(breaks.MAY_RAISE, "torch._assert_async")
     if not _can_check(tx, input):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "torch._assert_async of a tensor that is not on the CPU")
     _check(tx, [input] if assert_msg is None else [input, assert_msg])
-    return ConstVal(None)
 
 
 def _can_check(tx: Tracer, valid: Value) -> bool:

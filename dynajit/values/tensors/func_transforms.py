@@ -22,7 +22,7 @@ from torch import fx
 
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.registry import builtin, by_tracing, constructor, tail_call
+from dynajit.values.core.registry import asked_first, builtin, by_tracing, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.polyfills import func_transforms as polyfills
@@ -154,24 +154,18 @@ class InferenceGuard(Value):
         tx.journal.set_attr(self, "node", None)
 
 
-@builtin(torch.inference_mode.__enter__)
-@tail_call
-def enter_inference_mode(tx: Tracer, self: Value) -> Value:
-    direct = tx.take_direct()
+@asked_first(torch.inference_mode.__enter__)
+def enter_inference_mode(tx: Tracer, self: Value) -> None:
     held = tx.find_attribute(self, "_inference_mode_context")
     if isinstance(held, InferenceGuard) and held.node is not None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "entering an inference mode again, which forgets what to go back to")
-    return tx.inline_body(torch.inference_mode.__enter__, [self], {}, direct)
 
 
-@builtin(torch.inference_mode.__exit__)
-@tail_call
-def leave_inference_mode(tx: Tracer, self: Value, *args: Value) -> Value:
+@asked_first(torch.inference_mode.__exit__)
+def leave_inference_mode(tx: Tracer, self: Value, *args: Value) -> None:
     """The mode that code before a break entered is left for real."""
-    direct = tx.take_direct()
     if self.source is not None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")
-    return tx.inline_body(torch.inference_mode.__exit__, [self, *args], {}, direct)
 
 
 @constructor(torch._C._InferenceMode)
@@ -182,21 +176,16 @@ def inference_mode(tx: Tracer, mode: Value) -> Value:
 # -- tensors at a level
 
 
-def _operation(*spellings: Any) -> None:
+def _operation(target: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """Functions of a tensor that become nodes, under the first of their names."""
-    target = spellings[0]
-
-    @builtin(*spellings)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if not args or not isinstance(args[0], TensorVal):
-            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target.__name__} of {args[0].describe() if args else ''}")
-        return torch_op(tx, "call_function", target, args, kwargs)
+    if not args or not isinstance(args[0], TensorVal):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{target.__name__} of {args[0].describe() if args else ''}")
+    return torch_op(tx, "call_function", target, args, kwargs)
 
 
-for _name in ("_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad", "get_unwrapped", "_unwrap_batched"):
-    _operation(*_both(_name))
-for _name in ("_make_dual", "_unpack_dual"):
-    _operation(*_both(_name, torch._VF))
+_OF_LEVELS = ("_remove_batch_dim", "_wrap_for_grad", "_unwrap_for_grad", "get_unwrapped", "_unwrap_batched")
+for _spellings in (*map(_both, _OF_LEVELS), *(_both(name, torch._VF) for name in ("_make_dual", "_unpack_dual"))):
+    builtin(*_spellings)(functools.partial(_operation, _spellings[0]))
 
 
 @builtin(*_both("_add_batch_dim"))
@@ -208,45 +197,31 @@ def add_batch_dim(tx: Tracer, tensor: Value, dim: Value, level: Value) -> Value:
     return torch_op(tx, "call_function", _C._add_batch_dim, [tensor, ConstVal(at), level], {})
 
 
-def _question(name: str) -> None:
+@models_of(
+    *(_C.is_batchedtensor, _C.is_gradtrackingtensor, _C.is_functorch_wrapped_tensor),
+    *(_C.maybe_get_level, _C.maybe_get_bdim, _C.get_inplace_requires_grad_allowed),
+)
+def _question(function: Any, tx: Tracer, *args: Value) -> Value:
     """Functions whose answer is known while tracing."""
-    function = getattr(_C, name)
-
-    @builtin(function)
-    def model(tx: Tracer, *args: Value) -> Value:
-        if args and not isinstance(args[0], TensorVal):
-            return ConstVal(False) if name.startswith("is_") else ConstVal(-1)
-        return ConstVal(function(*(arg.fake for arg in args if isinstance(arg, TensorVal))))
-
-
-for _name in (
-    "is_batchedtensor",
-    "is_gradtrackingtensor",
-    "is_functorch_wrapped_tensor",
-    "maybe_get_level",
-    "maybe_get_bdim",
-    "get_inplace_requires_grad_allowed",
-):
-    _question(_name)
+    if args and not isinstance(args[0], TensorVal):
+        return ConstVal(False) if function.__name__.startswith("is_") else ConstVal(-1)
+    return ConstVal(function(*(arg.fake for arg in args if isinstance(arg, TensorVal))))
 
 
 @builtin(_C.set_inplace_requires_grad_allowed)
-def allow_requires_grad(tx: Tracer, allowed: Value) -> Value:
+def allow_requires_grad(tx: Tracer, allowed: Value) -> None:
     setter, old = _C.set_inplace_requires_grad_allowed, _C.get_inplace_requires_grad_allowed()
     setter(allowed.const())
     tx.journal.record(lambda: setter(old))
     tx.graph.create("call_function", setter, [allowed.const()], {}, {"example_value": None})
-    return ConstVal(None)
-
-
-def _load(load: Callable[[], None], tx: Tracer) -> Value:
-    load()
-    return ConstVal(None)
 
 
 _LOADS = _FORWARD_AD._maybe_load_decompositions, getattr(_WRAPPERS, "lazy_load_decompositions", None)
-for _loads in filter(None, _LOADS):
-    builtin(_loads)(functools.partial(_load, _loads))
+
+
+@models_of(*filter(None, _LOADS))
+def _load(load: Callable[[], None], tx: Tracer) -> None:
+    load()
 
 
 builtin(torch._functorch.eager_transforms._autograd_grad)(by_tracing(polyfills.autograd_grad))
@@ -275,6 +250,13 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
     for value in results:
         if not value.fake.requires_grad and not tx.open_levels:
             raise GraphBreak(breaks.OP_RAISES, "torch.autograd.grad of a tensor that requires no grad")
+    _check_ends(tx, wanted)
+    pair = [_listed(tx, outputs), _listed(tx, inputs)]
+    return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)
+
+
+def _check_ends(tx: Tracer, wanted: set[int]) -> None:
+    """Break unless each gradient that is `wanted` comes from the graph alone, as is guarded."""
     # tensors from outside that the gradient may flow to: were two of them one, it would have both parts
     ends = [entry for entry in tx.graph.inputs if isinstance(entry.fake, torch.Tensor) and entry.fake.requires_grad]
     models = [tx.tensors[id(entry.fake)] for entry in ends]
@@ -295,8 +277,6 @@ def autograd_grad(tx: Tracer, outputs: Value, inputs: Value, *args: Value, **kwa
             raise GraphBreak(breaks.BACKWARD, "torch.autograd.grad through a tensor made outside")
         known = functools.partial(_is_leaf, True)
         tx.guard(entry.source, "PREDICATE", known, "is a leaf of the autograd graph")
-    pair = [_listed(tx, outputs), _listed(tx, inputs)]
-    return tx.torch_op("call_function", torch.autograd.grad, [*pair, *args], kwargs)
 
 
 def _listed(tx: Tracer, value: Value) -> Value:

@@ -17,12 +17,12 @@ from torch.utils.hooks import BackwardHook
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
-from dynajit.values.core.registry import builtin, tail_call
+from dynajit.values.core.registry import asked_first, builtin, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.objects.partials import PartialVal
-from dynajit.values.scalars.constant import ConstVal, is_none
+from dynajit.values.scalars.constant import is_none
 from dynajit.values.tensors.higher_order import trace_body
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -37,18 +37,9 @@ def _hooked(body: Any, free: tuple[Any, ...], gradient: torch.Tensor) -> torch.T
     return body(gradient, *free)[0]  # type: ignore[no-any-return]
 
 
-@builtin(torch.Tensor.register_hook)
-def register_hook(tx: Tracer, tensor: Value, hook: Value) -> Value:
-    """`tensor.register_hook(hook)`, of which nobody uses the handle."""
-    return _register(tx, tensor, hook, torch.Tensor.register_hook)
-
-
-@builtin(torch.Tensor.register_post_accumulate_grad_hook)
-def register_post_accumulate_grad_hook(tx: Tracer, tensor: Value, hook: Value) -> Value:
-    return _register(tx, tensor, hook, torch.Tensor.register_post_accumulate_grad_hook)
-
-
-def _register(tx: Tracer, tensor: Value, hook: Value, function: Any) -> Value:
+@models_of(torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
+    """`tensor.register_hook(hook)` and its like, of which nobody uses the handle."""
     name = function.__name__
     if not isinstance(tensor, TensorVal) or type(tensor.kind) is not type(torch.Tensor):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() of {tensor.describe()}")
@@ -58,7 +49,7 @@ def _register(tx: Tracer, tensor: Value, hook: Value, function: Any) -> Value:
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() whose handle is used")
     if _is_leaf_outside(tensor):
         tx.journal.touch(DeferredCall(tx.from_real(function), [tensor, hook], {}))
-        return ConstVal(None)
+        return
     if name != "register_hook":
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"Tensor.{name}() of what is no leaf from outside")
     _check_graph_can(tx, tensor)
@@ -66,24 +57,14 @@ def _register(tx: Tracer, tensor: Value, hook: Value, function: Any) -> Value:
         if tx.may_rebind(cell):
             raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"a gradient hook with the variable {cell!r}, which may change")
     _add_node(tx, tensor, hook)
-    return ConstVal(None)
 
 
-def _sets_up(function: Any) -> None:
+@asked_first(BackwardHook.setup_input_hook, BackwardHook.setup_output_hook)
+def set_up(tx: Tracer, self: Value, args: Value) -> None:
     """What a module with full backward hooks does with its arguments or its result: nothing without gradients."""
-
-    @builtin(function)
-    @tail_call
-    def model(tx: Tracer, self: Value, args: Value) -> Value:
-        direct = tx.take_direct()
-        parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
-        if torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in parts):
-            raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
-        return tx.inline_body(function, [self, args], {}, direct)
-
-
-_sets_up(BackwardHook.setup_input_hook)
-_sets_up(BackwardHook.setup_output_hook)
+    parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
+    if torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in parts):
+        raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
 
 
 def _is_leaf_outside(tensor: TensorVal) -> bool:

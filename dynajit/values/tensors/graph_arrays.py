@@ -493,6 +493,13 @@ def _matched(tx: Tracer, name: str, found: Value, expected: Any, owners: Sequenc
         )
     if isinstance(expected, numpy.generic):
         return GraphArrayVal(found, is_scalar=True)
+    return _in_memory(tx, name, found, expected, owners)
+
+
+def _in_memory(
+    tx: Tracer, name: str, found: TensorVal, expected: Any, owners: Sequence[tuple[GraphArrayVal, Any]]
+) -> Value:
+    """An array of the memory that NumPy's would be in: an argument's, or its own."""
     looks_at = [owner for owner, sample in owners if numpy.shares_memory(expected, sample)]
     strides = tuple(step // expected.itemsize for step in expected.strides)
     if looks_at:

@@ -8,7 +8,7 @@ operator: a model of `torch.ops.higher_order.<name>` here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,10 @@ from torch import fx
 
 from dynajit.graph.subgraph import CutNodes
 from dynajit.report import breaks
-from dynajit.values.core.registry import builtin, by_tracing, tail_call
+from dynajit.values.core.registry import builtin, by_tracing, models_of, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
-from dynajit.values.objects.mutation_snapshot import MutationSnapshot
+from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.polyfills import higher_order as polyfills
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.ops import model_tensor
@@ -55,6 +55,16 @@ def _flat(tx: Tracer, tree: Value) -> tuple[list[Value], Value]:
     return tx.unpack(parts), structure
 
 
+def _watched(tx: Tracer) -> Callable[[], bool]:
+    """What says whether a tensor that there is now was written since."""
+    entries = [(entry, entry.mutated) for entry in tx.graph.inputs]
+    versions = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
+    return lambda: (
+        any(fake._version != version for fake, version in versions)
+        or any(entry.mutated != mutated for entry, mutated in entries)
+    )
+
+
 def trace_body(
     tx: Tracer,
     function: Value,
@@ -65,20 +75,12 @@ def trace_body(
 ) -> Body:
     """Trace a call, and cut its nodes out of the graph. `writes`: whether it may write tensors from outside, and return
     constants."""
-    mark, dirty = tx.graph.mark(), set(tx.journal.dirty)
-    versions = [(entry, entry.mutated) for entry in tx.graph.inputs]
-    before = [(value.fake, value.fake._version) for value in tx.tensors.values() if not value.fake.is_inference()]
-    watched = MutationSnapshot([function, *args, *(kwargs or {}).values()])
-    with tx.indirect(), running_elsewhere(tx, what):
+    mark = tx.graph.mark()
+    is_written = _watched(tx)
+    given = [function, *args, *(kwargs or {}).values()]
+    with tx.indirect(), running_elsewhere(tx, what), without_effects(tx, what, given):
         result = tx.call(function, args, kwargs or {})
-    changed = [value for key, value in tx.journal.dirty.items() if key not in dirty]
-    changed += [value for value in (watched.changed(),) if value is not None]
-    if changed:
-        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} changes {changed[0].describe()}")
-    if not writes and (
-        any(fake._version != version for fake, version in before)
-        or any(entry.mutated != mutated for entry, mutated in versions)
-    ):
+    if not writes and is_written():
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} writes to a tensor from outside")
     parts, structure = _flat(tx, result)
     for part in parts:
@@ -86,10 +88,6 @@ def trace_body(
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{part.describe()} as a result of {what}")
     cut = tx.graph.cut(mark, [part.node for part in parts if isinstance(part, TensorVal)])
     return Body(cut, result, parts, structure)
-
-
-def _attach(tx: Tracer, module: fx.GraphModule, hint: str) -> fx.Node:
-    return tx.graph.attach(module, hint)
 
 
 def outputs(tx: Tracer, node: fx.Node, fakes: Sequence[torch.Tensor]) -> list[Value]:
@@ -135,7 +133,8 @@ def cond(tx: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Val
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "branches of torch.cond with different results")
     inputs = list(dict.fromkeys([*yes.cut.free, *no.cut.free]))
     bodies = [
-        _attach(tx, body.cut.build(inputs, name), name) for body, name in ((yes, "true_branch"), (no, "false_branch"))
+        tx.graph.attach(body.cut.build(inputs, name), name)
+        for body, name in ((yes, "true_branch"), (no, "false_branch"))
     ]
     with tx.graph.running_fake():
         fakes = [
@@ -168,7 +167,7 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
     inputs = [*stand_ins, *free]
     modules = [test.cut.build(inputs, "condition", single=True), body.cut.build(inputs, "body")]
     tx.graph.cut(mark, [])
-    bodies = [_attach(tx, module, name) for module, name in zip(modules, ("condition", "body"), strict=True)]
+    bodies = [tx.graph.attach(module, name) for module, name in zip(modules, ("condition", "body"), strict=True)]
     with tx.graph.running_fake():
         fakes = [_fresh(value.fake, False) for value in start]  # type: ignore[attr-defined]
     operands = tuple(value.node for value in start)  # type: ignore[attr-defined]
@@ -192,17 +191,11 @@ builtin(_OPS.map_impl)(by_tracing(polyfills.map_over))
 builtin(_OPS.associative_scan)(by_tracing(polyfills.associative_scan))
 
 
-def _entry(real: Any) -> None:
+@models_of(*_ENTRIES)
+def _entry(real: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """torch's own Python in front of an operator, which checks arguments and takes trees apart, is traced; what can't
     be captured behind it breaks at its call: the operator alone takes less than it does."""
-
-    @builtin(real)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.inline_body(real, args, kwargs)
-
-
-for _real in _ENTRIES:
-    _entry(_real)
+    return tx.inline_body(real, args, kwargs)
 
 
 @builtin(_OPS.flex_attention)

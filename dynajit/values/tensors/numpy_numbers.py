@@ -107,16 +107,17 @@ def compute(tx: Tracer, fn: Any, args: Sequence[Value]) -> Value | None:
     if fn in _CONVERSIONS and len(args) == 1:
         assert isinstance(args[0], VaryingScalar)
         return tx.fold(fn, [args[0].number])
-    if fn not in _ARITHMETIC and fn not in _COMPARISONS:
+    parts = [part for part in map(_number_of, args) if part is not None]
+    if (fn not in _ARITHMETIC and fn not in _COMPARISONS) or len(parts) < len(args):
         return None
-    parts = [_number_of(arg) for arg in args]
-    if any(part is None for part in parts):
-        return None
-    numbers = [part[0] for part in parts if part is not None]
-    bounds = [part[1] for part in parts if part is not None]
+    numbers = [number for number, _ in parts]
     if fn in _COMPARISONS:
         found = operate(tx, fn, numbers)
         return None if found is None else tx.from_real(numpy.bool_(found.truth(tx)))
+    return _computed(tx, fn, numbers, [bound for _, bound in parts])
+
+
+def _computed(tx: Tracer, fn: Any, numbers: Sequence[Value], bounds: Sequence[int]) -> Value | None:
     kind = float if any(number.py_type() is float for number in numbers) else int
     bound = math.prod(bounds) if fn is operator.mul else sum(bounds)
     if bound >= _NO_OVERFLOW and kind is int:

@@ -35,7 +35,7 @@ from dynajit.torch_compat import memory_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.value import GraphBreak, Tracer, Value, parts_to_graph
 from dynajit.values.effects.torch_warnings import Warned, WarnsInside
-from dynajit.values.scalars.constant import ConstVal, is_literal
+from dynajit.values.scalars.constant import ConstVal, is_literal, is_none
 from dynajit.values.scalars.symbolic import is_data_dependent, undecided
 from dynajit.values.tensors import graph_arrays, overrides
 from dynajit.values.tensors.arrays import TENSOR_MAKERS, ArrayVal, make_tensor
@@ -62,23 +62,43 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     Raises:
         GraphBreak: the operation can't be part of a graph, or raises for these arguments.
     """
-    if tx.overrides.modes and target in _device_constructors() and not _says(kwargs.get("device")):
-        device = _default_device(tx)
-        kwargs = {**kwargs, "device": device} if device is not None else kwargs
-    if args and isinstance(args[0], ArrayVal) and target in TENSOR_MAKERS and not args[0].is_scalar:
-        return make_tensor(tx, target, args, kwargs)
-    if args and isinstance(args[0], graph_arrays.GraphArrayVal) and target in TENSOR_MAKERS:
-        return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
-    answer = overrides.dispatch(tx, op, target, args, kwargs)
-    if answer is not None:
-        return answer
+    kwargs = _with_default_device(tx, target, kwargs)
     name = _name_of(target)
-    rewritten = _with_tensor_as_scalar(tx, name, args, kwargs) or rewrite(tx, name, target, args, kwargs)
-    if rewritten is not None:
-        return rewritten
-    if name in REFUSED:
-        _refuse(name, args)
-    # their fakes take it whatever the tensors are
+    made = (
+        _of_array(tx, target, args, kwargs)
+        or overrides.dispatch(tx, op, target, args, kwargs)
+        or _with_tensor_as_scalar(tx, name, args, kwargs)
+        or rewrite(tx, name, target, args, kwargs)
+    )
+    if made is not None:
+        return made
+    _check(name, target, args, kwargs)
+    if name == "new" and len(args) == 2 and args[1].kind is torch.Size:
+        # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
+        target = name = "new_empty"
+    elif name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
+        # it can't be told from `bernoulli_` later, which draws in the order of memory
+        args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
+    with _sizes_given_back(tx, kwargs.get("out")):
+        return _add_node(tx, op, target, args, kwargs)
+
+
+def _of_array(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The tensor that a function of torch's makes of NumPy's array."""
+    if not args or target not in TENSOR_MAKERS:
+        return None
+    if isinstance(args[0], graph_arrays.GraphArrayVal):
+        return graph_arrays.make_tensor(tx, target, args[0], args[1:], kwargs)
+    of_known = isinstance(args[0], ArrayVal) and not args[0].is_scalar
+    return make_tensor(tx, target, args, kwargs) if of_known else None
+
+
+def _check(name: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    """Break where the fakes don't tell what the operation does, or that it raises."""
+    first = next((arg for arg in args if isinstance(arg, TensorVal)), None)
+    if first is not None and first.fake.dtype in REFUSED.get(name, ()):
+        raise GraphBreak(breaks.OP_RAISES, f"{name} of a tensor of dtype {first.fake.dtype}")
+    # the fakes of sums take it whatever the tensors are
     if "alpha" in kwargs and name.rstrip("_") in _SUMS and kwargs["alpha"].py_type() is bool and not _all_bool(args):
         raise GraphBreak(breaks.OP_RAISES, f"{name} with a boolean alpha")
     if name == "detach_":  # a functional graph has no place for what it does to the tensor itself
@@ -87,14 +107,6 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} returns a quantized tensor")
     if _sizes_what_it_writes(target, args):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"{name} may change the size of the empty tensors that it writes")
-    if name == "new" and len(args) == 2 and isinstance(args[1], TupleVal) and args[1].kind is torch.Size:
-        # to a tuple, which a graph would make of the size, `new` gives a tensor that holds it
-        target = name = "new_empty"
-    if name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
-        # it can't be told from `bernoulli_` later, which draws in the order of memory
-        args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
-    with _sizes_given_back(tx, kwargs.get("out")):
-        return _add_node(tx, op, target, args, kwargs)
 
 
 class _Operation:
@@ -179,7 +191,7 @@ class _Operation:
             tx.graph.assert_promises()
             if is_symbolic(result) and tx.graph.knows(result):
                 return tx.from_real(result)
-        if is_constant_result(result) and result is not None and not (isinstance(result, (tuple, list)) and not result):
+        if is_constant_result(result) and result is not None and result not in ((), []):
             return tx.from_real(result)
         known = tx.tensors.get(id(result)) if self.out is None and not self.may_write() else None
         if known is None or facts(self.target).writes or self.target in OPAQUE:
@@ -311,25 +323,18 @@ def _is_empty(fake: torch.Tensor) -> bool:
     return any(type(size) is int and size == 0 for size in fake.shape)
 
 
-def _default_device(tx: Tracer) -> Value | None:
-    """The device that the innermost mode is, if it is one; a mode of the user's is asked before those around it."""
+def _with_default_device(tx: Tracer, target: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
+    """With the device that the innermost mode is, if it is one, for what makes tensors and names none. A mode of the
+    user's is asked before those around it."""
+    if not tx.overrides.modes or target not in _device_constructors() or not is_none(kwargs.get("device")):
+        return kwargs
     innermost = tx.overrides.modes[-1]
-    return innermost if isinstance(innermost, ConstVal) and tx.overrides.off != overrides.ALL_OFF else None
-
-
-def _says(device: Value | None) -> bool:
-    return device is not None and not (device.is_const() and device.const() is None)
+    is_device = isinstance(innermost, ConstVal) and tx.overrides.off != overrides.ALL_OFF
+    return {**kwargs, "device": innermost} if is_device else kwargs
 
 
 def _all_bool(args: Sequence[Value]) -> bool:
     return all(arg.fake.dtype is torch.bool for arg in args if isinstance(arg, TensorVal))
-
-
-def _refuse(name: str, args: Sequence[Value]) -> None:
-    """Break at an operation that raises for the dtype of its first tensor, though its fake does not."""
-    first = next((arg for arg in args if isinstance(arg, TensorVal)), None)
-    if first is not None and first.fake.dtype in REFUSED[name]:
-        raise GraphBreak(breaks.OP_RAISES, f"{name} of a tensor of dtype {first.fake.dtype}")
 
 
 def _with_tensor_as_scalar(tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -99,16 +99,14 @@ def _switch(cls: Any, state: int) -> None:
         return SwitchVal(cls)
 
     @builtin(cls.__enter__)
-    def enter(tx: Tracer, switch: Value) -> Value:
+    def enter(tx: Tracer, switch: Value) -> None:
         tx.journal.set_attr(switch, "before", tx.overrides.turn_off(state))
-        return ConstVal(None)
 
     @builtin(cls.__exit__)
-    def leave(tx: Tracer, switch: Value, *exception: Value) -> Value:
+    def leave(tx: Tracer, switch: Value, *exception: Value) -> None:
         if not isinstance(switch, SwitchVal) or switch.before is None:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"leaving a {cls.__name__} that was entered outside")
         tx.overrides.set("off", switch.before)
-        return ConstVal(None)
 
 
 _switch(torch._C.DisableTorchFunctionSubclass, overrides.SUBCLASSES_OFF)
@@ -119,9 +117,8 @@ _switch(torch._C.DisableTorchFunction, overrides.ALL_OFF)
 
 
 @builtin(torch._C._push_on_torch_function_stack)
-def push_mode(tx: Tracer, mode: Value) -> Value:
+def push_mode(tx: Tracer, mode: Value) -> None:
     tx.overrides.push(mode)
-    return ConstVal(None)
 
 
 @builtin(torch._C._pop_torch_function_stack)

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_none
 from dynajit.values.scalars.symbolic import SymVal
 from dynajit.values.tensors.tensor import TensorVal
 
 
-def _on_numbers(function: Callable[..., Any]) -> None:
-    @builtin(function)
-    def model(tx: Tracer, *args: Value) -> Value:
-        for arg in args:
-            if isinstance(arg, TensorVal):
-                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__}() of a tensor")
-        return tx.fold(function, list(args))
-
-
-for _name in ("sym_int", "sym_float", "sym_not", "sym_max", "sym_min", "sym_ite"):
-    _on_numbers(getattr(torch, _name))
+@models_of(torch.sym_int, torch.sym_float, torch.sym_not, torch.sym_max, torch.sym_min, torch.sym_ite)
+def _on_numbers(function: Any, tx: Tracer, *args: Value) -> Value:
+    if any(isinstance(arg, TensorVal) for arg in args):
+        raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__}() of a tensor")
+    return tx.fold(function, list(args))
 
 
 @builtin(torch.sym_sum)
@@ -62,13 +55,13 @@ def torch_size(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
 def check(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
     """A promise of the user's: of data, it is checked when the graph runs, and torch's ShapeEnv may rely on it."""
     if isinstance(condition, SymVal) and condition.from_graph:
-        return _promise(tx, condition)
-    if isinstance(condition, TensorVal) or not condition.truth(tx):
+        _promise(tx, condition)
+    elif isinstance(condition, TensorVal) or not condition.truth(tx):
         raise GraphBreak(breaks.RAISES, "torch._check on a condition that does not hold, or on a tensor")
     return ConstVal(None)
 
 
-def _promise(tx: Tracer, condition: SymVal) -> Value:
+def _promise(tx: Tracer, condition: SymVal) -> None:
     text = "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an "
     text += "enhancement request to PyTorch.)"
     tx.graph.assert_promises()
@@ -77,12 +70,10 @@ def _promise(tx: Tracer, condition: SymVal) -> Value:
     tx.graph.assume_promises()
     tx.graph.create("call_function", torch.ops.aten._assert_scalar.default, [node, text], {}, tx.node_meta(None))
     tx.graph.impure = True
-    return ConstVal(None)
 
 
 @builtin(torch._check_is_size)
-def check_is_size(tx: Tracer, size: Value, message: Value | None = None, *, max: Value | None = None) -> Value:
+def check_is_size(tx: Tracer, size: Value, message: Value | None = None, *, max: Value | None = None) -> None:
     check(tx, tx.call(tx.from_real(operator.ge), [size, ConstVal(0)], {}))
     if not is_none(max):
         check(tx, tx.call(tx.from_real(operator.le), [size, max], {}))  # type: ignore[list-item]
-    return ConstVal(None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -174,9 +174,6 @@ class TensorVal(Value):
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.fake
 
-    def py_type(self) -> type:
-        return self.kind
-
     def describe(self) -> str:
         return f"a tensor of shape {tuple(self.fake.shape)} and dtype {self.fake.dtype}"
 
@@ -199,6 +196,9 @@ class TensorVal(Value):
         parts = tx.torch_op("call_method", "unbind", [self, ConstVal(0)], {})
         return tx.iterator(tx.unpack(parts), type(iter(())))
 
+    def iterate_backwards(self, tx: Tracer) -> Value:
+        return self.call_method(tx, "__reversed__", [], {})
+
     def getitem(self, tx: Tracer, key: Value) -> Value:
         key = _without_arrays(tx, key)
         parts = key.values(tx) if isinstance(key, TupleVal) and key.kind is tuple else [key]
@@ -213,21 +213,16 @@ class TensorVal(Value):
 
         torch's own indexing would take the integers for what they are now."""
         known = [part.const() if isinstance(part, ConstVal) else part for part in parts]
-        dims, wide = self.fake.dim(), sum(part is not None and part is not ... for part in known)
-        if wide > dims or sum(part is ... for part in known) > 1:
+        places = _places(known, self.fake.dim())
+        if places is None:
             return None
         chosen: list[tuple[int, SymVal]] = []
-        dim = 0
-        for part in known:
+        for dim, part in zip(places, known, strict=True):
             if isinstance(part, SymVal):
                 size = self.fake.shape[dim]
                 if not (decide(tx.graph, bool, part.number < size) and decide(tx.graph, bool, part.number >= -size)):
                     return None
                 chosen.append((dim - len(chosen), part))
-            if part is ...:
-                dim += dims - wide
-            elif part is not None:
-                dim += 1
         found: Value = self
         for dim, number in chosen:
             found = tx.torch_op("call_method", "select", [found, ConstVal(dim), number], {})
@@ -254,25 +249,23 @@ class TensorVal(Value):
             return self.attrs[name]
         if name in CONSTANT_ATTRIBUTES and hasattr(_BASE, name):
             return tx.from_real(getattr(self.fake, name))
-        if name == "shape":
-            return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
         if name in NODE_ATTRIBUTES:
             return tx.torch_op("call_function", getattr, [self, ConstVal(name)], {})
-        if name == "data":
-            return self._data(tx)
-        if name == "grad":
-            return self._grad(tx)
-        if name == "is_leaf":
-            return self._is_leaf(tx)
-        if name == "grad_fn" and self._is_leaf(tx).const():
-            return ConstVal(None)
-        if name == "retains_grad":
-            if self.source is not None and self.fake.requires_grad:
-                raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "retains_grad of an input that requires grad")
-            return ConstVal(False)
-        if name == "__class__":
-            return tx.from_real(self.kind)
-        return self._python_attribute(tx, name)
+        return _ATTRIBUTES[name](self, tx) if name in _ATTRIBUTES else self._python_attribute(tx, name)
+
+    def _shape(self, tx: Tracer) -> TupleVal:
+        return TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
+
+    def _class(self, tx: Tracer) -> Value:
+        return tx.from_real(self.kind)
+
+    def _grad_fn(self, tx: Tracer) -> Value:
+        return ConstVal(None) if self._is_leaf(tx).const() else self._python_attribute(tx, "grad_fn")
+
+    def _retains_grad(self, tx: Tracer) -> Value:
+        if self.source is not None and self.fake.requires_grad:
+            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "retains_grad of an input that requires grad")
+        return ConstVal(False)
 
     def _data(self, tx: Tracer) -> Value:
         """Like detach(), but autograd does not hear of writes. The tracer has to, so its own fake is detach()'s."""
@@ -396,16 +389,16 @@ class TensorVal(Value):
             return self.replacement.call_method(tx, name, args, kwargs)
         if name == "requires_grad_" and self._took_flag(tx, args, kwargs):
             return self
-        if name == "as_subclass":
-            return tx.call_builtin(torch.Tensor.as_subclass, [self, *args], kwargs)
-        if name in BREAKING_METHODS and not _captured(name) and not self._allowed(name):
-            raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
-        if name in ("numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook"):
+        if name in _BY_BUILTIN:
             return tx.call_builtin(getattr(torch.Tensor, name), [self, *args], kwargs)
-        if name == "size":
-            return self._size(tx, args, kwargs)
-        if name in _WITHOUT_ARGUMENTS:
-            return _WITHOUT_ARGUMENTS[name](self, tx)
+        if self._ends_graph(name):
+            raise GraphBreak(BREAKING_METHODS[name], f"Tensor.{name}()")
+        if name in _METHODS:
+            return _METHODS[name](self, tx, args, kwargs)
+        return self._operation(tx, name, args, kwargs)
+
+    def _operation(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """A method known while tracing, one of the class's own, which is traced, or one that is a node of the graph."""
         if name in CONSTANT_METHODS and not (name == "type" and (args or kwargs)):
             return self._constant_method(tx, name, args, kwargs)
         function = getattr(self.kind, name)
@@ -422,9 +415,11 @@ class TensorVal(Value):
         self._set_requires_grad(tx, flag)
         return True
 
-    def _allowed(self, name: str) -> bool:
-        """Only what the program made may become a leaf: an input's own flag is its owner's, and guarded."""
-        return name == "requires_grad_" and self.source is None
+    def _ends_graph(self, name: str) -> bool:
+        """Whether the method is not part of graphs. Only what the program made may become a leaf: an input's own flag
+        is its owner's, and guarded."""
+        becomes_leaf = name == "requires_grad_" and self.source is None
+        return name in BREAKING_METHODS and not _captured(name) and not becomes_leaf
 
     def _becomes_leaf(self, value: Value) -> bool:
         """Whether `x.requires_grad = True` does what the method does: the attribute refuses more than that."""
@@ -442,7 +437,7 @@ class TensorVal(Value):
         return tx.new_list([part.call_method(tx, "tolist", [], {}) for part in parts])
 
     def _size(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        shape = TupleVal([tx.from_real(size) for size in self.fake.shape], torch.Size)
+        shape = self._shape(tx)
         dim = args[0] if args else kwargs.get("dim")
         if dim is None or (dim.is_const() and dim.const() is None):
             return shape
@@ -476,7 +471,23 @@ class TensorVal(Value):
         return [*self.attrs.values(), self]
 
 
-_WITHOUT_ARGUMENTS = {"tolist": TensorVal._tolist, "__len__": TensorVal.length, "__iter__": TensorVal.iterate}
+_ATTRIBUTES: dict[str, Callable[[TensorVal, Tracer], Value]] = {
+    "shape": TensorVal._shape,
+    "data": TensorVal._data,
+    "grad": TensorVal._grad,
+    "is_leaf": TensorVal._is_leaf,
+    "grad_fn": TensorVal._grad_fn,
+    "retains_grad": TensorVal._retains_grad,
+    "__class__": TensorVal._class,
+}
+_METHODS: dict[str, Callable[[TensorVal, Tracer, Sequence[Value], dict[str, Value]], Value]] = {
+    "size": TensorVal._size,
+    "tolist": lambda tensor, tx, args, kwargs: tensor._tolist(tx),
+    "__len__": lambda tensor, tx, args, kwargs: tensor.length(tx),
+    "__iter__": lambda tensor, tx, args, kwargs: tensor.iterate(tx),
+}
+# of which there are models by the function
+_BY_BUILTIN = frozenset({"as_subclass", "numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook"})
 
 
 class TensorMethod(BoundMethod):
@@ -495,6 +506,18 @@ def _without_arrays(tx: Tracer, key: Value) -> Value:
     if isinstance(key, TupleVal) and any(issubclass(item.py_type(), _ARRAY) for item in key.values(tx)):
         return TupleVal([_without_arrays(tx, item) for item in key.values(tx)])
     return tx.call_builtin(torch.as_tensor, [key], {}) if issubclass(key.py_type(), _ARRAY) else key
+
+
+def _places(parts: Sequence[Any], dims: int) -> list[int] | None:
+    """The dimension that each part of an index is for; None if there are too few, or more than one `...`."""
+    wide = sum(part is not None and part is not ... for part in parts)
+    if wide > dims or sum(part is ... for part in parts) > 1:
+        return None
+    places, dim = [], 0
+    for part in parts:
+        places.append(dim)
+        dim += dims - wide if part is ... else part is not None
+    return places
 
 
 def _is_symbol(part: Value) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import SequenceVal, TupleVal
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.symbolic import SymVal, decide
@@ -32,17 +32,12 @@ _MAX_SYMBOLS = 16
 # ------------------------------------------------------------------------------------------------ torch.tensor
 
 
-def _of_data(function: Callable[..., torch.Tensor]) -> None:
-    @builtin(function)
-    def model(tx: Tracer, data: Value, *args: Value, **kwargs: Value) -> Value:
-        """Of numbers; `_of_numbers` says of which."""
-        data, kwargs = _without_scalars(tx, function, data, kwargs)
-        found = _of_numbers(tx, data, args, kwargs)
-        return tx.torch_op("call_function", function, [data, *args], kwargs) if found is None else found
-
-
-_of_data(torch.tensor)
-_of_data(torch.as_tensor)
+@models_of(torch.tensor, torch.as_tensor)
+def _of_data(function: Any, tx: Tracer, /, data: Value, *args: Value, **kwargs: Value) -> Value:
+    """Of numbers; `_of_numbers` says of which."""
+    data, kwargs = _without_scalars(tx, function, data, kwargs)
+    found = _of_numbers(tx, data, args, kwargs)
+    return tx.torch_op("call_function", function, [data, *args], kwargs) if found is None else found
 
 
 @builtin(torch.asarray)

@@ -16,7 +16,7 @@ import torch.nn.functional
 from dynajit.graph.opaque import OPAQUE
 from dynajit.guards.source import ConstSource
 from dynajit.report import breaks
-from dynajit.values.core.registry import builtin, pure, tail_call
+from dynajit.values.core.registry import builtin, models_of, pure, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import ObjVal, payload_of
 from dynajit.values.scalars.constant import ConstVal
@@ -129,14 +129,12 @@ def is_tensor(tx: Tracer, obj: Value) -> Value:
     return ConstVal(isinstance(obj, TensorVal) or issubclass(obj.py_type(), torch.Tensor))
 
 
-def _method(name: str) -> None:
-    @builtin(getattr(torch, name))
-    def model(tx: Tracer, input: Value, *rest: Value) -> Value:
-        return input.call_method(tx, name, list(rest), {})
-
-
-for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "numel"):
-    _method(_name)
+@models_of(
+    *(torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_neg, torch.is_inference),
+    torch.numel,
+)
+def _method(function: Any, tx: Tracer, input: Value, *rest: Value) -> Value:
+    return input.call_method(tx, function.__name__, list(rest), {})
 
 
 pure(torch.promote_types, torch.can_cast)
@@ -174,12 +172,11 @@ def group_tensors(tx: Tracer, lists: Value, with_indices: Value) -> Value:
 
 
 @builtin(torch._assert)
-def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> Value:
+def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> None:
     if isinstance(condition, TensorVal):
         raise GraphBreak(breaks.DATA_DEPENDENT, "torch._assert on a tensor")
     if not condition.truth(tx):
         raise tx.raised(AssertionError, *([message.const()] if message is not None else []))
-    return ConstVal(None)
 
 
 @builtin(torch.nn.Module.__call__)

@@ -129,8 +129,22 @@ def draw(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[s
     generator, device = _generator(tx, given, name)
     if op == "call_method" and target in _FILLS and isinstance(args[0], TensorVal):
         return _fill(tx, target, args[0], args[1:], rest, generator, device)
+    return _drawn(tx, op, target, args, rest, generator, device)
+
+
+def _drawn(
+    tx: Tracer,
+    op: str,
+    target: Any,
+    args: Sequence[Value],
+    rest: dict[str, Value],
+    generator: Value,
+    device: torch.device,
+) -> Value:
+    """A new tensor drawn from a generator of the program's."""
     if op == "call_method" and target in ("multinomial", "bernoulli"):
         target = getattr(torch, target)
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     if target not in _MAKERS | _OF_TENSORS or {"out", "requires_grad", "layout", "pin_memory"} & rest.keys():
         refuse(f"{name} with a generator")
     if target in _MAKERS and any(isinstance(value, TensorVal) for value in (*args, *rest.values())):

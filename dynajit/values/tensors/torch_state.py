@@ -15,7 +15,7 @@ import torch
 
 from dynajit.guards.source import ConstSource
 from dynajit.torch_compat import settle_attention
-from dynajit.values.core.registry import builtin, pure
+from dynajit.values.core.registry import builtin, models_of, pure
 from dynajit.values.core.slots import raising
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
@@ -112,7 +112,7 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
     """Model of a state setter. The first `selects` arguments choose which state; the last is the new value."""
 
     @builtin(setter)
-    def model(tx: Tracer, *args: Value) -> Value:
+    def model(tx: Tracer, *args: Value) -> None:
         reals = [arg.real() for arg in args]
         chosen = reals[:selects]
         with raising(tx, TypeError, RuntimeError):
@@ -121,7 +121,6 @@ def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int
         tx.journal.record(lambda: setter(*chosen, old))
         if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
             tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
-        return ConstVal(None)
 
 
 for _setter, _getter, _chosen in SETTINGS:
@@ -138,11 +137,6 @@ def allow_hooks(tx: Tracer) -> Value:
     return tx.call(tx.from_real(set_hooks_refused), [ConstVal(None)], {})
 
 
-@builtin(_HOOKS._saved_tensors_hooks_get_disabled_error_message)
-def hooks_refused(tx: Tracer) -> Value:
-    return ConstVal(_HOOKS._saved_tensors_hooks_get_disabled_error_message())
-
-
 @builtin(torch.device.__enter__)
 def enter_device(tx: Tracer, device: Value) -> Value:
     """`with torch.device(...)`: until it is left, what makes tensors is given the device (`ops.torch_op`)."""
@@ -151,33 +145,25 @@ def enter_device(tx: Tracer, device: Value) -> Value:
 
 
 @builtin(torch.device.__exit__)
-def leave_device(tx: Tracer, device: Value, *exception: Value) -> Value:
+def leave_device(tx: Tracer, device: Value, *exception: Value) -> None:
     tx.overrides.pop(is_device=True)
-    return ConstVal(None)
 
 
-@builtin(torch.autocast_increment_nesting)
-def increment_nesting(tx: Tracer) -> Value:
-    tx.opening()
-    depth = torch.autocast_increment_nesting()
-    tx.journal.record(torch.autocast_decrement_nesting)
-    tx.graph.create("call_function", torch.autocast_increment_nesting, [], {}, {"example_value": None})
-    return ConstVal(depth)
-
-
-@builtin(torch.autocast_decrement_nesting)
-def decrement_nesting(tx: Tracer) -> Value:
-    depth = torch.autocast_decrement_nesting()
-    tx.journal.record(torch.autocast_increment_nesting)
-    tx.graph.create("call_function", torch.autocast_decrement_nesting, [], {}, {"example_value": None})
+@models_of(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+def _change_nesting(function: Any, tx: Tracer) -> Value:
+    opens = function is torch.autocast_increment_nesting
+    if opens:
+        tx.opening()
+    depth = function()
+    tx.journal.record(torch.autocast_decrement_nesting if opens else torch.autocast_increment_nesting)
+    tx.graph.create("call_function", function, [], {}, {"example_value": None})
     return ConstVal(depth)
 
 
 @builtin(torch.clear_autocast_cache)
-def clear_cache(tx: Tracer) -> Value:
+def clear_cache(tx: Tracer) -> None:
     torch.clear_autocast_cache()
     tx.graph.create("call_function", torch.clear_autocast_cache, [], {}, {"example_value": None})
-    return ConstVal(None)
 
 
 for _kind in ("cpu", "gpu"):
@@ -197,28 +183,12 @@ def _same_answer(function: Callable[..., Any], asked: tuple[Any, ...], expected:
     return bool(function(*asked) == expected)
 
 
-def _asks(*functions: Callable[..., Any]) -> None:
-    """Functions that say how torch is set up; the answer is guarded by asking again."""
-    for function in functions:
-
-        def model(tx: Tracer, *args: Value, function: Any = function) -> Value:
-            asked = tuple(arg.const() for arg in args)
-            with raising(tx, RuntimeError, AssertionError):  # of a device that this torch was not built for
-                found = function(*asked)
-            known = functools.partial(_same_answer, function, asked, found)
-            words = f"{function.__name__}({', '.join(map(repr, asked))}) is {found}"
-            tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, words)
-            return tx.from_real(found)
-
-        builtin(function)(model)
+def _in_build(*names: str) -> list[Any]:
+    """Functions of torch._C, where this build has them."""
+    return [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]
 
 
-def _reads_unguarded(*names: str) -> None:
-    """Functions of torch._C, where this build has them, that `_asks` is for."""
-    _asks(*(getattr(torch._C, name) for name in names if hasattr(torch._C, name)))
-
-
-_reads_unguarded(
+_SETUP = _in_build(
     "_are_functorch_transforms_active",
     "_mps_is_available",
     "_accelerator_getAccelerator",
@@ -246,26 +216,46 @@ _reads_unguarded(
     "_accelerator_getDeviceIndex",
     "_cuda_getDevice",
 )
+# names that these modules have without exporting them
+_JIT: Any = torch.jit
+_AUTOGRAD: Any = torch.autograd
 
 
-_asks(torch.cuda.is_current_stream_capturing, torch.cuda.is_initialized, torch.cuda.current_device)
+@models_of(
+    *_SETUP,
+    *(torch.cuda.is_current_stream_capturing, torch.cuda.is_initialized, torch.cuda.current_device),
+    *(torch.distributed.is_available, _AUTOGRAD._is_checkpoint_valid),
+    *([torch.distributed.is_initialized] if torch.distributed.is_available() else []),
+)
+def _setup(function: Any, tx: Tracer, *args: Value) -> Value:
+    """Functions that say how torch is set up; the answer is guarded by asking again."""
+    asked = tuple(arg.const() for arg in args)
+    with raising(tx, RuntimeError, AssertionError):  # of a device that this torch was not built for
+        found = function(*asked)
+    known = functools.partial(_same_answer, function, asked, found)
+    words = f"{function.__name__}({', '.join(map(repr, asked))}) is {found}"
+    tx.guard(ConstSource(torch, "torch"), "PREDICATE", known, words)
+    return tx.from_real(found)
 
 
-def _of_devices(*functions: Callable[..., Any]) -> None:
+@models_of(
+    torch.cuda.get_device_capability,
+    torch.cuda.get_device_properties,
+    torch.cuda.get_device_name,
+    torch.cuda.get_arch_list,
+    torch.cuda.is_bf16_supported,
+    torch.cuda.is_tf32_supported,
+)
+def _of_device(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """Functions that say what a device is, which is the same for as long as the process lives. Without an index it is
     the current device that they speak of, which is guarded."""
-    for function in functions:
-
-        def model(tx: Tracer, *args: Value, function: Any = function, **kwargs: Value) -> Value:
-            reals = [arg.const() for arg in args]
-            named = {name: arg.const() for name, arg in kwargs.items()}
-            with raising(tx, RuntimeError, AssertionError, ValueError, TypeError):
-                found = function(*reals, **named)
-            if torch.cuda.is_available() and not any(map(_has_index, (*reals, *named.values()))):
-                tx.call(tx.from_real(torch.cuda.current_device), [], {})
-            return tx.from_real(found)
-
-        builtin(function)(model)
+    reals = [arg.const() for arg in args]
+    named = {name: arg.const() for name, arg in kwargs.items()}
+    with raising(tx, RuntimeError, AssertionError, ValueError, TypeError):
+        found = function(*reals, **named)
+    if torch.cuda.is_available() and not any(map(_has_index, (*reals, *named.values()))):
+        tx.call(tx.from_real(torch.cuda.current_device), [], {})
+    return tx.from_real(found)
 
 
 def _has_index(device: object) -> bool:
@@ -276,32 +266,13 @@ def _has_index(device: object) -> bool:
     return type(index) is int and index >= 0
 
 
-_of_devices(
-    torch.cuda.get_device_capability,
-    torch.cuda.get_device_properties,
-    torch.cuda.get_device_name,
-    torch.cuda.get_arch_list,
-    torch.cuda.is_bf16_supported,
-    torch.cuda.is_tf32_supported,
-)
-
-
-def _reads(*functions: Any) -> None:
-    """Functions whose result the GLOBAL_STATE guard covers, or that never changes while a process runs."""
-    for function in functions:
-
-        def model(tx: Tracer, *args: Value, function: Any = function) -> Value:
-            return tx.from_real(function(*(arg.const() for arg in args)))
-
-        builtin(function)(model)
-
-
-# what this build of torch and this machine have, by functions of torch._C that not every build has
-_BUILT_IN = (
+# what this build of torch and this machine have
+_BUILT_IN = _in_build(
     *("_cuda_getDeviceCount", "_get_cpu_capability", "_is_flash_attention_available", "_is_ck_sdpa_available"),
 )
 
-_reads(
+
+@models_of(
     torch.is_grad_enabled,
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
@@ -328,23 +299,17 @@ _reads(
     torch.is_deterministic_algorithms_warn_only_enabled,
     torch.get_num_interop_threads,
     torch.get_float32_matmul_precision,
-    *(getattr(torch._C, name) for name in _BUILT_IN if hasattr(torch._C, name)),
+    _HOOKS._saved_tensors_hooks_get_disabled_error_message,
+    *_BUILT_IN,
 )
-
-
-# names that these modules have without exporting them
-_JIT: Any = torch.jit
-_AUTOGRAD: Any = torch.autograd
+def _read(function: Any, tx: Tracer, *args: Value) -> Value:
+    """Functions whose result the GLOBAL_STATE guard covers, or that never changes while a process runs."""
+    return tx.from_real(function(*(arg.const() for arg in args)))
 
 
 def _constant(result: object, *functions: Any) -> None:
     """Functions that have one answer while dynajit traces."""
-    for function in functions:
-
-        def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-            return ConstVal(result)
-
-        builtin(function)(model)
+    builtin(*functions)(lambda tx, *args, **kwargs: ConstVal(result))
 
 
 @builtin(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
@@ -373,10 +338,9 @@ _SAME_AS_EAGER = frozenset({"torch.nn.modules.transformer", "torch._functorch.ap
 
 
 @builtin(torch.compiler.cudagraph_mark_step_begin)
-def _mark_step(tx: Tracer) -> Value:
+def _mark_step(tx: Tracer) -> None:
     """Nothing of dynajit's needs to be told; what is compiled by others does."""
     tx.journal.touch(DeferredCall(tx.from_real(torch.compiler.cudagraph_mark_step_begin), [], {}))
-    return ConstVal(None)
 
 
 _constant(
@@ -389,9 +353,6 @@ _constant(
     torch.onnx.is_in_onnx_export,
     torch.fx._symbolic_trace.is_fx_tracing,
 )
-_asks(torch.distributed.is_available, _AUTOGRAD._is_checkpoint_valid)
-if torch.distributed.is_available():
-    _asks(torch.distributed.is_initialized)
 
 
 @builtin(_JIT.annotate)
