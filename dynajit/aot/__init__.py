@@ -6,6 +6,7 @@ Out: a callable with the captured graph's inputs and outputs that runs what `com
 To have one more op decomposed before code generation: `decompositions.py`.
 """
 
-from dynajit.aot.joint import CompileFn, compile_joint
+from dynajit.aot.joint import compile_joint
+from dynajit.aot.pipeline import CompileFn
 
 __all__ = ["CompileFn", "compile_joint"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._guards import TracingContext, detect_fake_mode, tracing
@@ -17,11 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 
 from dynajit import _C, torch_compat
+from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.legality import GraphFacts
 from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.passes.unused import is_drawn
-from dynajit.aot.pipeline import PassContext, run_passes
+from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
+from dynajit.aot.rewrite import results_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training.double_backward import DoubleBackward, differentiable_twice, reason_against
@@ -37,30 +39,16 @@ from dynajit.aot.training.version_checks import checking_versions, version_check
 from dynajit.graph.meta import memory, note_graph, notes, value_of
 from dynajit.torch_compat import memory_of
 
-if TYPE_CHECKING:
-    from dynajit.aot.decompositions import Decompositions
-    from dynajit.aot.joint import CompileFn
-
 
 def compile_with_autograd(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_fn: CompileFn,
-    decompositions: Decompositions | None,
-    layouts: bool = False,
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """`gm` through AOTAutograd, with the min-cut partitioner deciding what forward keeps for backward."""
     with one_at_a_time:
-        return _compile(run_passes(gm, PassContext("autograd")), example_inputs, compile_fn, decompositions, layouts)
+        return _compile(run_passes(gm, PassContext("autograd")), example_inputs, options)
 
 
-def _compile(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_fn: CompileFn,
-    decompositions: Decompositions | None,
-    layouts: bool,
-) -> Callable[..., Any]:
+def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
     grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
@@ -70,12 +58,11 @@ def _compile(
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
-    halves = _Halves(compile_fn, context, _reachability(history))
+    halves = _Halves(options.compile_fn, context, _reachability(history))
     with lstm_with_backward(gm):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
-        compiled = _aot_autograd(
-            traced, inputs, halves, functools.partial(_partition, context, example_inputs, layouts), decompositions
-        )
+        partition = functools.partial(_partition, context, example_inputs, options.layouts)
+        compiled = _aot_autograd(traced, inputs, halves, partition, options.decompositions)
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -172,7 +159,7 @@ def _aot_autograd(
     inputs: list[Any],
     halves: _Halves,
     partition: Callable[..., Any],
-    decompositions: Decompositions | None,
+    decompositions: Decompositions,
 ) -> Callable[..., Any]:
     import torch._functorch.config as functorch_config
     from torch._functorch.aot_autograd import aot_module_simplified
@@ -225,7 +212,7 @@ def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
         for node, info in zip(inputs, metadata.input_info, strict=False)
         if info.mutates_data or info.mutates_metadata
     } - {None}
-    saved = _outputs(forward)[metadata.num_forward_returns :]
+    saved = results_of(forward)[metadata.num_forward_returns :]
     if any(isinstance(node, torch.fx.Node) and memory(node) in written for node in saved):
         raise RuntimeError("backward needs an input as it was before the graph wrote it")
 
@@ -233,11 +220,11 @@ def _refuse_written_saves(metadata: Any, forward: torch.fx.GraphModule) -> None:
 def _refuse_other_strides(metadata: Any, facts: GraphFacts, forward: torch.fx.GraphModule) -> None:
     """Raise RuntimeError where a result of a program that writes tensors has other strides in the functional graph: a
     tensor keeps its own when it is written, what the graph makes instead has those of a new one."""
-    results = _outputs(forward)
+    results = results_of(forward)
     if metadata is None or not (facts.written or facts.outs) or len(results) < metadata.num_forward_returns:
         return
     first = metadata.num_mutated_inp_runtime_indices
-    for wanted, result in zip(_outputs(facts.gm), results[first:], strict=False):
+    for wanted, result in zip(results_of(facts.gm), results[first:], strict=False):
         value = value_of(wanted)
         made = value_of(result)
         if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor) or made.dim() != value.dim():
@@ -300,11 +287,6 @@ def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
     if not isinstance(value, torch.Tensor) or is_fake(value):
         return value
     return fake_mode.from_tensor(value, static_shapes=True)
-
-
-def _outputs(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
-    outputs: Any = gm.graph.output_node().args[0]
-    return tuple(outputs)
 
 
 def _with_gradients(mode: bool | None, compiled: Callable[..., Any], *inputs: Any) -> Any:

@@ -7,6 +7,7 @@ Out: a callable taking the graph's inputs and returning its outputs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from dynajit.aot.decompositions import ALWAYS, Decompositions
 from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_traceable, writes_past_autograd
 from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
-from dynajit.aot.pipeline import PassContext, PassFailed, run_passes
+from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
@@ -31,9 +32,6 @@ from dynajit.graph.meta import note_graph
 from dynajit.report import logs
 from dynajit.report.counters import counters
 from dynajit.symbols import is_symbolic
-
-# (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
-CompileFn = Callable[[torch.fx.GraphModule, list[Any], str], Callable[..., Any]]
 
 # What functionalisation, decompositions and AOTAutograd raise for graphs that they can't express.
 _CANT_EXPRESS = (RuntimeError, AssertionError, ValueError, TypeError)
@@ -70,12 +68,14 @@ def compile_joint(
     with contextlib.ExitStack() as inside:
         for mode in passes.inside:
             inside.enter_context(mode())
-        how = compile_fn, {**ALWAYS, **(decompositions or {})}, layouts
-        taken_apart = _compile_wrappers(gm, example_inputs, *how) if has_wrappers(gm) else None
-        return passes.wrapped(taken_apart or _compile(gm, example_inputs, *how))
+        options = CompileOptions(compile_fn, {**ALWAYS, **(decompositions or {})}, layouts)
+        taken_apart = _compile_wrappers(gm, example_inputs, options) if has_wrappers(gm) else None
+        return passes.wrapped(taken_apart or _compile(gm, example_inputs, options))
 
 
-def _compile_wrappers(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *how: Any) -> Callable[..., Any] | None:
+def _compile_wrappers(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+) -> Callable[..., Any] | None:
     """The road of a graph with tensor subclasses that wrap tensors; None where AOTAutograd takes them apart."""
     facts = GraphFacts(gm)
     reason = why_not_traceable(facts)
@@ -88,17 +88,11 @@ def _compile_wrappers(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *
             if torch.is_inference_mode_enabled():
                 text = "tensor subclasses are asked about other operations in inference mode than there"
         else:
-            return wrapped(gm, makers, _compile(plain, plain_inputs(example_inputs), *how))
+            return wrapped(gm, makers, _compile(plain, plain_inputs(example_inputs), options))
     return None if text is None else _as_captured(gm, text)
 
 
-def _compile(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_fn: CompileFn,
-    decompositions: Decompositions,
-    layouts: bool,
-) -> Callable[..., Any]:
+def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
     """`compile_joint` after the passes over captured graphs: the road that a graph takes."""
     facts = GraphFacts(gm)
     reason = why_not_traceable(facts)
@@ -106,8 +100,13 @@ def _compile(
         return _as_captured(gm, reason.text)
 
     # by places among the inputs of `gm`, which are not those of pieces
-    marking = marking_version_exempt(gm, compile_fn)
-    piece = functools.partial(compile_joint, compile_fn=compile_fn, decompositions=decompositions, layouts=layouts)
+    marking = marking_version_exempt(gm, options.compile_fn)
+    piece = functools.partial(
+        compile_joint,
+        compile_fn=options.compile_fn,
+        decompositions=options.decompositions,
+        layouts=options.layouts,
+    )
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(facts, example_inputs)
@@ -120,7 +119,7 @@ def _compile(
             return _as_captured(gm, reason.text)
         short = not differentiated and not facts.has_levels
         try:
-            graph = _try_short_road(gm, example_inputs, decompositions) if short else None
+            graph = _try_short_road(gm, example_inputs, options.decompositions) if short else None
         except NotFunctional as error:
             return _as_captured(gm, str(error))
         if graph is None:
@@ -133,7 +132,7 @@ def _compile(
                         return whole
                 if regions_of(gm):
                     return _as_captured(gm, "it has effects beside its checkpointed regions")
-            return _through_autograd(gm, example_inputs, marking, decompositions, layouts)
+            return _through_autograd(gm, example_inputs, dataclasses.replace(options, compile_fn=marking))
     if graph.mutated:
         # where a kernel refuses a value, what comes before the error changes the inputs as in eager
         note_graph(graph.module, original=gm.forward)
@@ -142,11 +141,7 @@ def _compile(
 
 
 def _through_autograd(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_fn: CompileFn,
-    decompositions: Decompositions,
-    layouts: bool,
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> Callable[..., Any]:
     """The graph through AOTAutograd, or as captured where that can't express it: it ran on fake tensors when it was
     captured, so this is about inputs that change their size, in-place operations inside as_strided, operators with
@@ -157,7 +152,8 @@ def _through_autograd(
 
     ours: list[BaseException] = []
     try:
-        return compile_with_autograd(gm, example_inputs, _noting(ours, compile_fn), decompositions, layouts)
+        noting = dataclasses.replace(options, compile_fn=_noting(ours, options.compile_fn))
+        return compile_with_autograd(gm, example_inputs, noting)
     except (PassFailed, *_CANT_EXPRESS) as error:
         if ours:
             raise

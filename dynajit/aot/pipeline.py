@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from dynajit.aot.decompositions import Decompositions
 from dynajit.aot.inference.attention import recognise
 from dynajit.aot.modes import in_inference_mode, without_inference_mode
 from dynajit.aot.passes.batch_norm import drop_statistics
@@ -33,6 +34,17 @@ from dynajit.aot.training.saved_tensors import narrow_reads, shrink_saved_tensor
 from dynajit.report import debug, logs
 
 Compiled = Callable[..., Any]
+# (ATen graph, its fake inputs, "inference" | "forward" | "backward") -> callable(*inputs) -> tuple | list
+CompileFn = Callable[[GraphModule, list[Any], str], Compiled]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """How the parts of a graph are compiled, as `compile_joint` says."""
+
+    compile_fn: CompileFn
+    decompositions: Decompositions
+    layouts: bool
 
 
 @dataclasses.dataclass

@@ -89,6 +89,17 @@ def call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     return made
 
 
+def results_of(gm: GraphModule) -> tuple[Any, ...]:
+    """What a graph returns: nodes and constants."""
+    results: Any = gm.graph.output_node().args[0]
+    return tuple(results)
+
+
+def same_numbers(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    """Whether sizes or strides are the same. As text: to compare symbols would be to decide something of them."""
+    return [str(number) for number in one] == [str(number) for number in other]
+
+
 def copied(gm: GraphModule) -> GraphModule:
     """The same graph, to be changed."""
     return without(gm, ())

@@ -21,8 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.inference import freezing
-from dynajit.aot.joint import CompileFn
-from dynajit.aot.pipeline import PassContext, run_passes
+from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view

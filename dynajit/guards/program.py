@@ -87,7 +87,7 @@ class GuardSet:
 
     def check_python(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> int:
         """What the program's check gives, by the Python twins."""
-        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        reader = _Reader(locals, globals)
         for index in self._ordered():
             guard = self._guards[index]
             try:
@@ -102,7 +102,7 @@ class GuardSet:
         """Whether guard `index` holds for these locals, by its Python twin; False where that would run code of the
         program's."""
         guard = self._guards[index]
-        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        reader = _Reader(locals, globals)
         try:
             return not kinds[guard.kind].runs_code and guard.check(reader.value(guard))
         except Unreachable:
@@ -111,7 +111,7 @@ class GuardSet:
     def failure_reason(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> str:
         """Why guard `index` failed for these locals: what was relied on, what is there now, the user's line."""
         guard = self._guards[index]
-        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        reader = _Reader(locals, globals)
         try:
             text = guard.explain_failure(reader.value(guard))
         except Unreachable as error:
@@ -125,7 +125,7 @@ class GuardSet:
     def made_anew(self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None) -> MadeAnew | None:
         """Where guard `index` met another object that looks like the one it wants; None if it failed for other
         reasons. Classes are `class_made_anew`'s."""
-        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        reader = _Reader(locals, globals)
         failed = self._guards[index]
         # what can't be reached may be an entry of a dictionary whose keys are guarded later
         keys = (guard for guard in self._guards if guard.kind == "DICT_KEYS" and _leads_through(failed.source, guard))
@@ -148,7 +148,7 @@ class GuardSet:
         if guard.kind not in ("ID", "TYPE"):
             return None
         try:
-            value = _Reader(Environment(locals, globals if globals is not None else {})).value(guard)
+            value = _Reader(locals, globals).value(guard)
         except Unreachable:
             return None
         found = value if guard.kind == "ID" else type(value)
@@ -222,8 +222,8 @@ class _Builder:
 class _Reader:
     """Objects by source, each read once."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, locals: Sequence[object], globals: dict[str, Any] | None) -> None:
+        self._environment = Environment(locals, globals if globals is not None else {})
         self._objects: dict[Source, Any] = {}
 
     def value(self, guard: Guard) -> Any:

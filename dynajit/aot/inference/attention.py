@@ -24,7 +24,7 @@ from torch.fx import Node
 
 from dynajit.aot.inference.layout_tracker import COPIES, VIEWS, LayoutTracker, shape_of
 from dynajit.aot.passes.constants import constant_of
-from dynajit.aot.rewrite import copied
+from dynajit.aot.rewrite import copied, same_numbers
 from dynajit.aot.trace import NotSimple, eliminate_dead_code, has_symbols, trace_functional
 from dynajit.graph.meta import value_of
 from dynajit.op_facts import facts
@@ -124,7 +124,7 @@ def _find(product: Node) -> Attention | None:
     first = chain.back_to(_PRODUCTS)
     if first is None or not chain.order.settled(first):
         return None
-    if not _same(shape[-2:], shape_of(first)[-2:]) or not _same(shape[-2:], shape_of(weights)[-2:]):
+    if not same_numbers(shape[-2:], shape_of(first)[-2:]) or not same_numbers(shape[-2:], shape_of(weights)[-2:]):
         return None
     query, key = first.args
     assert isinstance(query, Node) and isinstance(key, Node)
@@ -160,11 +160,11 @@ def _seen_as(node: Node, shape: tuple[Any, ...]) -> Node | None:
     order = LayoutTracker(node)
     symbolic = has_symbols(node.meta["val"])
     wanted = _without_ones(shape)
-    found = node if not symbolic or _same(shape_of(node), shape) else None
+    found = node if not symbolic or same_numbers(shape_of(node), shape) else None
     source: Node | None = node
     while source is not None:
         seen = shape_of(source)
-        if _same(seen, shape) if symbolic else order.settled(source) and _without_ones(seen) == wanted:
+        if same_numbers(seen, shape) if symbolic else order.settled(source) and _without_ones(seen) == wanted:
             found = source if order.settled(source) else found
         source = order.back(source)
     return found
@@ -172,10 +172,6 @@ def _seen_as(node: Node, shape: tuple[Any, ...]) -> Node | None:
 
 def _without_ones(shape: tuple[Any, ...]) -> list[str]:
     return [str(size) for size in shape if not isinstance(size, int) or size != 1]
-
-
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return [str(size) for size in one] == [str(size) for size in other]
 
 
 def _precise(dtypes: set[torch.dtype], dtype: torch.dtype) -> bool:
@@ -270,17 +266,17 @@ class _Chain:
             if source.target not in (*steps, *views):
                 return False
             inputs = [arg for arg in source.args if isinstance(arg, Node)]
-            inputs = [arg for arg in inputs if _same(shape_of(arg), shape_of(source))] or inputs
+            inputs = [arg for arg in inputs if same_numbers(shape_of(arg), shape_of(source))] or inputs
             source, user = inputs[-1 if source.target is aten.where.self else 0], source
         return False
 
     def _fits(self, source: Node) -> bool:
         """Whether the other operand was not broadcast against something larger."""
-        return _same(shape_of(source), shape_of(self.node))
+        return same_numbers(shape_of(source), shape_of(self.node))
 
     def _fits_mask(self, mask: Node) -> bool:
         """Whether the mask's dimensions are those of the scores as the softmax reads them."""
-        return self.order.identity() and _same(shape_of(self.node), self.shape)
+        return self.order.identity() and same_numbers(shape_of(self.node), self.shape)
 
 
 def _cast(node: Node) -> Node | None:
@@ -289,7 +285,7 @@ def _cast(node: Node) -> Node | None:
     before, after = source.meta["val"], node.meta["val"]
     kinds = (*_HALF, torch.float32)
     plain = before.device == after.device and before.dtype in kinds and after.dtype in kinds
-    return source if plain and _same(before.stride(), after.stride()) else None
+    return source if plain and same_numbers(before.stride(), after.stride()) else None
 
 
 def _number(value: Any) -> float | None:
@@ -494,7 +490,7 @@ def _attention(
 
 
 def _four(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
-    return x if x.dim() == 4 and _same(x.shape, shape) else x.reshape(shape)
+    return x if x.dim() == 4 and same_numbers(x.shape, shape) else x.reshape(shape)
 
 
 def _four_mask(x: torch.Tensor, rank: int) -> torch.Tensor:

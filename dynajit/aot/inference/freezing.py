@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from dynajit.aot.inference import prepack
+from dynajit.aot.pipeline import CompileFn
 from dynajit.aot.rewrite import copied
 from dynajit.graph.meta import notes, value_of
-
-if TYPE_CHECKING:
-    from dynajit.aot.joint import CompileFn
 
 _CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 _MODULE_STATE = ("._parameters['", "._buffers['")

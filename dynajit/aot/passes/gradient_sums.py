@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from dynajit.aot.rewrite import call, copied
+from dynajit.aot.rewrite import call, copied, same_numbers
 from dynajit.graph.meta import note, value_of
 
 aten = torch.ops.aten
@@ -50,8 +50,7 @@ def _may_be_added(node: Node, whole: object, part: object) -> bool:
         return False
     one = values[0]
     return one.dtype in (torch.float32, torch.float64) and all(
-        value.dtype is one.dtype and [str(size) for size in value.shape] == [str(size) for size in one.shape]
-        for value in values
+        value.dtype is one.dtype and same_numbers(value.shape, one.shape) for value in values
     )
 
 

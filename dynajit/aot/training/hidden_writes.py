@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from dynajit.aot.training.saved_copies import ancestors, is_small
+from dynajit.aot.training.saved_copies import ancestors, copy_of, is_small
 from dynajit.graph.meta import memory, note, notes
 
 aten = torch.ops.aten
@@ -64,7 +64,7 @@ def join_reads(forward: GraphModule, backward: GraphModule, n_results: int, name
         made.append(node)
         place = held.get(result.name) if isinstance(node, Node) and node.name in names and is_small(node) else None
         if place is not None and _is_recomputed_from(place):
-            copy = _copied(forward, node)
+            copy = copy_of(node)
             if copy is not None:
                 made.append(copy)
                 _read_copy(backward, place, copy)
@@ -87,17 +87,6 @@ def _is_recomputed_from(node: Node) -> bool:
         for user in node.users
         if not _is_read(user) and notes(user).of_forward
     )
-
-
-def _copied(forward: GraphModule, node: Node) -> Node | None:
-    value = node.meta["val"]
-    copy = value.clone()
-    if copy.stride() != value.stride():
-        return None  # backward was made for these strides
-    with forward.graph.inserting_after(forward.graph.find_nodes(op="placeholder")[-1]):
-        made = forward.graph.call_function(aten.clone.default, (node,))
-    made.meta = {"val": copy}
-    return made
 
 
 def _read_copy(backward: GraphModule, node: Node, copy: Node) -> None:

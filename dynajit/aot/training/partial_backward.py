@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from dynajit import _C, torch_compat
 from dynajit.aot.modes import one_at_a_time
-from dynajit.aot.rewrite import Copy
+from dynajit.aot.rewrite import Copy, same_numbers
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.trace import has_symbols
 from dynajit.aot.training.reachability import BackwardReachability
@@ -131,12 +131,7 @@ def _other_summand(node: Node, absent: set[Node]) -> Node | None:
     if not isinstance(whole, torch.Tensor) or not isinstance(part, torch.Tensor):
         return None
     same = part.dtype == whole.dtype and part.device == whole.device
-    return others[0] if same and _sizes(part) == _sizes(whole) else None
-
-
-def _sizes(value: torch.Tensor) -> list[str]:
-    """As text: to compare symbols would be to decide something of them."""
-    return [str(size) for size in value.shape]
+    return others[0] if same and same_numbers(part.shape, whole.shape) else None
 
 
 class _Zeros:

@@ -52,24 +52,31 @@ def copy_kept(forward: GraphModule, n_results: int, memories: set[int]) -> None:
     end = forward.graph.output_node()
     outputs: Any = end.args[0]
     copies: dict[Node, Node] = {}
-    inputs = forward.graph.find_nodes(op="placeholder")
-    given = {memory(node) for node in inputs}
+    given = {memory(node) for node in forward.graph.find_nodes(op="placeholder")}
     for node in dict.fromkeys(outputs[n_results:]):
         if not isinstance(node, Node) or memory(node) not in memories:
             continue
-        value = node.meta["val"]
-        copy = value.clone()
-        if copy.stride() != value.stride():
-            continue  # backward was made for these strides
         late = not is_small(node) and _is_copied_late(node, given)
-        with forward.graph.inserting_after(inputs[-1] if node.op == "placeholder" else node):
-            target = torch.ops.dynajit.kept.default if late else aten.clone.default
-            copies[node] = forward.graph.call_function(target, (node,))
-        copies[node].meta = {"val": copy}
+        copy = copy_of(node, torch.ops.dynajit.kept.default if late else aten.clone.default)
+        if copy is not None:
+            copies[node] = copy
     if copies:
         kept = [copies.get(node, node) if isinstance(node, Node) else node for node in outputs[n_results:]]
         end.args = ((*outputs[:n_results], *kept),)
         forward.recompile()
+
+
+def copy_of(node: Node, target: Any = aten.clone.default) -> Node | None:
+    """A copy of what the node gives, right after it; None if it would have other strides, which backward was not made
+    for. `target`: what copies."""
+    value, graph = node.meta["val"], node.graph
+    copy = value.clone()
+    if copy.stride() != value.stride():
+        return None
+    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1] if node.op == "placeholder" else node):
+        made = graph.call_function(target, (node,))
+    made.meta = {"val": copy}
+    return made
 
 
 def separate_results(forward: GraphModule) -> GraphModule:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynajit import _C, torch_compat
+from dynajit.aot.rewrite import results_of
 from dynajit.aot.runtime_wrappers import without_autocast
 from dynajit.aot.training.partial_backward import PartialBackwardCache
 from dynajit.aot.training.reachability import AutogradGraph
@@ -46,7 +47,7 @@ def without_wrapper(
     differentiable, n_unchecked, n_numbers = found
     forward, backward = parts["forward"], parts["backward"]
     inputs = forward.graph.graph.find_nodes(op="placeholder")
-    results, gradients = _results(forward.graph), _results(backward.graph)
+    results, gradients = results_of(forward.graph), results_of(backward.graph)
     n_saved = len(results) - len(differentiable) - n_numbers
     taken = backward.graph.graph.find_nodes(op="placeholder")
     n_tangents = sum(differentiable)
@@ -97,11 +98,6 @@ def _wanted(metadata: Any, inputs: Sequence[torch.fx.Node], gradients: Sequence[
     tensors = [place for place, node in enumerate(inputs) if isinstance(value_of(node), torch.Tensor)]
     reached = [place for place in tensors if gradients[place] is not None]
     return reached if any(metadata.input_info[place].requires_grad for place in reached) else tensors
-
-
-def _results(module: torch.fx.GraphModule) -> Sequence[Any]:
-    results: Any = module.graph.output_node().args[0]
-    return results  # type: ignore[no-any-return]
 
 
 def _layout(tangent: Any) -> list[int] | str | None:
