@@ -19,7 +19,7 @@ typedef struct {
 static PyTypeObject *TailType;
 
 /* A break makes one and its caller takes it apart, so the last ones are kept: a chain through `function`. */
-enum { KEPT_ARGS = 8, MOST_KEPT = 16 };
+enum { KEPT_ARGS = 8, MAX_KEPT = 16 };
 
 static Tail *kept;
 static int n_kept;
@@ -69,7 +69,7 @@ static void tail_dealloc(PyObject *object)
         Py_XDECREF(self->args[i]);
     }
     Py_DECREF(self->function);
-    if (self->has_room && n_kept < MOST_KEPT) {
+    if (self->has_room && n_kept < MAX_KEPT) {
         self->function = (PyObject *)kept;
         kept = self;
         n_kept++;

@@ -16,7 +16,7 @@
 
 #ifdef DJ_DICT_VERSIONS
 
-enum { FEWEST_INSTRUCTIONS = 24, MOST_CHECKS_BETWEEN = 4096, PROVEN = 512 };
+enum { FEWEST_INSTRUCTIONS = 24, MAX_CHECKS_BETWEEN = 4096, PROVEN = 512 };
 
 static GuardMemo *make_memo(Py_ssize_t n_slots)
 {
@@ -50,7 +50,7 @@ void dj_memo_passed(GuardProgram *program, PyObject *const *slots)
         return;
     }
     memo->wait = memo->pause;
-    memo->pause = memo->pause < MOST_CHECKS_BETWEEN ? 2 * memo->pause : memo->pause;
+    memo->pause = memo->pause < MAX_CHECKS_BETWEEN ? 2 * memo->pause : memo->pause;
     memo->armed = false;
     memo->busy = true; /* what making drops of the last memory may run Python */
     memo->proven = 0;

@@ -22,7 +22,7 @@
 
 enum { LOOSE, ROOT, FIXED };
 enum { HAS_ATTRIBUTES = 1, HAS_ITEMS = 2, HAS_CLASS = 4 }; /* kept of a slot */
-enum { MOST_PHASES = 64, KEPT_TYPES = 128, WORDS_A_STEP = 8 }; /* a step takes as long as so many words */
+enum { MAX_PHASES = 64, KEPT_TYPES = 128, WORDS_A_STEP = 8 }; /* a step takes as long as so many words */
 
 #define ALL_BYTES UINT64_MAX
 
@@ -445,7 +445,7 @@ static void remember_access(Maker *maker, const Instruction *instruction)
     bool late = (base >= 0 && slots[base].late) || !reads_quietly(maker, instruction);
     int phase = base >= 0 ? steps_phase(slots[base].phase) : 0;
     slots[slot] = (Slot){.standing = LOOSE, .late = late, .phase = (unsigned char)phase};
-    if (phase >= MOST_PHASES) {
+    if (phase >= MAX_PHASES) {
         maker->failed = true;
     }
     if (late != maker->late) {
@@ -703,7 +703,7 @@ static bool put_together(Maker *maker, Py_ssize_t first_late)
 {
     GuardMemo *memo = maker->memo;
     const MadeStep *made = maker->steps.items;
-    memo->steps = PyMem_New(Step, maker->steps.count + MOST_PHASES + 2);
+    memo->steps = PyMem_New(Step, maker->steps.count + MAX_PHASES + 2);
     memo->words = PyMem_New(Word, maker->words.count + 1);
     memo->quick = PyMem_New(Word, maker->words.count + 1);
     memo->tensors = PyMem_New(TensorPair, maker->tensors.count + 1);
@@ -712,7 +712,7 @@ static bool put_together(Maker *maker, Py_ssize_t first_late)
         || memo->tensor_leaves == NULL) {
         return false;
     }
-    for (int phase = 0; phase <= MOST_PHASES; phase++) {
+    for (int phase = 0; phase <= MAX_PHASES; phase++) {
         if (phase & 1) {
             put_words(maker, phase);
             continue;
