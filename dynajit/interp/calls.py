@@ -339,7 +339,7 @@ class Calls(Tracer):
             with self.indirect():
                 return value.getattr(self, name)
         except Raised as raised:
-            if issubclass(raised.value.py_type(), AttributeError):
+            if raised.is_a(AttributeError):
                 return None
             raise
 
@@ -405,7 +405,7 @@ class Calls(Tracer):
                     with self.indirect():
                         hint = value.length(self) if name == "__len__" else value.call_special(self, name)
                 except Raised as raised:
-                    if not issubclass(raised.value.py_type(), TypeError):
+                    if not raised.is_a(TypeError):
                         raise
                     break
                 hint = by_rule(self, hint, HINTED)

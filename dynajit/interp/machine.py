@@ -108,8 +108,8 @@ class Interpreter(Calls):
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._objects: dict[int, tuple[Any, Value]] = {}
         self._keep: list[Any] = []
-        self._boxes: list[LocalBox] = []
-        self._models: list[Value] = []  # of the program's objects, those of what was rolled back too
+        self.boxes: list[LocalBox] = []
+        self.models: list[Value] = []  # of the program's objects, those of what was rolled back too
         self._stacks: dict[tuple[Any, ...], str] = {}
         #: the class of an object that the outermost frame let go of, and that runs code when it dies
         self.dropped: type | None = None
@@ -289,9 +289,9 @@ class Interpreter(Calls):
 
     def forget(self) -> None:
         """Let go of the program's objects: what was made of them refers to itself, and would wait for the collector."""
-        for value in self._models:
+        for value in self.models:
             value.__dict__.clear()
-        for box in self._boxes:
+        for box in self.boxes:
             box.__dict__.clear()
         for frame in self.broken_frames or ():
             frame.__dict__.clear()
@@ -393,7 +393,7 @@ class Interpreter(Calls):
 
     def remember_object(self, obj: Any, value: Value) -> None:
         self._keep.append(obj)
-        self._models.append(value)
+        self.models.append(value)
         self.journal.set_item(self._objects, id(obj), (obj, value))
 
     def outside_objects(self) -> Collection[int]:
@@ -407,7 +407,7 @@ class Interpreter(Calls):
     def wrap_cell(self, cell: Any, source: Source) -> CellVal:
         if isinstance(source, CellSource) and source.local_name.startswith(KEEPS):
             keeper = LifetimeCell(None, source, CellContentsSource(source), cell)
-            self._models.append(keeper)
+            self.models.append(keeper)
             return keeper
         from_outside = self.known_object(cell, source)
         if isinstance(from_outside, CellVal):
@@ -444,7 +444,7 @@ class Interpreter(Calls):
     def bind_locals(self, frame: SymFrame, values: Sequence[tuple[int, str, Any]]) -> None:
         """Parameters that are passed by value: (place, name, object)."""
         boxes = {name: LocalBox(self, LocalSource(place, name), value) for place, name, value in values}
-        self._boxes.extend(boxes.values())
+        self.boxes.extend(boxes.values())
         frame.locals = LazyLocals(self, boxes)
 
     def load_global(self, frame: SymFrame, name: str, builtins: bool = True) -> Value | None:

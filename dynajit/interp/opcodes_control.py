@@ -313,7 +313,7 @@ def send(tx: Any, frame: SymFrame, instr: Instr) -> None:
     except Exhausted as end:
         value = end.value or ConstVal(None)
     except Raised as end:
-        if _is_none(sent) or not issubclass(end.value.py_type(), StopIteration):
+        if _is_none(sent) or not end.is_a(StopIteration):
             raise
         value = end.value.getattr(tx, "value")
     else:
@@ -354,7 +354,7 @@ def throw_into_delegate(tx: Any, frame: SymFrame, error: Value) -> Value | None:
     try:
         yielded: Value = receiver.call_method(tx, "throw", [error], {})
     except Raised as end:
-        if not issubclass(end.value.py_type(), StopIteration):
+        if not end.is_a(StopIteration):
             raise
         frame.pop()
         frame.push(end.value.getattr(tx, "value"))

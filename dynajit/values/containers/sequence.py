@@ -176,7 +176,7 @@ class SequenceVal(Value):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         if key.py_type() is slice:
-            chosen = range(len(self.items))[slice_of(tx, key)]
+            chosen = range(len(self.items))[slice_of(key)]
             return self._slice(tx, [self.item(tx, index) for index in chosen])
         return self.item(tx, self._index(tx, key, "index"))
 
@@ -472,7 +472,7 @@ class ListVal(SequenceVal):
         items = self.values(tx)
         if key.py_type() is slice:
             new: list[Any] = list(items)
-            chosen = slice_of(tx, key)
+            chosen = slice_of(key)
             if not isinstance(value, SequenceVal) and not hasattr(value.py_type(), "__iter__"):
                 raise GraphBreak(breaks.RAISES, "TypeError: a slice is assigned what is no iterable")
             with raising(tx, ValueError):
@@ -487,7 +487,7 @@ class ListVal(SequenceVal):
     def delitem(self, tx: Tracer, key: Value) -> None:
         new = self.values(tx)
         if key.py_type() is slice:
-            del new[slice_of(tx, key)]
+            del new[slice_of(key)]
         else:
             del new[self._index(tx, key, "assignment index")]
         self.replace(tx, new)

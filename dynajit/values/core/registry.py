@@ -37,11 +37,11 @@ _WRITING = frozenset({operator.setitem, operator.delitem, operator.iconcat, *INP
 
 
 def builtin(*functions: Any) -> Callable[[M], M]:
-    """Register the model of calling these functions."""
+    """Register the model of calling these functions, or classes."""
 
     def register(fn: M) -> M:
         for function in functions:
-            BUILTINS[function] = fn
+            (CONSTRUCTORS if isinstance(function, type) else BUILTINS)[function] = fn
         return fn
 
     return register
@@ -49,13 +49,7 @@ def builtin(*functions: Any) -> Callable[[M], M]:
 
 def constructor(*classes: type) -> Callable[[M], M]:
     """Register the model of calling these classes."""
-
-    def register(fn: M) -> M:
-        for cls in classes:
-            CONSTRUCTORS[cls] = fn
-        return fn
-
-    return register
+    return builtin(*classes)
 
 
 def entering(table: dict[str, Model]) -> Callable[[M], M]:
@@ -74,7 +68,7 @@ def models_of(*functions: Any) -> Callable[[M], M]:
     def register(fn: M) -> M:
         for function in functions:
             made = functools.partial(fn, function)
-            (constructor if isinstance(function, type) else builtin)(function)(made)
+            builtin(function)(made)
             if fn in TAIL_CALLS:
                 TAIL_CALLS.add(made)
         return fn
@@ -83,7 +77,8 @@ def models_of(*functions: Any) -> Callable[[M], M]:
 
 
 def asked_first(*functions: Any) -> Callable[[M], M]:
-    """Register what is asked before the body of a Python function is traced: it raises, gives the result, or None."""
+    """Register what is asked before the body of a Python function is traced: it raises, gives the result, or None. Its
+    parameters have the function's names."""
 
     def register(fn: M) -> M:
         @models_of(*functions)

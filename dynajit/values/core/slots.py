@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.landing import MEASURED, TRUTH, Landing
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 
@@ -29,6 +29,35 @@ def by_rule(tx: Tracer, found: Value, landing: Landing) -> Value:
     with raising(tx, TypeError, ValueError, OverflowError):
         made = landing.finish(value)
     return found if made is value else tx.from_real(made)
+
+
+class AsksClass(Value):
+    """A model of a real object whose class may have special methods written in Python; C code does the rest."""
+
+    def own(self, tx: Tracer, name: str) -> Value | None:
+        """A special method that the program wrote, bound; None: there is none."""
+        return None
+
+    def plain_truth(self) -> bool:
+        """What the object counts as without such methods."""
+        return True
+
+    def truth(self, tx: Tracer) -> bool:
+        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+            own = self.own(tx, name)
+            if own is not None:
+                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+        return self.plain_truth()
+
+    def length(self, tx: Tracer) -> Value:
+        own = self.own(tx, "__len__")
+        return tx.fold(len, [self]) if own is None else by_rule(tx, tx.call(own, [], {}), MEASURED)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        own = self.own(tx, "__contains__")
+        if own is not None:
+            return tx.call(own, [item], {}).truth(tx)
+        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
 
 
 @contextlib.contextmanager
@@ -53,4 +82,4 @@ def left_to_real_call(kind: type[BaseException] = BaseException) -> Iterator[Non
         raise GraphBreak(breaks.RAISES, found.__name__) from None
 
 
-__all__ = ["by_rule", "left_to_real_call", "raising"]
+__all__ = ["AsksClass", "by_rule", "left_to_real_call", "raising"]

@@ -40,6 +40,10 @@ class Raised(Exception):
         super().__init__(value)
         self.value = value
 
+    def is_a(self, *kinds: type) -> bool:
+        """Whether the exception is an instance of one of these classes."""
+        return issubclass(self.value.py_type(), kinds)
+
 
 class Exhausted(Exception):
     """An iterator's model has no further item (the traced program does not see this as an exception).
@@ -74,6 +78,11 @@ class Tracer(Protocol):
     class_writes: dict[tuple[type, str], Value | None]
     made_classes: dict[int, tuple[object, Any]]
     needed: list[Value]
+    # the models of the program's objects so far, those of what was rolled back too; parameters of the outermost frame
+    models: list[Value]
+    boxes: list[Any]
+    # the class of an object that runs code where the program let go of it
+    dropped: type | None
     # whether numbers that may be addresses were keys, or objects' ids: which are equal is not known
     addresses_are_keys: bool
     ids_are_keys: bool

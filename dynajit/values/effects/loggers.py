@@ -18,7 +18,7 @@ from dynajit.config import config
 from dynajit.guards.source import ConstSource, ItemSource
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
-from dynajit.values.core.registry import builtin
+from dynajit.values.core.registry import builtin, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import break_outside_forward, defer_call, never_changes
 from dynajit.values.effects.table import is_changed
@@ -219,22 +219,14 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
 # --------------------------------------------------------------------------------------------- what loggers are asked
 
 
-@builtin(logging.Logger.isEnabledFor)
-def is_enabled_for(tx: Tracer, self: Value, level: Value) -> Value:
-    return _asked(tx, self, "isEnabledFor", [level])
-
-
-@builtin(logging.Logger.getEffectiveLevel)
-def effective_level(tx: Tracer, self: Value) -> Value:
-    return _asked(tx, self, "getEffectiveLevel", [])
-
-
-def _asked(tx: Tracer, logger: Value, method: str, args: Sequence[Value]) -> Value:
+@models_of(logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel)
+def _asked(function: Any, tx: Tracer, logger: Value, level: Value | None = None) -> Value:
     """What a logger from outside answers, guarded."""
+    method = function.__name__
     real: Any = getattr(logger, "real_object", None)
     if type(real) not in (logging.Logger, logging.RootLogger) or logger.source is None:
         logger.unsupported(method)
-    given = [arg.const() for arg in args]
+    given = [] if level is None else [level.const()]
     answer = getattr(real, method)(*given)
     text = f".{method}({', '.join(map(repr, given))}) is {answer!r}"
     tx.guard(logger.source, "PREDICATE", functools.partial(_answers, method, tuple(given), answer), text)

@@ -41,7 +41,7 @@ _DRAWS: Any = _METHODS.random  # what the methods written in Python call
 MAX_BITS = 62  # as much as a graph's number has room for
 
 
-def _generator(tx: Tracer, value: Value, name: str) -> Value:
+def _generator(value: Value, name: str) -> Value:
     """The object to draw from, which is none of a subclass."""
     if isinstance(value, RunTimeObject) or (isinstance(value, ObjVal) and value.cls is random.Random):
         return value
@@ -69,7 +69,7 @@ def _tried(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, 
 
 def _of_number(rule: Rule, tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Arguments:
     """The arguments of a method that gives a number: known ones, which are tried, or bounds that vary."""
-    owner = _generator(tx, self, rule.name)
+    owner = _generator(self, rule.name)
     if _METHODS.random is not _DRAWS:
         raise GraphBreak(breaks.SKIPPED_CALL, f"{rule.name} while Random.random is replaced")
     if rule.function in (_METHODS.randint, _METHODS.randrange) and any(isinstance(arg, SymVal) for arg in args):
@@ -95,7 +95,7 @@ def _check_bounds(tx: Tracer, rule: Rule, args: Sequence[Value], kwargs: dict[st
 
 
 def _of_seed(rule: Rule, tx: Tracer, self: Value, *args: Value) -> Arguments:
-    owner = _generator(tx, self, rule.name)
+    owner = _generator(self, rule.name)
     found, _ = _known(args, {}, rule.name)
     if not found or found[0] is None:
         refuse("random.seed by the clock")
@@ -106,11 +106,11 @@ def _of_seed(rule: Rule, tx: Tracer, self: Value, *args: Value) -> Arguments:
 def _of_own_state(rule: Rule, tx: Tracer, self: Value, *args: Value) -> Arguments:
     if len(args) != 1 or not isinstance(args[0], RunTimeObject):
         refuse("random.setstate to a state that the function did not get itself")
-    return [_generator(tx, self, rule.name), *args], {}
+    return [_generator(self, rule.name), *args], {}
 
 
 def _of_object(rule: Rule, tx: Tracer, self: Value) -> Arguments:
-    return [_generator(tx, self, rule.name)], {}
+    return [_generator(self, rule.name)], {}
 
 
 def _state(args: Sequence[Value]) -> State:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _thread
 import array
-import functools
 import hashlib
 import io
 import random
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.registry import builtin, models_of
+from dynajit.values.core.registry import models_of
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal, is_literal
 
@@ -264,13 +263,11 @@ def _make(make: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         raise GraphBreak(breaks.RAISES, f"{type(error).__name__} of {make.__qualname__}") from None
 
 
-def _outside_lock(method: str, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """A lock from outside: what it protects, other threads may read and write."""
-    raise GraphBreak(breaks.HELD_LOCK, method)
-
-
 _LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)
-for _class in _LOCKS:
-    for _name in ("__enter__", "__exit__", "acquire", "release", "locked"):
-        if hasattr(_class, _name):
-            builtin(getattr(_class, _name))(functools.partial(_outside_lock, f"{_class.__name__}.{_name}"))
+_LOCKING = ("__enter__", "__exit__", "acquire", "release", "locked")
+
+
+@models_of(*(getattr(cls, name) for cls in _LOCKS for name in _LOCKING if hasattr(cls, name)))
+def _outside_lock(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """A lock from outside: what it protects, other threads may read and write."""
+    raise GraphBreak(breaks.HELD_LOCK, function.__qualname__)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dynajit.guards.source import RunTimeSource
 from dynajit.report import breaks
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall, defer_call
 from dynajit.values.objects.lookup import lookup_type
@@ -114,7 +114,7 @@ def refuse(detail: str) -> NoReturn:
 def register(rules: Iterable[Rule]) -> None:
     """Have the functions of a table called by their rows."""
     for rule in rules:
-        (constructor if isinstance(rule.function, type) else builtin)(rule.function)(model_of(rule))
+        builtin(rule.function)(model_of(rule))
 
 
 def model_of(rule: Rule) -> Callable[..., Value]:

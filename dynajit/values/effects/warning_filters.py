@@ -76,8 +76,8 @@ def _defer(
         effect.comes_too_late.append(_knows_a_list)
 
 
-def _knows_a_list(tx: Any) -> bool:
-    return any(isinstance(model, OutsideList) for model in tx._models)
+def _knows_a_list(tx: Tracer) -> bool:
+    return any(isinstance(model, OutsideList) for model in tx.models)
 
 
 def _message(message: Value, category: Value | None) -> tuple[str, type[Warning]]:
@@ -170,10 +170,10 @@ def _still_usual(recorded: bool, module: Any) -> bool:
     return _shown_as_usual() and recorded == (_record() is not None)
 
 
-def _reaches(tx: Any, record: list[Any]) -> bool:
+def _reaches(tx: Tracer, record: list[Any]) -> bool:
     """Whether the program has the list that warnings are appended to."""
     return tx.known_object(record, ConstSource(record, "<recorded>")) is not None or any(
-        box.real is record for box in tx._boxes
+        box.real is record for box in tx.boxes
     )
 
 

@@ -223,7 +223,7 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
         with tx.indirect():
             return obj.getattr(tx, text)
     except Raised as raised:
-        if issubclass(raised.value.py_type(), AttributeError):
+        if raised.is_a(AttributeError):
             return default
         raise
 
@@ -439,7 +439,7 @@ def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
     return tx.run_python(polyfills.next_or, [iterator, default], direct=CALLED)
 
 
-def next_(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
+def next_(tx: Tracer, iterator: Value, default: Value | None) -> Value:
     """Of an iterator that is not a user's own."""
     try:
         return iterator.next(tx)

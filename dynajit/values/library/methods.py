@@ -18,7 +18,7 @@ from dynajit.values.containers.deque import DEQUE_METHODS
 from dynajit.values.containers.mapping import DICT_METHODS, DictVal
 from dynajit.values.containers.sequence import LIST_METHODS, ListVal, TupleVal, is_named_tuple
 from dynajit.values.containers.sets import SET_METHODS, SetVal, set_method
-from dynajit.values.core.registry import BUILTINS, Model, builtin, tail_call
+from dynajit.values.core.registry import BUILTINS, Model, builtin, models_of, tail_call
 from dynajit.values.core.slots import left_to_real_call
 from dynajit.values.core.value import Exhausted, GraphBreak, Raised, Tracer, Value
 from dynajit.values.objects.exception_groups import condition_of, make_group, split
@@ -42,7 +42,7 @@ _BIT_BY_BIT = (
 )
 
 
-def _on_payload(model: Model, bit_by_bit: bool = False) -> Model:
+def _on_payload(model: Model, bit_by_bit: bool) -> Model:
     """`model` of the builtin part. What it refuses the real method does, whose message names the object's own class."""
 
     @functools.wraps(model)  # the signature is looked at
@@ -285,18 +285,12 @@ for _kind in (
             BUILTINS.setdefault(getattr(_kind, _name), exception_init)
 
 
-@builtin(BaseExceptionGroup.split)
-def group_split(tx: Tracer, self: Value, condition: Value) -> Value:
+@models_of(BaseExceptionGroup.split, BaseExceptionGroup.subgroup)
+def group_split(function: Any, tx: Tracer, self: Value, condition: Value) -> Value:
     if not isinstance(self, ExceptionVal):
         self.unsupported("splitting it")
-    return TupleVal(split(tx, self, condition_of(tx, condition)))
-
-
-@builtin(BaseExceptionGroup.subgroup)
-def subgroup(tx: Tracer, self: Value, condition: Value) -> Value:
-    if not isinstance(self, ExceptionVal):
-        self.unsupported("splitting it")
-    return split(tx, self, condition_of(tx, condition))[0]
+    parts = split(tx, self, condition_of(tx, condition))
+    return TupleVal(parts) if function is BaseExceptionGroup.split else parts[0]
 
 
 @builtin(BaseExceptionGroup.derive)
@@ -319,7 +313,7 @@ def with_traceback(tx: Tracer, self: Value, traceback: Value) -> Value:
 
 @builtin(types.GeneratorType.send)
 def generator_send(tx: Tracer, self: Value, value: Value) -> Value:
-    return _resumed(tx, lambda: _generator(self).send(tx, value))
+    return _resumed(lambda: _generator(self).send(tx, value))
 
 
 @builtin(types.GeneratorType.throw)
@@ -327,7 +321,7 @@ def generator_throw(tx: Tracer, self: Value, error: Value, *rest: Value) -> Valu
     if isinstance(error, ClassVal):
         given = rest[0] if rest and issubclass(rest[0].py_type(), BaseException) else None
         error = given or tx.call(error, [], {})
-    return _resumed(tx, lambda: _generator(self).throw(tx, error))
+    return _resumed(lambda: _generator(self).throw(tx, error))
 
 
 @builtin(types.GeneratorType.close)
@@ -337,7 +331,7 @@ def generator_close(tx: Tracer, self: Value) -> None:
 
 @builtin(types.GeneratorType.__next__)
 def generator_next(tx: Tracer, self: Value) -> Value:
-    return _resumed(tx, lambda: _generator(self).next(tx))
+    return _resumed(lambda: _generator(self).next(tx))
 
 
 @builtin(types.GeneratorType.__iter__)
@@ -349,7 +343,7 @@ def iterator_next(tx: Tracer, self: Value) -> Value:
     """`iterator.__next__()`."""
     if isinstance(self, ObjVal):
         raise GraphBreak(breaks.GENERATOR, self.describe())  # a C iterator that nothing models
-    return _resumed(tx, lambda: self.next(tx))
+    return _resumed(lambda: self.next(tx))
 
 
 _ITERATED: tuple[Any, ...] = ([], (), "", "\xe9", b"", range(0), {}, {}.values(), {}.items(), set())
@@ -371,7 +365,7 @@ def _generator(value: Value) -> GeneratorVal | SuspendedGenerator:
     return value
 
 
-def _resumed(tx: Tracer, step: Callable[[], Value]) -> Value:
+def _resumed(step: Callable[[], Value]) -> Value:
     try:
         return step()
     except Exhausted as end:

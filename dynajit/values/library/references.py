@@ -125,7 +125,7 @@ def _variables(frame: Any) -> list[Any]:
     ]
 
 
-def _is_held(tx: Any, known: Value) -> bool:
+def _is_held(tx: Tracer, known: Value) -> bool:
     """Whether an object from outside lives for sure: a variable holds it, or it is reached from one through what is
     unchanged. That it was changed itself does not matter."""
     if known.source is None or isinstance(known.source, ConstSource):
@@ -141,7 +141,7 @@ def _is_held(tx: Any, known: Value) -> bool:
     return not isinstance(root, LocalSource) or any(getattr(value, "source", None) == root for value in held)
 
 
-def _way_is_unchanged(tx: Any, source: Source) -> bool:
+def _way_is_unchanged(tx: Tracer, source: Source) -> bool:
     """Whether each object that the way leads through still holds the next one."""
     if tx.globals_written:
         return False
@@ -182,12 +182,12 @@ def _is_weak(source: Source) -> bool:
     return False
 
 
-def _lets_nothing_go(tx: Any) -> bool:
+def _lets_nothing_go(tx: Tracer) -> bool:
     """Whether all that was alive when the frame was entered still is: nothing was changed, no parameter bound anew."""
-    return not tx.journal.dirty and len(getattr(tx.frames[0].locals, "boxes", ())) == len(tx._boxes)
+    return not tx.journal.dirty and len(getattr(tx.frames[0].locals, "boxes", ())) == len(tx.boxes)
 
 
-def _is_reached(tx: Any, target: Value) -> bool:
+def _is_reached(tx: Tracer, target: Value) -> bool:
     """Whether an object made while tracing is held by a variable, or by what an effect leaves in an object."""
     pending: list[Any] = [value for frame in tx.frames for value in _variables(frame)]
     for changed in tx.journal.dirty.values():

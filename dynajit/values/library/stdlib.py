@@ -63,32 +63,33 @@ def partial(tx: Tracer, fn: Value, /, *args: Value, **kwargs: Value) -> Value:
 # ---------------------------------------------------------------------------------------------------------- itertools
 
 
-def _polyfill(real: Any, traced: Any, iterables: slice) -> None:
-    """`iterables`: which of the arguments `iter` is called with at once, as the real class does."""
+_NONE, _FIRST, _SECOND, _ALL = slice(0, 0), slice(0, 1), slice(1, 2), slice(None)
+# what is traced in the classes' stead, and with which of the arguments `iter` is called at once, as the real ones do
+_POLYFILLS: dict[Any, tuple[Any, slice]] = {
+    itertools.chain: (polyfills.chain, _NONE),
+    itertools.starmap: (polyfills.starmap, _SECOND),
+    itertools.takewhile: (polyfills.takewhile, _SECOND),
+    itertools.dropwhile: (polyfills.dropwhile, _SECOND),
+    itertools.cycle: (polyfills.cycle, _FIRST),
+    itertools.compress: (polyfills.compress, _ALL),
+    itertools.pairwise: (polyfills.pairwise, _FIRST),
+    itertools.zip_longest: (polyfills.zip_longest, _ALL),
+    itertools.groupby: (polyfills.groupby, _FIRST),
+    itertools.filterfalse: (polyfills.filterfalse, _SECOND),
+    itertools.accumulate: (polyfills.accumulate, _FIRST),
+    map: (polyfills.map_, slice(1, None)),
+    filter: (polyfills.filter_, _SECOND),
+}
+if hasattr(itertools, "batched"):  # since 3.12
+    _POLYFILLS[itertools.batched] = polyfills.batched, _NONE  # the size is looked at first
 
-    @constructor(real)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        given = list(args)
-        given[iterables] = [part.iterate(tx) for part in given[iterables]]
-        return stands_for(tx.run_python(traced, given, kwargs), real, given, kwargs)
 
-
-_FIRST, _SECOND, _ALL = slice(0, 1), slice(1, 2), slice(None)
-for _real, _traced, _iterables in (
-    (itertools.chain, polyfills.chain, slice(0, 0)),
-    (itertools.starmap, polyfills.starmap, _SECOND),
-    (itertools.takewhile, polyfills.takewhile, _SECOND),
-    (itertools.dropwhile, polyfills.dropwhile, _SECOND),
-    (itertools.cycle, polyfills.cycle, _FIRST),
-    (itertools.compress, polyfills.compress, _ALL),
-    (itertools.pairwise, polyfills.pairwise, _FIRST),
-    (itertools.zip_longest, polyfills.zip_longest, _ALL),
-    (itertools.groupby, polyfills.groupby, _FIRST),
-    (itertools.filterfalse, polyfills.filterfalse, _SECOND),
-    (map, polyfills.map_, slice(1, None)),
-    (filter, polyfills.filter_, _SECOND),
-):
-    _polyfill(_real, _traced, _iterables)
+@models_of(*_POLYFILLS)
+def _polyfill(real: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    traced, iterables = _POLYFILLS[real]
+    given = list(args)
+    given[iterables] = [part.iterate(tx) for part in given[iterables]]
+    return stands_for(tx.run_python(traced, given, kwargs), real, given, kwargs)
 
 
 @builtin(itertools.tee)
@@ -104,24 +105,10 @@ def _count(tx: Tracer, value: Value, what: str) -> int:
     return found
 
 
-if hasattr(itertools, "batched"):  # since 3.12
-    _polyfill(itertools.batched, polyfills.batched, slice(0, 0))  # the size is looked at first
-
-
 @builtin(itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable(tx: Tracer, cls: Value, iterables: Value) -> Value:
     made = tx.run_python(polyfills.chain_from_iterable, [iterables])
     return stands_for(made, itertools.chain.from_iterable, [iterables])
-
-
-@constructor(itertools.accumulate)
-def accumulate(tx: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
-    iterable = iterable.iterate(tx)
-    made = tx.run_python(
-        polyfills.accumulate, [iterable, func or ConstVal(None)], {"initial": initial or ConstVal(None)}
-    )
-    named = {"initial": initial} if initial is not None else {}
-    return stands_for(made, itertools.accumulate, [iterable, func or ConstVal(None)], named)
 
 
 @constructor(itertools.islice)
@@ -247,7 +234,7 @@ _ROWS: dict[Any, Model] = {
     types.MethodType: lambda tx, function, owner: MethodVal(owner, function),
 }
 for _called, _model in _ROWS.items():
-    (constructor if isinstance(_called, type) else builtin)(_called)(_model)
+    builtin(_called)(_model)
 
 
 for _called, _polyfill in polyfills.TRACED.items():
@@ -379,12 +366,12 @@ _GET_VARIABLE: Any = type(os.environ).__getitem__
 
 
 @asked_first(_GET_VARIABLE)
-def environ_getitem(tx: Tracer, self: Value, name: Value) -> Value | None:
-    if getattr(self, "real_object", None) is not _ENVIRON or name.py_type() is not str:
+def environ_getitem(tx: Tracer, self: Value, key: Value) -> Value | None:
+    if getattr(self, "real_object", None) is not _ENVIRON or key.py_type() is not str:
         return None
-    found = environment_value(tx, name.const())
+    found = environment_value(tx, key.const())
     if found is None:
-        raise tx.raised(KeyError, name.const())
+        raise tx.raised(KeyError, key.const())
     return ConstVal(found)
 
 

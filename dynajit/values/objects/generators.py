@@ -91,7 +91,7 @@ class GeneratorVal(IteratorVal):
         except Raised as error:
             self._leave(tx, outer)
             tx.journal.set_attr(self, "state", "closed")
-            if issubclass(error.value.py_type(), StopIteration):
+            if error.is_a(StopIteration):
                 raise Raised(stop_iteration_error(tx, error.value)) from None
             raise
         self._leave(tx, outer)
@@ -198,7 +198,7 @@ def throw_exit(tx: Tracer, generator: Any) -> None:
     try:
         generator.throw(tx, tx.raised(GeneratorExit).value)
     except (Exhausted, Raised) as end:
-        if isinstance(end, Raised) and not issubclass(end.value.py_type(), (GeneratorExit, StopIteration)):
+        if isinstance(end, Raised) and not end.is_a(GeneratorExit, StopIteration):
             raise
         return
     raise tx.raised(RuntimeError, "generator ignored GeneratorExit")

@@ -101,7 +101,7 @@ def _looks_at_bases(code: types.CodeType) -> bool:
     return "__subclasses__" in code.co_names or "__bases__" in code.co_names
 
 
-def decorate(tx: Any, decorator: Callable[..., Any], cls: Value, kwargs: dict[str, Value]) -> Value | None:
+def decorate(tx: Tracer, decorator: Callable[..., Any], cls: Value, kwargs: dict[str, Value]) -> Value | None:
     """The class, changed for real by a decorator of the library's; None if it was not made while tracing."""
     if not (isinstance(cls, ClassVal) and id(cls.obj) in tx.made_classes) or not all(
         value.is_const() for value in kwargs.values()
@@ -115,7 +115,7 @@ def decorate(tx: Any, decorator: Callable[..., Any], cls: Value, kwargs: dict[st
     return tx.wrap(made, ConstSource(made, made.__qualname__))  # type: ignore[no-any-return]
 
 
-def made_at(tx: Any, value: Value) -> Any:
+def made_at(tx: Tracer, value: Value) -> Any:
     """The state before the class was made that the value is, is an instance of, or is a method of."""
     if not tx.made_classes or isinstance(value, (int, type(None))):
         return None
@@ -130,7 +130,7 @@ def made_at(tx: Any, value: Value) -> Any:
     return None
 
 
-def reads_empty_cells(tx: Any, cls: type) -> bool:
+def reads_empty_cells(tx: Tracer, cls: type) -> bool:
     """Whether methods of the class, run for real, would miss variables of a function around, which is being traced."""
     made = (namespace_of(base).values() for base in cls.__mro__ if id(base) in tx.made_classes)
     functions = (getattr(value, "__func__", value) for values in made for value in values)

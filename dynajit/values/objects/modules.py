@@ -16,6 +16,7 @@ from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
+from dynajit.values.core.slots import AsksClass
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import bind, in_python, is_data_descriptor, lookup_type
@@ -26,7 +27,7 @@ from dynajit.values.scalars.constant import ConstVal
 _HELD = frozenset({"default", "annotation", "return_annotation", "default_factory", "type"})
 
 
-class LibraryVal(RealVal):
+class LibraryVal(AsksClass, RealVal):
     """An immutable object of a library's, such as a signature or torch's version: attributes are read, methods run."""
 
     def getattr(self, tx: Tracer, name: str) -> Value:
@@ -42,12 +43,6 @@ class LibraryVal(RealVal):
 
     def getitem(self, tx: Tracer, key: Value) -> Value:
         return tx.fold(lambda obj, index: obj[index], [self, key])
-
-    def length(self, tx: Tracer) -> Value:
-        return tx.fold(len, [self])
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
 
     def equals(self, tx: Tracer, other: Value) -> bool | None:
         kind: Any = type(self.obj)

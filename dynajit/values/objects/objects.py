@@ -27,7 +27,6 @@ from dynajit.bytecode.landing import (
     READ,
     TESTED,
     TESTED_LENGTH,
-    TRUTH,
     Landing,
 )
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
@@ -40,7 +39,7 @@ from dynajit.values.containers.rebuild_containers import fill_mapping, push_memb
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.effect import Pushed
-from dynajit.values.core.slots import by_rule, raising
+from dynajit.values.core.slots import AsksClass, by_rule, raising
 from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.objects.class_writes import ClassNamespace, write_class, written
 from dynajit.values.objects.functions import SuperVal
@@ -209,8 +208,8 @@ class ObjVal(Value):
         """`error` is in no variable of the caller's, nor of this frame when it is raised: its traceback keeps both, and
         they the program's frames that are being captured, until the collector comes."""
         found, where = lookup_type(self.cls, "__getattr__")
-        if found is MISSING or not issubclass(error.value.py_type(), AttributeError):
-            if issubclass(error.value.py_type(), AttributeError):
+        if found is MISSING or not error.is_a(AttributeError):
+            if error.is_a(AttributeError):
                 guard_missing(tx, self.cls, "__getattr__")
             try:
                 raise error
@@ -438,7 +437,7 @@ class ObjVal(Value):
         try:
             return self.call_special(tx, "__next__")
         except Raised as raised:
-            if issubclass(raised.value.py_type(), StopIteration):
+            if raised.is_a(StopIteration):
                 raise Exhausted(raised.value.getattr(tx, "value"), raised) from None
             raise
 
@@ -593,7 +592,7 @@ _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: t
 _TENSOR_TYPE: Any = type(torch.FloatTensor)
 
 
-class ClassVal(RealVal):
+class ClassVal(AsksClass, RealVal):
     """A class."""
 
     def to_graph(self, tx: Tracer) -> tuple[Any, Any]:
@@ -652,13 +651,6 @@ class ClassVal(RealVal):
     def delattr(self, tx: Tracer, name: str) -> None:
         write_class(tx, self.obj, name, None)
 
-    def truth(self, tx: Tracer) -> bool:
-        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
-            own = self._of_metaclass(tx, name)
-            if own is not None:
-                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
-        return True
-
     def getitem(self, tx: Tracer, key: Value) -> Value:
         cls = self.obj
         if issubclass(cls, enum.Enum):
@@ -678,22 +670,12 @@ class ClassVal(RealVal):
             raise tx.raised(TypeError, f"'{type(self.obj).__name__}' object is not iterable")
         return tx.call(bind(tx, self, type(self.obj), "__iter__", found, where), [], {})
 
-    def _of_metaclass(self, tx: Tracer, name: str) -> Value | None:
-        """A special method that the metaclass defines in Python, bound."""
+    def own(self, tx: Tracer, name: str) -> Value | None:
+        """Of the metaclass."""
         found, where = lookup_type(type(self.obj), name)
         if where is None or not isinstance(found, types.FunctionType) or issubclass(self.obj, enum.Enum):
             return None
         return bind(tx, self, type(self.obj), name, found, where)
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        own = self._of_metaclass(tx, "__contains__")
-        if own is not None:
-            return tx.call(own, [item], {}).truth(tx)
-        return bool(tx.fold(lambda kind, member: member in kind, [self, item]).const())
-
-    def length(self, tx: Tracer) -> Value:
-        own = self._of_metaclass(tx, "__len__")
-        return tx.fold(len, [self]) if own is None else by_rule(tx, tx.call(own, [], {}), MEASURED)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
         return tx.construct(self, args, kwargs, direct)

@@ -110,6 +110,8 @@ class SuspendedGenerator(IteratorVal):
 
     def _open(self, tx: Tracer) -> int:
         """Rely on where it is suspended, and read what it keeps."""
+        if self.running:
+            raise tx.raised(ValueError, "generator already executing")
         if self.at is not None:
             return self.at
         found, source = suspension_of(self.real_object), self.source
@@ -134,16 +136,12 @@ class SuspendedGenerator(IteratorVal):
 
     def send(self, tx: Tracer, value: Value) -> Value:
         """Run to the next `yield`."""
-        if self.running:
-            raise tx.raised(ValueError, "generator already executing")
         at = self._open(tx)
         if at == _ENDED:
             raise Exhausted(ConstVal(None))
         return self._run(tx, self.parts.part(at + 1, len(self.below) + 1, False), [*self.below, value])
 
     def throw(self, tx: Tracer, error: Value) -> Value:
-        if self.running:
-            raise tx.raised(ValueError, "generator already executing")
         at = self._open(tx)
         if at == _ENDED:
             raise Raised(error)
@@ -174,7 +172,7 @@ class SuspendedGenerator(IteratorVal):
         tx.journal.set_attr(self, "running", False)
         if error is not None:
             self._suspend_at(tx, _ENDED, [])
-            if issubclass(error.value.py_type(), StopIteration):
+            if error.is_a(StopIteration):
                 raise Raised(stop_iteration_error(tx, error.value)) from None
             raise error
         assert isinstance(step, TupleVal)

@@ -97,9 +97,7 @@ def reduce_(fn: Callable[[Any, Any], Any], iterable: Iterable[Any], *initial: An
 
 
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
-    for iterable in iterables:
-        for item in iterable:  # noqa: UP028
-            yield item
+    return chain_from_iterable(iterables)
 
 
 def chain_from_iterable(iterables: Iterable[Iterable[Any]]) -> Iterator[Any]:
@@ -142,7 +140,7 @@ def dropwhile(fn: Callable[[Any], Any], iterable: Iterable[Any]) -> Iterator[Any
 
 
 def accumulate(
-    iterable: Iterable[Any], fn: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
+    iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
 ) -> Iterator[Any]:
     iterator = iter(iterable)
     total = initial
@@ -152,7 +150,7 @@ def accumulate(
             return
     yield total
     for item in iterator:
-        total = total + item if fn is None else fn(total, item)
+        total = total + item if func is None else func(total, item)
         yield total
 
 

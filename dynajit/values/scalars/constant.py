@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import MEASURED, NUMBER, TRUTH, Landing
+from dynajit.bytecode.landing import NUMBER, Landing
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.shown import short
 from dynajit.values.core.bound_methods import BoundMethod
-from dynajit.values.core.slots import by_rule, raising
+from dynajit.values.core.slots import AsksClass, by_rule, raising
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -123,7 +123,7 @@ def _keep_from_ids(tx: Tracer) -> None:
         tx.journal.set_attr(tx, "addresses_are_keys", True)
 
 
-class ConstVal(Value):
+class ConstVal(AsksClass):
     """An immutable object known while tracing. `is_read`: something depends on it."""
 
     is_read = True
@@ -183,27 +183,20 @@ class ConstVal(Value):
             return tx.wrap(self.value.__dict__[name], source)
         return tx.class_attribute(self, type(self.value), name)
 
-    def truth(self, tx: Tracer) -> bool:
-        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
-            own = self._own(tx, name)
-            if own is not None:
-                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+    def plain_truth(self) -> bool:
         if self.value is NotImplemented:
             self.unsupported("a truth value")  # which warns, or raises
         return bool(self.value)
 
-    def _own(self, tx: Tracer, name: str) -> Value | None:
-        """A special method that the program wrote for its enumeration, bound to the member."""
+    def own(self, tx: Tracer, name: str) -> Value | None:
+        """Of an enumeration's member."""
         kind = type(self.value)
         if not isinstance(self.value, enum.Enum) or not isinstance(getattr(kind, name, None), types.FunctionType):
             return None
         return tx.class_attribute(self, kind, name)
 
-    def length(self, tx: Tracer) -> Value:
-        return tx.fold(len, [self])
-
     def getitem(self, tx: Tracer, key: Value) -> Value:
-        own = self._own(tx, "__getitem__")
+        own = self.own(tx, "__getitem__")
         if own is not None:
             return tx.call(own, [key], {})
         if isinstance(self.value, (str, bytes, tuple, range)):
@@ -211,19 +204,13 @@ class ConstVal(Value):
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not subscriptable")
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        own = self._own(tx, "__setitem__")
+        own = self.own(tx, "__setitem__")
         if own is None:
             raise tx.raised(TypeError, f"'{type(self.value).__name__}' object does not support item assignment")
         tx.call(own, [key, value], {})
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        own = self._own(tx, "__contains__")
-        if own is not None:
-            return tx.call(own, [item], {}).truth(tx)
-        return bool(tx.fold(lambda obj, part: part in obj, [self, item]).const())
-
     def iterate(self, tx: Tracer) -> Value:
-        own = self._own(tx, "__iter__")
+        own = self.own(tx, "__iter__")
         if own is not None:
             return tx.call(own, [], {})
         if isinstance(self.value, (str, bytes, range)):
@@ -242,7 +229,7 @@ class ConstVal(Value):
         return tx.iterator(tx.unpack(self)[::-1], reversed)
 
     def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
-        own = self._own(tx, "__call__")
+        own = self.own(tx, "__call__")
         if own is not None:
             return tx.call(own, args, kwargs, direct)
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not callable")
@@ -391,14 +378,14 @@ def integer_of(tx: Tracer, value: Value, what: str, most: int | None = sys.maxsi
     return number
 
 
-def slice_of(tx: Tracer, value: Value, what: str = "a slice") -> slice:
+def slice_of(value: Value) -> slice:
     """A slice whose parts have to be known while tracing, and are None or integers."""
-    found = constant_of(value, what)
+    found = constant_of(value, "a slice")
     for part in (found.start, found.stop, found.step):
         if part is not None and not hasattr(type(part), "__index__"):
-            raise GraphBreak(breaks.RAISES, f"TypeError: {what} with a {type(part).__name__}")
+            raise GraphBreak(breaks.RAISES, f"TypeError: a slice with a {type(part).__name__}")
     if found.step is not None and operator.index(found.step) == 0:
-        raise GraphBreak(breaks.RAISES, f"ValueError: {what} with a step of zero")
+        raise GraphBreak(breaks.RAISES, "ValueError: a slice with a step of zero")
     return found  # type: ignore[no-any-return]
 
 

@@ -22,32 +22,18 @@ def _classes() -> tuple[Any, Any]:
     """sympy is imported only with symbols."""
     import sympy  # type: ignore[import-untyped]
 
-    class FloatAdd(sympy.Function):  # type: ignore[misc]
-        """`a + b`, rounded."""
+    def rounded(name: str, fn: Callable[[float, float], float]) -> Any:
+        """The function `fn(a, b)`, rounded."""
 
-        is_real = True
+        def evaluated(cls: Any, left: Any, right: Any) -> Any:
+            known = isinstance(left, sympy.Number) and isinstance(right, sympy.Number)
+            return sympy.Float(fn(float(left), float(right))) if known else None
 
-        @classmethod
-        def eval(cls, left: Any, right: Any) -> Any:
-            return _folded(operator.add, left, right)
+        made = type(sympy.Function)(name, (sympy.Function,), {"is_real": True, "eval": classmethod(evaluated)})
+        register_expression(made, fn.__name__)
+        return made
 
-    class FloatMul(sympy.Function):  # type: ignore[misc]
-        """`a * b`, rounded."""
-
-        is_real = True
-
-        @classmethod
-        def eval(cls, left: Any, right: Any) -> Any:
-            return _folded(operator.mul, left, right)
-
-    def _folded(fn: Callable[[float, float], float], left: Any, right: Any) -> Any:
-        if isinstance(left, sympy.Number) and isinstance(right, sympy.Number):
-            return sympy.Float(fn(float(left), float(right)))
-        return None
-
-    register_expression(FloatAdd, "add")
-    register_expression(FloatMul, "mul")
-    return FloatAdd, FloatMul
+    return rounded("FloatAdd", operator.add), rounded("FloatMul", operator.mul)
 
 
 def float_sum(left: Any, right: Any) -> Any:

@@ -23,7 +23,7 @@ from dynajit.values.objects.partials import PartialVal
 from dynajit.values.polyfills.autograd import autograd_function
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors import overrides
-from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 
 @builtin(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
@@ -72,11 +72,8 @@ def _applied(cls: Any, functions: Mapping[int, Any]) -> Callable[..., Any]:
 def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
     """Trace forward and backward for their guards alone; an effect on something outside is a graph break."""
     journal, graph = tx.journal.mark(), tx.graph.mark()
-    differentiated = torch.is_grad_enabled() and any(
-        isinstance(value, TensorVal) and value.fake.requires_grad for value in (*args, *kwargs.values())
-    )
     parts = [_method(tx, cls, name) for name in ("forward", "setup_context", "backward")]
-    if not differentiated:
+    if not may_be_differentiated([*args, *kwargs.values()]):
         parts[2] = ConstVal(None)
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True

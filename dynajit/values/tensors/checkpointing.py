@@ -24,7 +24,7 @@ from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
 from dynajit.values.tensors.higher_order import Body, outputs, trace_body
-from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 _WHAT = "a checkpointed function, which backward runs again"
 _NOOP_CONTEXT = torch.utils.checkpoint.noop_context_fn
@@ -102,7 +102,7 @@ def checkpoint(
         # inside of another region that one's inputs are kept, and nothing else
         with running_elsewhere(tx, _WHAT):
             return tx.call(function, args, kwargs)
-    if reentrant and not any(isinstance(value, TensorVal) and value.fake.requires_grad for value in args):
+    if reentrant and not may_be_differentiated(args):
         # the older kind gives its result no gradient unless an argument has one
         raise GraphBreak(
             breaks.UNSUPPORTED_VALUE, "checkpoint(use_reentrant=True) without an argument that requires grad"

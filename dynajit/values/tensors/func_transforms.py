@@ -162,7 +162,7 @@ def enter_inference_mode(tx: Tracer, self: Value) -> None:
 
 
 @asked_first(torch.inference_mode.__exit__)
-def leave_inference_mode(tx: Tracer, self: Value, *args: Value) -> None:
+def leave_inference_mode(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> None:
     """The mode that code before a break entered is left for real."""
     if self.source is not None:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "leaving an inference mode that was entered outside")

@@ -24,7 +24,7 @@ from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal
 from dynajit.values.objects.partials import PartialVal
 from dynajit.values.scalars.constant import is_none
 from dynajit.values.tensors.higher_order import trace_body
-from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 
 def hook_gradient(tensor: torch.Tensor, body: Any, *free: Any) -> None:
@@ -63,7 +63,7 @@ def register(function: Any, tx: Tracer, tensor: Value, hook: Value) -> None:
 def set_up(tx: Tracer, self: Value, args: Value) -> None:
     """What a module with full backward hooks does with its arguments or its result: nothing without gradients."""
     parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
-    if torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in parts):
+    if may_be_differentiated(parts):
         raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
 
 

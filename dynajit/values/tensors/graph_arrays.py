@@ -263,7 +263,7 @@ def outside(tx: Tracer, array: Any, source: Source) -> GraphArrayVal | None:
     return GraphArrayVal(tensor, source=source)
 
 
-def of_tensor(tx: Tracer, tensor: TensorVal) -> GraphArrayVal:
+def of_tensor(tensor: TensorVal) -> GraphArrayVal:
     """`tensor.numpy()`."""
     fake = tensor.fake
     if (

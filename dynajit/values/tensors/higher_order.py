@@ -23,7 +23,7 @@ from dynajit.values.objects.mutation_snapshot import without_effects
 from dynajit.values.polyfills import higher_order as polyfills
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.ops import model_tensor
-from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
 _ENTRIES = [
     getattr(importlib.import_module(f"torch._higher_order_ops.{name}"), name)
@@ -201,9 +201,7 @@ def _entry(real: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @builtin(_OPS.flex_attention)
 def flex_attention(tx: Tracer, query: Value, key: Value, value: Value, *rest: Value) -> Value:
     """Without gradients, for which torch has a rule of its own."""
-    if torch.is_grad_enabled() and any(
-        isinstance(part, TensorVal) and part.fake.requires_grad for part in (query, key, value)
-    ):
+    if may_be_differentiated((query, key, value)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "flex_attention with gradients")
     if len(rest) != 4:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "flex_attention with tensors handed to its functions")

@@ -44,13 +44,13 @@ def _limit(getter: Any, tx: Tracer, information: Value) -> Value:
 def tensor_numpy(tx: Tracer, tensor: Value) -> Value:
     if not isinstance(tensor, TensorVal):
         raise GraphBreak(breaks.UNSUPPORTED_TENSOR, "the NumPy array of a tensor subclass")
-    return graph_arrays.of_tensor(tx, tensor)
+    return graph_arrays.of_tensor(tensor)
 
 
 @models_of(numpy.asarray, numpy.ascontiguousarray, numpy.array)
 def _maker(fn: Any, tx: Tracer, /, obj: Value, *args: Value, **kwargs: Value) -> Value:
     if isinstance(obj, TensorVal):
-        obj = graph_arrays.of_tensor(tx, obj)
+        obj = graph_arrays.of_tensor(obj)
     if graph_arrays.holds([obj]):
         return graph_arrays.call(tx, fn, [obj, *args], kwargs)
     return arrays.compute(tx, fn, [obj, *args], kwargs)

@@ -15,7 +15,7 @@ import torch.overrides
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import ListVal, TupleVal
-from dynajit.values.core.registry import builtin, constructor
+from dynajit.values.core.registry import builtin, constructor, models_of
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, ObjVal
 from dynajit.values.scalars.constant import ConstVal
@@ -126,16 +126,17 @@ def pop_mode(tx: Tracer) -> Value:
     return tx.overrides.pop(is_device=False)
 
 
-def _question(function: Any, answer: Callable[[overrides.Overrides], object]) -> None:
-    @builtin(function)
-    def model(tx: Tracer) -> Value:
-        return ConstVal(answer(tx.overrides))
+_ANSWERS: dict[Any, Callable[[overrides.Overrides], object]] = {
+    torch._C._is_torch_function_enabled: lambda state: state.off == overrides.ASKING,
+    torch._C._is_torch_function_all_disabled: lambda state: state.off == overrides.ALL_OFF,
+    torch._C._len_torch_function_stack: lambda state: len(state.modes),
+    torch._C._is_torch_function_mode_enabled: lambda state: bool(state.modes) and state.off != overrides.ALL_OFF,
+}
 
 
-_question(torch._C._is_torch_function_enabled, lambda state: state.off == overrides.ASKING)
-_question(torch._C._is_torch_function_all_disabled, lambda state: state.off == overrides.ALL_OFF)
-_question(torch._C._len_torch_function_stack, lambda state: len(state.modes))
-_question(torch._C._is_torch_function_mode_enabled, lambda state: bool(state.modes) and state.off != overrides.ALL_OFF)
+@models_of(*_ANSWERS)
+def _question(function: Any, tx: Tracer) -> Value:
+    return ConstVal(_ANSWERS[function](tx.overrides))
 
 
 # ---------------------------------------------------------------------------------------- torch.overrides' own

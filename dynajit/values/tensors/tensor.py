@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -529,6 +529,11 @@ def _is_basic(part: Value) -> bool:
     if isinstance(part, ConstVal):
         return part.py_type() in (int, slice, type(None), type(...))
     return _is_symbol(part) or part.py_type() is slice
+
+
+def may_be_differentiated(values: Iterable[Value]) -> bool:
+    """Whether a tensor among these requires gradients, and they are on."""
+    return torch.is_grad_enabled() and any(isinstance(part, TensorVal) and part.fake.requires_grad for part in values)
 
 
 def is_constant_result(result: object) -> bool:

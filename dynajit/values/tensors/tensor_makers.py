@@ -173,30 +173,27 @@ def _dtypes(leaves: Sequence[Value]) -> Iterator[torch.dtype]:
 # ------------------------------------------------------------------------------------------------ torch.FloatTensor
 
 
-def _old_constructor(cls: Any) -> None:
-    @constructor(cls)
-    def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        """Sizes make a tensor that nobody has filled, a sequence one of its numbers."""
-        dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
-        if kwargs or tx.overrides.modes or tx.caller_module().startswith("torch."):
-            raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} with options")
-        named: dict[str, Value] = {"dtype": ConstVal(dtype), "device": ConstVal(torch.device("cpu"))}
-        first = args[0] if args else ConstVal(0)
-        if isinstance(first, TupleVal) and first.kind is torch.Size and len(args) == 1:
-            return tx.torch_op("call_function", torch.empty, [first], named)
-        if all(arg.py_type() is int for arg in (first, *args)):
-            return tx.torch_op("call_function", torch.empty, list(args) or [first], named)
-        if isinstance(first, SequenceVal) and len(args) == 1:
-            _, leaves = _nested(tx, first)
-            kinds = (bool, int, float) if dtype.is_floating_point else (bool,) if dtype is torch.bool else (int,)
-            if all(leaf.py_type() in kinds for leaf in leaves) and (leaves or not first.values(tx)):
-                return tx.torch_op("call_function", torch.tensor, [first], named)
-        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} of {first.describe()}")
-
-
 _NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
-for _class in (torch.Tensor, *(getattr(torch, f"{name}Tensor") for name in _NAMES)):
-    _old_constructor(_class)
+
+
+@models_of(torch.Tensor, *(getattr(torch, f"{name}Tensor") for name in _NAMES))
+def _old_constructor(cls: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """Sizes make a tensor that nobody has filled, a sequence one of its numbers."""
+    dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
+    if kwargs or tx.overrides.modes or tx.caller_module().startswith("torch."):
+        raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} with options")
+    named: dict[str, Value] = {"dtype": ConstVal(dtype), "device": ConstVal(torch.device("cpu"))}
+    first = args[0] if args else ConstVal(0)
+    if isinstance(first, TupleVal) and first.kind is torch.Size and len(args) == 1:
+        return tx.torch_op("call_function", torch.empty, [first], named)
+    if all(arg.py_type() is int for arg in (first, *args)):
+        return tx.torch_op("call_function", torch.empty, list(args) or [first], named)
+    if isinstance(first, SequenceVal) and len(args) == 1:
+        _, leaves = _nested(tx, first)
+        kinds = (bool, int, float) if dtype.is_floating_point else (bool,) if dtype is torch.bool else (int,)
+        if all(leaf.py_type() in kinds for leaf in leaves) and (leaves or not first.values(tx)):
+            return tx.torch_op("call_function", torch.tensor, [first], named)
+    raise GraphBreak(breaks.UNSUPPORTED_TENSOR, f"making a {cls.__name__} of {first.describe()}")
 
 
 # ------------------------------------------------------------------------------------------------ parameters

@@ -216,7 +216,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(module.__dict__.get(name) for name in _HOOKS) or any(_GLOBAL_HOOKS.values())
 
 
-def _written(tx: Any, module: ObjVal, real: torch.nn.Module) -> bool:
+def _written(tx: Tracer, module: ObjVal, real: torch.nn.Module) -> bool:
     """Whether the traced program has changed the module's hooks, or those of all modules."""
     changed = module._dict.changed_names if module._dict is not None else {}
     if any(name in changed for name in _HOOKS):

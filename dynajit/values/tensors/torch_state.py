@@ -108,23 +108,21 @@ class EntryState:
                 torch.clear_autocast_cache()
 
 
-def _change(setter: Callable[..., Any], getter: Callable[..., Any], selects: int) -> None:
-    """Model of a state setter. The first `selects` arguments choose which state; the last is the new value."""
-
-    @builtin(setter)
-    def model(tx: Tracer, *args: Value) -> None:
-        reals = [arg.real() for arg in args]
-        chosen = reals[:selects]
-        with raising(tx, TypeError, RuntimeError):
-            old = getter(*chosen)
-            setter(*reals)
-        tx.journal.record(lambda: setter(*chosen, old))
-        if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
-            tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
+_GETTERS = {setter: (getter, len(chosen)) for setter, getter, chosen in SETTINGS}
 
 
-for _setter, _getter, _chosen in SETTINGS:
-    _change(_setter, _getter, len(_chosen))
+@models_of(*_GETTERS)
+def _change(setter: Callable[..., Any], tx: Tracer, *args: Value) -> None:
+    """The first arguments may choose which state; the last is the new value."""
+    reals = [arg.real() for arg in args]
+    getter, selects = _GETTERS[setter]
+    chosen = reals[:selects]
+    with raising(tx, TypeError, RuntimeError):
+        old = getter(*chosen)
+        setter(*reals)
+    tx.journal.record(lambda: setter(*chosen, old))
+    if old != getter(*chosen) and setter is not set_hooks_refused:  # where there are hooks there is no graph
+        tx.graph.create("call_function", setter, reals, {}, {"example_value": None})
 
 
 @builtin(_HOOKS._saved_tensors_hooks_disable)
@@ -320,7 +318,7 @@ def _is_compiling(tx: Tracer) -> Value:
     return ConstVal(tx.caller_module() not in _SAME_AS_EAGER and tx.is_compiling())
 
 
-def _calls_hooks_always(tx: Any) -> bool:
+def _calls_hooks_always(tx: Tracer) -> bool:
     """Whether the module that is being called has hooks to be called behind an exception, too. Under a compiler torch
     leaves out the `try` that they need, in which operations that may raise end the graph."""
     everywhere = _MODULE._global_forward_hooks_always_called
