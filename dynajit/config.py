@@ -47,6 +47,9 @@ class Config:
     replay_warnings: bool = _doc(
         True, "warnings.warn and changes of filters are made after the graph, in their order, rather than breaking it"
     )
+    share_layers: bool = _doc(
+        True, "what was found out about one layer is used for equal ones, which are found while tracing"
+    )
     cache_dir: str = _doc(_default_cache_dir(), "folder of compiled kernels; private to the user, safe to delete")
     cache_read: str = _doc(
         "", "a second folder of compiled kernels that is only read, as in an image or on a shared file system"

@@ -14,6 +14,8 @@ import torch
 from torch._higher_order_ops.utils import registered_hop_fake_fns
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynajit.config import config
+from dynajit.graph.fake_memo import KnownResult, key_of, remember
 from dynajit.graph.refusals import looks_at_values, reaches_beyond, refusal
 from dynajit.wrappers import is_wrapper, is_wrapper_class
 
@@ -32,6 +34,7 @@ _ITERATED = frozenset(
 # operations whose real kernels give rows of elements whatever their operands' strides are; and those of CPUs alone
 _ROW_MAJOR = frozenset({torch.ops.aten.pow.Scalar, torch.ops.aten.isin.Tensor_Tensor})
 _ROW_MAJOR_ON_CPU = frozenset({torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.rrelu_with_noise.default})
+_DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -45,6 +48,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     _inside = False  # of one of torch's fake kernels
     _converts = False  # a real tensor into a fake one
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._known: dict[tuple[Any, ...], KnownResult | None] | None = {} if config.share_layers else None
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else each operation goes through a wrapper of __torch_dispatch__ that hides it
@@ -52,8 +59,34 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # asked for by torch's C++, several times an operation
+            return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         if any(map(is_wrapper_class, types)):
             return NotImplemented  # the class is asked, and computes with fakes
+        key = None
+        if self._known is not None and not self._converts:
+            key = key_of(self, func, args, kwargs or {})
+        if key is None:
+            return self._run(func, types, args, kwargs)
+        assert self._known is not None
+        known = self._known.get(key)
+        if known is not None:
+            if known.looks and self.looked_at_values is False:
+                self.looked_at_values = True
+            return known.made(self, args)
+        before, self.looked_at_values = self.looked_at_values, False
+        try:
+            result = self._run(func, types, args, kwargs)
+            looks = self.looked_at_values
+        finally:
+            self.looked_at_values = before if before is None else before or self.looked_at_values
+        if key not in self._known:
+            self._known[key] = remember(self, args, result, looks)
+        return result
+
+    def _run(
+        self, func: Any, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object] | None
+    ) -> object:
         if isinstance(func, torch._ops.HigherOrderOperator) and func not in _BY_FUNCTION:
             rule = func.python_key_table.get(FakeTensorMode)
             if rule is not None:
