@@ -1,0 +1,40 @@
+"""What the programs of features.py have in common: their table, and their inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Made = tuple[Any, ...]
+FEATURES: dict[str, tuple[str, Callable[[], Made]]] = {}
+
+
+def feature(area: str, name: str) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+    def add(make: Callable[[], Made]) -> Callable[[], Made]:
+        assert name not in FEATURES, name
+        FEATURES[name] = (area, make)
+        return make
+
+    return add
+
+
+def simple(area: str, name: str, fn: Any, *args: Callable[[], Any]) -> None:
+    """A feature whose function is made once, and its arguments by calls."""
+    FEATURES[name] = (area, lambda: (fn, *(arg() for arg in args)))
+
+
+def x8() -> Tensor:
+    return torch.linspace(-1.0, 1.0, 8)
+
+
+def x44() -> Tensor:
+    return torch.randn(4, 4)
+
+
+def leaf() -> Tensor:
+    return torch.linspace(-1.0, 1.0, 8).requires_grad_()
+
+
+def block(x: Tensor, scale: float = 1.0) -> Tensor:
+    return (x.sin() * scale).cos()

@@ -1,0 +1,206 @@
+"""Features of Python and torch, a small program for each: graphs, breaks, and whether the answer is eager's.
+
+    python benchmarks/features.py [REGEX] [--save] [--only dynajit]
+
+Each program is called three times by each compiler, on fresh inputs; graphs are run eagerly, and answers compared to
+the bit. Graphs and breaks are those of all three calls; what the third one compiles is told. One more feature: a
+function behind `@feature` that gives a function and its arguments.
+"""
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import random
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import features_python  # noqa: F401 - fills FEATURES
+import features_torch  # noqa: F401 - fills FEATURES
+import numpy as np
+import side_by_side as sbs
+import torch
+from feature_table import FEATURES, Made
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+CALLS = 3
+
+# ---------------------------------------------------------------------------------------- counting
+
+
+@dataclasses.dataclass
+class Found:
+    """What one compiler did with a program. `again`: what the last of the calls compiled."""
+
+    graphs: int = 0
+    breaks: int = 0
+    again: int = 0
+    equal: bool = False
+    why: str = ""
+
+    def cells(self) -> list[str]:
+        return [str(self.graphs), str(self.breaks), str(self.again), "yes" if self.equal else "**no**"]
+
+
+class Counting:
+    """A backend that counts graphs with operations in them, and runs them eagerly."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs += any(node.op.startswith("call") for node in module.graph.nodes)
+        return module.forward
+
+
+def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a caller sees of one call: the result or the exception, and the arguments."""
+    with contextlib.redirect_stdout(None):
+        try:
+            result = fn(*args)
+            if isinstance(result, Tensor) and result.requires_grad and not result.is_nested:
+                result.sum().backward()
+            return result, None, args
+        except Exception as error:
+            return None, (type(error).__name__, str(error)), args
+
+
+def difference(actual: Any, expected: Any) -> str:
+    from dynajit.outcomes import compare
+
+    def plain(value: Any) -> Any:
+        """Tensors that `compare` can't read by numbers, as those that it can."""
+        if isinstance(value, Tensor) and value.is_nested:
+            return [value.requires_grad, *(part.detach() for part in value.unbind())]
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            return value.detach().to_dense()
+        if isinstance(value, Tensor) and value.is_quantized:
+            return value.int_repr()
+        return value
+
+    kinds = (Tensor,)
+    try:
+        compare(pytree.tree_map_only(kinds, plain, actual), pytree.tree_map_only(kinds, plain, expected))
+    except Exception as error:
+        return str(error).replace("\n", " ")[:120]
+    return ""
+
+
+def look(compiler: str, make: Callable[[], Made]) -> Found:
+    found, counting = Found(), Counting()
+    sides = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        fn, *args = make()
+        calls = [tuple(args)] + [tuple(copy_of(arg) for arg in args) for _ in range(CALLS - 1)]
+        run = reset(compiler, fn, counting) if compiled else fn
+        results = []
+        for number, call in enumerate(calls):
+            before = counting.graphs, breaks_of(compiler)[0] if compiled else 0
+            results.append(outcome(run, call))
+            if compiled and number == CALLS - 1:
+                found.again = counting.graphs - before[0]
+        sides.append(results)
+    found.graphs = counting.graphs
+    found.breaks, found.why = breaks_of(compiler)
+    wrong = [text for text in map(difference, sides[1], sides[0]) if text]
+    found.equal = not wrong
+    found.why = f"WRONG: {wrong[0]}" if wrong else found.why
+    return found
+
+
+def copy_of(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return copy.deepcopy(value)
+
+
+_RECORDS: list[Any] = []
+
+
+def reset(compiler: str, fn: Any, backend: Any) -> Any:
+    if compiler == "dynajit":
+        import dynajit
+
+        dynajit.reset()
+    else:
+        torch.compiler.reset()
+        torch._dynamo.utils.counters.clear()
+    _RECORDS.clear()
+    return sbs.COMPILERS[compiler](fn, backend)
+
+
+def breaks_of(compiler: str) -> tuple[int, str]:
+    """How many breaks there were since `reset`, and the first one's words."""
+    if compiler == "dynajit":
+        from dynajit.report.explain import ExplainReport
+
+        reasons = ExplainReport(_RECORDS).break_reasons
+        skipped = [str(record.skipped) for record in _RECORDS if record.skipped]
+        told = [f"{reason.kind}: {reason.reason}" for reason in reasons]
+        return len(reasons) + len(skipped), "; ".join(dict.fromkeys([*told, *skipped]))
+    counted = torch._dynamo.utils.counters["graph_break"]
+    return sum(counted.values()), next((text.split("\n")[0] for text in counted), "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="?", default="", metavar="REGEX", help="features and areas to look at")
+    parser.add_argument("--compiler", choices=list(sbs.COMPILERS), help="one compiler")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/features.md")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    who = [options.compiler] if options.compiler else list(sbs.COMPILERS)
+    from dynajit.report import records
+
+    chosen = {name: row for name, row in FEATURES.items() if re.search(options.only, f"{row[0]}: {name}")}
+    columns = [f"{name} {what}" for name in who for what in ("graphs", "breaks", "again", "equal")]
+    table = sbs.Table(["area", "feature", *columns, "why it breaks"], "area", "feature", "why it breaks")
+    more, wrong = [], []
+    with records.listen(_RECORDS.append):
+        for name, (area, make) in chosen.items():
+            seen = {compiler: look(compiler, make) for compiler in who}
+            ours = seen.get("dynajit", Found(equal=True))
+            theirs = seen.get("torch.compile", Found())
+            print(
+                area,
+                name,
+                *(cell for found in seen.values() for cell in found.cells()),
+                ours.why,
+                theirs.why,
+                sep=" | ",
+                flush=True,
+            )
+            table.add(
+                [
+                    area,
+                    name,
+                    *(cell for found in seen.values() for cell in found.cells()),
+                    ours.why.replace("|", "/")[:80],
+                ]
+            )
+            if ours.breaks and theirs.graphs and not theirs.breaks and theirs.equal:
+                more.append(name)
+            if not ours.equal:
+                wrong.append(name)
+    verdict = f"Breaks where torch.compile has graphs, no break, and is right: {len(more)}"
+    verdict += f" ({'; '.join(more)}). Not equal: {'; '.join(wrong) or 'none'}."
+    print(verdict)
+    if options.save:
+        about = (
+            "Graphs and breaks of three calls; graphs that the third call compiled; whether the answers are eager's."
+        )
+        body = "\n".join([about, "", str(table), "", verdict])
+        print("written:", sbs.save("features", "Features", body, "python benchmarks/features.py --save"))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
