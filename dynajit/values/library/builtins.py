@@ -76,6 +76,7 @@ from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import SymVal, operate
 from dynajit.values.scalars.unread import unread_text
 from dynajit.values.tensors.tensor import TensorVal
+from dynajit.values.tensors.tensor_text import number_text
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
 
 # ------------------------------------------------------------------------------------------------ types and attributes
@@ -637,7 +638,10 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
         if spec is None or spec.const() == "":
             return _text(tx, str, "__str__", value)
     if isinstance(value, TensorVal):
-        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
+        found = number_text(tx, value, spec or ConstVal(""))
+        if found is None:
+            raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
+        return found
     parts = [value, spec or ConstVal("")]
     unread = unread_text(tx, format, parts)
     return unread if unread is not None else tx.fold(format, parts)
