@@ -22,6 +22,7 @@ from dynajit.values.tensors import (
     optimizers,
     override_calls,
     packed_sequences,
+    spectral,
     symbolic_calls,
     tensor_makers,
     torch_functions,

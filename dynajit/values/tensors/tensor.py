@@ -487,7 +487,9 @@ _METHODS: dict[str, Callable[[TensorVal, Tracer, Sequence[Value], dict[str, Valu
     "__iter__": lambda tensor, tx, args, kwargs: tensor.iterate(tx),
 }
 # of which there are models by the function
-_BY_BUILTIN = frozenset({"as_subclass", "numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook"})
+_BY_BUILTIN = frozenset(
+    {"as_subclass", "numpy", "__array__", "register_hook", "register_post_accumulate_grad_hook", "istft"}
+)
 
 
 class TensorMethod(BoundMethod):
