@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -285,3 +286,53 @@ def test_random_regions(seed: int, backend: str) -> None:
         run(x, y).sum().backward()
         gradients.append(x.grad)
     compare(gradients[1], gradients[0], program(seed), exact=False, rtol=1e-2, atol=1e-2)
+
+
+# ------------------------------------------------------------------------------- lists from outside, and the warning
+
+PRODUCTS = [torch.ops.aten.mm.default]
+BOUND = functools.partial(checkpointing.create_selective_checkpoint_contexts, PRODUCTS)
+
+
+@pytest.mark.parametrize(
+    "contexts", [BOUND, lambda: checkpointing.create_selective_checkpoint_contexts(PRODUCTS)], ids=["partial", "lambda"]
+)
+def test_lists_of_operators_from_outside(contexts: Any) -> None:
+    def fn(x: Tensor) -> Tensor:
+        return checkpoint(lambda t: (t @ t).sin() @ t, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
+
+    x = torch.randn(4, 4, requires_grad=True)
+    assert_same(fn, x, graphs=1, breaks=0)
+    seen = dynajit.testing.CompileCounter()
+    compiled = dynajit.compile(fn, backend=seen)
+    compiled(x)
+    PRODUCTS.append(torch.ops.aten.sin.default)
+    try:
+        compiled(x)
+    finally:
+        PRODUCTS.pop()
+    assert seen.frame_count == 2
+
+
+def by_default(x: Tensor) -> Tensor:
+    return checkpoint(torch.sin, x) + 1  # type: ignore[no-any-return]
+
+
+def _warned(fn: Callable[[Tensor], Tensor], x: Tensor) -> list[Any]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fn(x)
+    return [(str(each.message), each.category) for each in found]
+
+
+def test_the_default_kind_and_its_warning() -> None:
+    x = torch.randn(4, requires_grad=True)
+    compiled = dynajit.compile(by_default, backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert _warned(compiled, x) == _warned(by_default, x) != []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_same(by_default, x, graphs=1, breaks=0)
+        assert_same(by_default, torch.randn(4))
+        warnings.simplefilter("error")
+        assert_same(by_default, x)

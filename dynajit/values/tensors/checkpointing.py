@@ -23,6 +23,9 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.registry import builtin
 from dynajit.values.core.value import GraphBreak, NotReal, Tracer, Value
 from dynajit.values.effects.table import running_elsewhere
+from dynajit.values.effects.torch_warnings import Warned
+from dynajit.values.effects.warning_filters import warns_through
+from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.higher_order import Body, outputs, trace_body
 from dynajit.values.tensors.tensor import TensorVal, may_be_differentiated
 
@@ -52,6 +55,8 @@ _asking = threading.local()
 def selective_contexts(tx: Tracer, policy: Value, allow_cache_entry_mutation: Value | None = None) -> Value:
     if not getattr(_asking, "by_checkpoint", False):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "contexts of selective checkpointing made outside of a checkpoint")
+    if policy.py_type() is list:
+        tx.unpack(policy)
     try:
         real = policy.real()
     except NotReal:
@@ -79,6 +84,34 @@ def _contexts_of(tx: Tracer, context_fn: Value | None) -> Any:
     return parts[0].make  # type: ignore[attr-defined]
 
 
+def _default_kind(tx: Tracer) -> Value:
+    """The kind of checkpoint that torch takes where none is said: the older one, of which it warns."""
+    said = _warned_of_default()
+    if len(said) != 1 or torch.is_inference_mode_enabled():
+        raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant")
+    warns_through(tx, _ask_for_default, said[0], UserWarning)
+    return ConstVal(True)
+
+
+@functools.cache
+def _warned_of_default() -> list[str]:
+    with Warned() as warned, torch.inference_mode(False):
+        try:
+            _ask_for_default()
+        except ValueError:  # as later releases of torch do
+            return []
+    return warned.texts
+
+
+def _ask_for_default() -> None:
+    """In generated code: have torch warn, whose own line the warning tells."""
+    torch.utils.checkpoint.checkpoint(_same, torch.ones(1, requires_grad=True), preserve_rng_state=False)
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 @builtin(torch.utils.checkpoint.checkpoint)
 def checkpoint(
     tx: Tracer,
@@ -93,7 +126,7 @@ def checkpoint(
     **kwargs: Value,
 ) -> Value:
     if use_reentrant is None:
-        raise GraphBreak(breaks.OUTPUT_CALL, "checkpoint without use_reentrant warns")
+        use_reentrant = _default_kind(tx)
     if torch.is_grad_enabled() and any(isinstance(value, TensorVal) and value.fake.is_inference() for value in args):
         raise GraphBreak(breaks.OP_RAISES, "checkpoint of tensors made in inference mode")
     make_contexts = _contexts_of(tx, context_fn)
