@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from dynajit import api, script
+from dynajit import __version__, api, script
 from dynajit import exported as exporting
 from dynajit import survey as surveying
 from dynajit.backends.registry import list_backends
@@ -396,6 +396,7 @@ def main(arguments: list[str]) -> int:
         description=(__doc__ or "").partition("\n\nIn:")[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"dynajit {__version__}")
     parser.add_argument("command", choices=COMMANDS)
     options = parser.parse_args(arguments[:1])
     return COMMANDS[options.command](arguments[1:])

@@ -7,13 +7,16 @@ is better: a field needs a reason.
 
 import contextlib
 import dataclasses
+import difflib
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dynajit.exc import ConfigError
 
+_PREFIX = "DYNAJIT_"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -115,6 +118,7 @@ class Config:
             text = source.get(f"DYNAJIT_{name.upper()}")
             if text is not None:
                 setattr(self, name, _parse(name, field.type, text))
+        _warn_of_misspelt(name for name in source if name.startswith(_PREFIX))
 
     def describe(self) -> str:
         """One line for each field: value, environment variable, meaning."""
@@ -149,6 +153,15 @@ class _Patch(contextlib.ContextDecorator):
     def _restore(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             setattr(self._config, name, value)
+
+
+def _warn_of_misspelt(variables: Iterable[str]) -> None:
+    """Say which variables of the environment are like one that means something, and mean nothing."""
+    known = [*(_PREFIX + name.upper() for name in _FIELDS), _PREFIX + "LOGS"]
+    for name in sorted(set(variables).difference(known)):
+        alike = difflib.get_close_matches(name.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in known], 1)
+        if alike:
+            warnings.warn(f"dynajit: {name} means nothing; did you mean {_PREFIX}{alike[0]}?", stacklevel=4)
 
 
 def _parse(name: str, kind: Any, text: str) -> Any:

@@ -5,6 +5,7 @@ attributes hold the parts. The docstring of a class is its page in the user guid
 `DynajitError` here, with such a docstring.
 """
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -147,9 +148,13 @@ class ConfigError(ValueError):
     """
 
     @classmethod
-    def unknown(cls, what: str, name: object, known: Iterable[str]) -> "ConfigError":
-        """The error for an unknown `name` of a `what` ("backend", "mode", ...), listing the `known` ones."""
-        return cls(f"unknown {what} {name!r}; known: {', '.join(sorted(known))}")
+    def unknown(cls, what: str, name: object, known: Iterable[str], hint: str = "") -> "ConfigError":
+        """The error for an unknown `name` of a `what` ("backend", "mode", ...), listing the `known` ones. `hint`: what
+        to say instead; by default the known name that is most like it."""
+        names = sorted(known)
+        alike = difflib.get_close_matches(str(name), names, 1)
+        hint = hint or (f"did you mean {alike[0]}?" if alike else "")
+        return cls(f"unknown {what} {name!r}{hint and f': {hint}'}; known: {', '.join(names)}")
 
 
 class InternalError(DynajitError):

@@ -669,3 +669,24 @@ def test_compile_of_what_is_disabled_alone_compiles_what_it_calls() -> None:
     whole = dynajit.compile(dynajit.disable(outer), backend=counter)
     assert torch.equal(whole(x), outer(x))
     assert counter.frame_count == 1
+
+
+def test_options_of_inductors_are_told_what_is_here_instead() -> None:
+    for name, hint in (
+        ("max_autotune_gemm", "max_autotune is for all kernels"),
+        ("epilogue_fusion", "means nothing here"),
+        ("max_autotun", r"did you mean max_autotune\?"),
+    ):
+        with pytest.raises(exc.ConfigError, match=f"'{name}': .*{hint}.*known: .*freezing"):
+            dynajit.compile(double, options={name: True})
+
+
+def test_an_error_about_a_break_shows_none_of_the_interpreters_frames() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        print(x.shape)
+        return x
+
+    with pytest.raises(exc.Unsupported) as caught:
+        dynajit.compile(fn, fullgraph=True)(torch.ones(2))
+    assert caught.value.__suppress_context__
+    assert len([entry for entry in caught.traceback if "dynajit/capture" in str(entry.path)]) <= 1

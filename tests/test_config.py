@@ -104,3 +104,20 @@ def test_copies_are_independent_and_values_are_seen_by_threads() -> None:
         thread.start()
         thread.join()
     assert seen == [4]
+
+
+def test_misspelt_variables_are_told() -> None:
+    with pytest.warns(UserWarning, match=r"_LIMITS means nothing; did you mean DYNAJIT_RECOMPILE_LIMIT\?"):
+        Config().load_environment({"DYNAJIT_RECOMPILE_LIMITS": "3"})
+    with pytest.warns(UserWarning, match=r"did you mean DYNAJIT_LOGS\?"):
+        Config().load_environment({"DYNAJIT_LOG": "guards"})
+
+
+def test_other_variables_are_not(recwarn: pytest.WarningsRecorder) -> None:
+    Config().load_environment({"DYNAJIT_SANITIZE": "1", "DYNAJIT_LOGS": "guards", "RECOMPILE_LIMITS": "3"})
+    assert not recwarn.list
+
+
+def test_unknown_names_are_told_what_is_like_them() -> None:
+    with pytest.raises(ConfigError, match=r"'recompile_limits': did you mean recompile_limit\?"):
+        config.recompile_limits = 3  # type: ignore[attr-defined]

@@ -99,6 +99,12 @@ def test_cache_says_where_a_file_is_wanted(arguments: list[str], capsys: pytest.
     assert "FILE" in capsys.readouterr().err or arguments[0] == "list"
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.strip() == f"dynajit {cli.__version__}"
+
+
 def test_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["frobnicate"])

@@ -80,6 +80,24 @@ def lookup_backend(backend: str | Backend) -> Backend:
     return found
 
 
+_NOTHING = "an option of Inductor's that means nothing here; leave it out, or use as_torch_compile()"
+# what takes the place of Inductor's options
+_INSTEAD = {
+    "max_autotune_gemm": "max_autotune is for all kernels",
+    "max_autotune_pointwise": "max_autotune is for all kernels",
+    "triton.cudagraph_trees": "triton.cudagraphs does that",
+    "emulate_precision_casts": 'numerics: "eager" does that',
+    "cpp.threads": "dynajit.config.threads",
+    "cpp.simdlen": "dynajit.config.simd",
+    "compile_threads": "dynajit.config.compile_workers",
+    "fx_graph_cache": "kernels are kept in dynajit.config.cache_dir",
+    "force_disable_caches": "kernels are kept in dynajit.config.cache_dir",
+    "trace.enabled": "dynajit.config.debug writes such a folder",
+    **dict.fromkeys(("coordinate_descent_tuning", "epilogue_fusion", "shape_padding", "allow_buffer_reuse"), _NOTHING),
+    **dict.fromkeys(("aggressive_fusion", "layout_optimization", "cpp_wrapper", "combo_kernels"), _NOTHING),
+}
+
+
 def check_options(
     options: Mapping[str, Any], known: Mapping[str, Sequence[Any]] | Iterable[str], also: Sequence[str] = ()
 ) -> None:
@@ -87,7 +105,7 @@ def check_options(
     gives them. `also` are names that the message lists with the others."""
     for name, value in options.items():
         if name not in known:
-            raise ConfigError.unknown("option", name, [*known, *also])
+            raise ConfigError.unknown("option", name, [*known, *also], _INSTEAD.get(name, ""))
         if isinstance(known, Mapping) and value not in known[name]:
             raise ConfigError(f"options: {name} is one of {', '.join(map(repr, known[name]))}, not {value!r}")
 

@@ -106,7 +106,11 @@ def make_capture(session: Session) -> Callable[..., _C.Variant | None]:
     def capture(
         code: types.CodeType, function: types.FunctionType, values: tuple[Any, ...], reasons: Reasons
     ) -> _C.Variant | None:
-        return _capture(session, code, function, values, reasons)
+        try:
+            return _capture(session, code, function, values, reasons)
+        except Unsupported as error:
+            # it is about the program's lines, which it names; how the interpreter came there says nothing
+            raise error.with_traceback(None) from None
 
     session.capture = capture
     return capture

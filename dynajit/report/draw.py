@@ -75,4 +75,5 @@ def _box(node: torch.fx.Node, x: int, y: int) -> str:
 
 
 def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """The beginning and the end, which tells most of a long name."""
+    return text if len(text) <= length else f"{text[: length // 3]}…{text[length // 3 + 1 - length :]}"

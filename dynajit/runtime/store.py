@@ -10,6 +10,7 @@ One more kind of artifact: another `suffix`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -26,6 +27,7 @@ from dynajit.config import config
 _FORMAT = "v1"
 _STALE_S = 3600  # a temporary folder older than this has lost its process
 _PUTS_PER_SWEEP = 64
+_LEAST_FREE = 1 << 20  # bytes, with which compilers have room for what they write in between
 
 
 class ArtifactStore:
@@ -150,6 +152,8 @@ def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
     if path is not None:
         return path
     try:
+        if shutil.disk_usage(store.root.parent).free < _LEAST_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return store.put(key, suffix, make)
     except OSError as error:
         fallback = _open_temporary(f"the artifact store {store.root} can't be written: {error}", config.cache_size_mb)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -179,6 +180,19 @@ def test_a_store_that_becomes_unwritable(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(Path, "mkdir", _full_disk(Path.mkdir, tmp_path / "gone"))
         with pytest.warns(UserWarning, match="can't be written"):
             assert store.get_or_make(other, ".so", writer(b"contents")).read_bytes() == b"contents"
+
+
+def test_a_disk_that_is_full_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, usage = "ef" * 32, shutil.disk_usage
+
+    def full(folder: Path):
+        return usage(folder)._replace(free=1000) if Path(folder).is_relative_to(tmp_path) else usage(folder)
+
+    monkeypatch.setattr(shutil, "disk_usage", full)
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        with pytest.warns(UserWarning, match="No space left"):
+            path = store.get_or_make(other, ".so", writer(b"contents"))
+        assert path.read_bytes() == b"contents" and not path.is_relative_to(tmp_path)
 
 
 def _full_disk(mkdir, folder: Path):
