@@ -33,7 +33,9 @@ def numpy_call(name: str, *args: Any, **kwargs: Any) -> Any:
         found = found(*args[1:], **kwargs) if callable(found) else found
     else:
         found = operator.attrgetter(name)(module)(*args, **kwargs)
-    return pytree.tree_map(to_tensor, found)
+    found = pytree.tree_map(to_tensor, found)
+    # rows of elements, which an index with other strides would not give
+    return found if real or not name.endswith("take") else found.clone(memory_format=torch.contiguous_format)
 
 
 def _transform(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

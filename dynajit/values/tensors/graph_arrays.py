@@ -37,14 +37,14 @@ MAX_ELEMENTS = 1 << 22
 # and those that torch computes differently (the sign of NaN). What is right: tests/values/tensors/test_graph_arrays.py.
 _FUNCTIONS_TEXT = """
 abs absolute add all amax amin any append arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort
-around array asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_or bitwise_xor
-ceil clip column_stack concatenate copy copysign cos cosh cumprod cumsum deg2rad degrees diff divide dot dstack einsum
-equal exp exp2 expand_dims expm1 fabs flip floor fmax fmin full_like greater greater_equal hstack hypot inner invert
-isfinite isinf isnan kron less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
-logical_xor matmul max maximum mean min minimum moveaxis multiply nan_to_num negative not_equal ones_like outer
-positive prod rad2deg radians ravel repeat reshape rint roll rollaxis round sin sinh sort split sqrt square squeeze
-stack std subtract sum swapaxes tan tanh tensordot tile trace transpose tril triu trunc var vdot vstack where
-zeros_like
+around array array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_or
+bitwise_xor ceil clip column_stack concatenate copy copysign cos cosh count_nonzero cross cumprod cumsum deg2rad
+degrees diff divide dot dstack einsum equal exp exp2 expand_dims expm1 fabs flip floor fmax fmin full_like gradient
+greater greater_equal hsplit hstack hypot inner invert isclose isfinite isinf isnan kron less less_equal log log10
+log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor matmul max maximum mean meshgrid min
+minimum moveaxis multiply nan_to_num negative not_equal ones_like outer positive prod ptp rad2deg radians ravel repeat
+reshape rint roll rollaxis round sin sinc sinh sort split sqrt square squeeze stack std subtract sum swapaxes take tan
+tanh tensordot tile trace transpose tril triu trunc var vdot vsplit vstack where zeros_like
 """
 # Of numpy.linalg and numpy.fft. Left out besides: decompositions, whose signs and order are the library's own.
 _INNER_TEXT = """
@@ -56,7 +56,7 @@ _FUNCTIONS = frozenset([*_FUNCTIONS_TEXT.split(), *_INNER_TEXT.split()])
 _OF_FLOATS = frozenset({"floor_divide", "remainder", "mod", "power", "float_power", "fmod", "reciprocal"})
 _METHODS_TEXT = """
 all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max mean min prod ravel repeat reshape round
-squeeze std sum swapaxes trace transpose var
+squeeze std sum swapaxes take trace transpose var
 """
 _METHODS = frozenset(_METHODS_TEXT.split())
 _CONSTANT_ATTRIBUTES = frozenset({"dtype", "itemsize", "ndim", "nbytes", "shape", "size", "strides"})

@@ -24,7 +24,7 @@ def seen(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value), [seen(part) for part in value]
     if isinstance(value, np.ndarray):
-        steps = [step for step, size in zip(value.strides, value.shape, strict=True) if size > 1]
+        steps = [step for step, size in zip(value.strides, value.shape, strict=True) if size > 1 and value.size]
         return np.ndarray, value.dtype, value.shape, steps, value.flags.writeable
     if isinstance(value, np.generic):
         return type(value)
@@ -78,6 +78,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     ],
     "shifted": lambda a: [np.fft.fftshift(a), np.fft.ifftshift(a, 1), np.fft.fft(a, axis=0, norm="ortho")],
     "filled": lambda a: [np.zeros_like(a), np.ones_like(a), np.full_like(a, 3), np.asarray(a), np.array(a)],
+    "taken": lambda a: [np.take(a, [0, 5]), np.take(a, [1, 0], axis=1), a.take([-1, 2]), np.take(a, np.argsort(-a.T))],
+    "close": lambda a: [np.isclose(a, a + 1e-9), np.isclose(a, 1.0), np.isclose(a / 0.0, a / 0.0, equal_nan=True)],
+    "grids": lambda a: [np.meshgrid(a[0], a[1]), np.meshgrid(a[0], a[1], indexing="ij", sparse=True)],
+    "parts": lambda a: [np.hsplit(a, 2), np.array_split(a, 3), np.gradient(a), np.ptp(a, 0), np.count_nonzero(a, 1)],
 }
 
 
@@ -86,7 +90,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 def test_functions_are_in_the_graph(name: str, dtype: torch.dtype) -> None:
     of_array = PROGRAMS[name]
     check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), graphs=None if dtype is torch.int64 else 1)
-    if name in ("norms", "matrices", "solved", "spectra", "shifted"):
+    if name in ("taken", "close", "grids", "parts", "norms", "matrices", "solved", "spectra", "shifted"):
         # computed by torch's operations
         check(lambda x: of_array(x.numpy()), lambda: ((x * 4).to(dtype),), backend="aot_eager")
 
