@@ -18,6 +18,7 @@ from dynajit.values.tensors import (
     func_transforms,
     gradient_hooks,
     higher_order,
+    numpy_random,
     numpy_scalars,
     optimizers,
     override_calls,

@@ -51,7 +51,7 @@ from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.finalizers import has_finaliser
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import CompiledVal, FunctionVal, MethodVal
-from dynajit.values.objects.lookup import hides_dict
+from dynajit.values.objects.lookup import CYTHON_FUNCTION, hides_dict
 from dynajit.values.objects.modules import LibraryMethod, LibraryVal, ModuleVal, NamespaceVal, ProxyVal, is_namespace
 from dynajit.values.objects.objects import BuiltinVal, ClassVal, ObjVal, RealVal
 from dynajit.values.objects.opaque import OpaqueVal, VaryingObject
@@ -92,6 +92,7 @@ _C_CALLABLES = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
     types.MethodWrapperType,
+    CYTHON_FUNCTION,
 )
 
 

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy
+
 from dynajit import _C
 from dynajit.bytecode.landing import READ
 from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
@@ -26,6 +28,8 @@ from dynajit.values.scalars.symbolic import COUNTERS
 
 MISSING: Any = object()
 _TRUSTED_ROOTS = frozenset({"torch", "builtins", "numpy"}) | sys.stdlib_module_names
+# what Cython makes of functions and methods
+CYTHON_FUNCTION: type = type(numpy.random.Generator.normal)
 _C_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
@@ -150,7 +154,7 @@ def bind(
         return tx.wrap(found.__func__, AttrSource(source, "__func__"))
     if isinstance(found, _C_DESCRIPTORS):
         return _bind_method_of_c(tx, owner, kind, name, found, cls, source)
-    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction)):
+    if isinstance(found, (functools._lru_cache_wrapper, _C.CompiledFunction, CYTHON_FUNCTION)):
         cached = tx.wrap(found, source)
         return cached if owner is None else MethodVal(owner, cached)
     if owner is not None and isinstance(found, functools.cached_property):

@@ -94,7 +94,7 @@ def _draw(
     return apply(tx, rule, args, kwargs)
 
 
-def _new_tensor(tx: Tracer, source: RunTimeSource, fake: torch.Tensor) -> TensorVal:
+def new_tensor(tx: Tracer, source: RunTimeSource, fake: torch.Tensor) -> TensorVal:
     """The new tensor that a call gives; `fake`: one like it."""
     sizes = [_hint(size) for size in fake.shape], [_hint(stride) for stride in fake.stride()]
     like = torch.empty_strided(*sizes, dtype=fake.dtype, device=fake.device)
@@ -109,7 +109,7 @@ def _hint(number: Any) -> int:
 
 
 def _tensor_like(fake: torch.Tensor) -> Gives:
-    return lambda tx, source, args: _new_tensor(tx, source, fake)
+    return lambda tx, source, args: new_tensor(tx, source, fake)
 
 
 def draw(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -286,7 +286,7 @@ def _of_device(rule: Rule, tx: Tracer, device: Value | None = None) -> Arguments
 def _state_tensor(tx: Tracer, source: RunTimeSource, args: Sequence[Value]) -> Value:
     with tx.graph.running_fake():
         made = torch.empty(torch.Generator().get_state().shape, dtype=torch.uint8)
-    return _new_tensor(tx, source, made)
+    return new_tensor(tx, source, made)
 
 
 def _generator_itself(tx: Tracer, source: RunTimeSource, args: Sequence[Value]) -> Value:
