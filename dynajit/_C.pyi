@@ -201,6 +201,9 @@ def set_force_eager(value: bool) -> None: ...
 class RuntimeCall:
     compiled: Callable[..., Any]
     eager: Callable[..., Any] | None
+    no_autocast: bool
+    @property
+    def written(self) -> list[int]: ...
     def __init__(
         self,
         compiled: Callable[..., Any],
@@ -272,6 +275,7 @@ class GlobalState:
 
 # attribute_filler.c
 class AttributeFiller:
+    names: tuple[str, ...]
     def __init__(self, names: tuple[str, ...]) -> None: ...
     def __call__(self, object: object, /, *values: Any) -> None: ...
 

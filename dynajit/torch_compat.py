@@ -91,6 +91,11 @@ def aot_options() -> dict[str, Any]:
     return {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
 
 
+def exact_release() -> tuple[str, str]:
+    """torch's version, and the commit that it was built from."""
+    return str(torch.__version__), str(torch.version.git_version)
+
+
 def release() -> str:
     """The minor release of torch: "2.13". Operators keep their meaning and schema within one."""
     return ".".join(torch.__version__.split("+")[0].split(".")[:2])

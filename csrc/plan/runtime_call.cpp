@@ -193,8 +193,28 @@ void call_dealloc(PyObject *object)
 PyMemberDef call_members[] = {
     {"compiled", T_OBJECT, offsetof(RuntimeCall, compiled), READONLY, "The compiled graph."},
     {"eager", T_OBJECT, offsetof(RuntimeCall, eager), READONLY, "Runs the graph where inputs overlap, or None."},
+    {"no_autocast", T_BOOL, offsetof(RuntimeCall, no_autocast), READONLY, "Whether autocast is off inside."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(RuntimeCall, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
+};
+
+PyObject *call_written(PyObject *object, void *)
+{
+    const std::vector<bool> &written = *reinterpret_cast<RuntimeCall *>(object)->written;
+    PyObject *found = PyList_New(0);
+    for (size_t i = 0; found != nullptr && i < written.size(); i++) {
+        PyObject *place = written[i] ? PyLong_FromSize_t(i) : nullptr;
+        if (written[i] && (place == nullptr || PyList_Append(found, place) < 0)) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(place);
+    }
+    return found;
+}
+
+PyGetSetDef call_getset[] = {
+    {"written", call_written, nullptr, "The positions of the inputs that the graph writes.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyType_Slot call_slots[] = {
@@ -207,6 +227,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_clear, reinterpret_cast<void *>(call_clear)},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_members, call_members},
+    {Py_tp_getset, call_getset},
     {0, nullptr},
 };
 

@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 
+#include <structmember.h>
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -132,6 +134,11 @@ static PyObject *filler_repr(PyObject *object)
     return PyUnicode_FromFormat("<filler of attributes %R>", ((AttributeFiller *)object)->names);
 }
 
+static PyMemberDef filler_members[] = {
+    {"names", T_OBJECT, offsetof(AttributeFiller, names), READONLY, "The names, in the order of the values."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyTypeObject filler_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "dynajit._C.AttributeFiller",
@@ -143,6 +150,7 @@ static PyTypeObject filler_type = {
     .tp_new = filler_new,
     .tp_dealloc = filler_dealloc,
     .tp_repr = filler_repr,
+    .tp_members = filler_members,
 };
 
 /* Entries of an instance of a subclass of dict or OrderedDict, without its own code. */

@@ -24,7 +24,7 @@ from dynajit.backends.eager import eager
 from dynajit.backends.registry import list_backends
 from dynajit.backends.tape import only_result
 from dynajit.bytecode import Emitter, build_copy, copy_of, decode, part_of, pretty
-from dynajit.capture import background, collector, rules, stance, unfit
+from dynajit.capture import background, collector, keeping, rules, stance, unfit
 from dynajit.capture.answers import Answers, Retrace
 from dynajit.capture.reuse import graph_key
 from dynajit.capture.session import Session, frame_number, roots, touched
@@ -52,6 +52,7 @@ from dynajit.interp.frame import SymFrame
 from dynajit.interp.fuel import current as current_fuel
 from dynajit.interp.machine import Interpreter
 from dynajit.interp.parts import outermost_part
+from dynajit.kept.variant import Made
 from dynajit.report import breaks, debug, logs, progress, records, runnable, times
 from dynajit.report.breaks import BreakKind
 from dynajit.report.counters import counters
@@ -60,7 +61,7 @@ from dynajit.report.places import is_own, trace_locations, user_place
 from dynajit.report.records import BreakRecord, CompileRecord, FrameLoc, GraphRecord, GuardRecord
 from dynajit.resume.emit import Emission
 from dynajit.resume.plan import ResumePlan, plan_breaks
-from dynajit.resume.rerun import Rerun, kept_for_undo, undoing
+from dynajit.resume.rerun import Rerun, Undoing, kept_for_undo
 from dynajit.torch_compat import has_user_saved_tensor_hooks
 from dynajit.values.core.value import GraphBreak, Value
 from dynajit.values.effects.torch_warnings import filters_kept
@@ -161,6 +162,10 @@ def _capture(
             compile_id,
             (code.co_filename, code.co_firstlineno),
         )
+    kept = keeping.lookup(session, function, values, compile_id)
+    found = keeping.taken(kept, session, values) if kept is not None else None
+    if found is not None:
+        return found
     record = CompileRecord(compile_id, code.co_name, code.co_filename, code.co_firstlineno, recompile_reason=why)
     record.code = code
     with (
@@ -173,11 +178,14 @@ def _capture(
     ):
         record.phases, record.spans = phases, phases.spans
         try:
-            variant = FrameCapture(session, code, function, values, record).run()
+            frame = FrameCapture(session, code, function, values, record)
+            variant = frame.run()
         finally:
             debug.write_times(record)
             records.publish(record)
     session.touch(code)
+    if kept is not None and variant is not None and frame.made is not None:
+        kept.keep(frame.made)
     return variant
 
 
@@ -262,6 +270,7 @@ class FrameCapture:
         self.part = part_of(function)
         self.answers = Answers()
         self.jobs: list[background.BackgroundCompile] = []
+        self.made: Made | None = None  # if it is one whole graph
 
     def run(self) -> _C.Variant | None:
         try:
@@ -511,6 +520,7 @@ class FrameCapture:
         outputs = emission.outputs()
         emission.make_calls(late=False)
         graph = tx.graph
+        module, called = None, None
         if graph.op_count and (outputs or graph.impure or graph.checks or graph.may_raise() or _mutates(tx)):
             module, inputs = graph.finish([value.node for value in outputs])
             frames = emission.plan.frames if emission.plan is not None else ()
@@ -527,13 +537,14 @@ class FrameCapture:
             pure = kept == mutated and (draws or not graph.impure)
             if draws or kept:
                 alone = compiled.gives_only_result
-                compiled = _C.GraphCall(undoing(compiled, kept, draws))
+                compiled = _C.GraphCall(Undoing(compiled, kept, draws))
                 compiled.gives_only_result = alone
             globals_ = self.function.__globals__
             before = tx.exceptions.by_graph
             restored = before.source.index if before is not None and isinstance(before.source, LocalSource) else None
             rerun = Rerun(self.code, self.part, globals_, module, pure, self._own_backend(), restored)
             emission.call_graph(compiled, inputs, outputs, rerun if rerun.needed() else None)
+            called = compiled
         emission.make_calls(late=True)
         with timer("bytecode"):
             code = emission.finish()
@@ -548,6 +559,8 @@ class FrameCapture:
                 guards = guards.filtered(self.session.choices.guard_filter)
             program = guards.build(len(self.values), self.function.__globals__, emission.handed)
         self._log(tx, code)
+        if emission.plan is None and self.part is None:
+            self.made = Made(self.function, code, guards, emission.handed, tx.assumed, module, called)
         _C.mark_ours(code)
         function = types.FunctionType(code, self.function.__globals__, self.code.co_name)
         made_anew = frozenset(self.session.memory(self.code).seen.made_anew)

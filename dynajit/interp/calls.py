@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
+import importlib.util
 import inspect
 import re
 import types
@@ -52,6 +54,10 @@ from dynajit.values.tensors.ops import torch_op
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_subclass import SubTensorVal
 
+# pure functions whose results another process may not share; texts of objects, if they show addresses, or maybe sets
+_OF_PROCESS = (hash, importlib.metadata.version, importlib.util.find_spec)
+_TEXT_OF = (repr, ascii, str, format)
+_SHOWS_PROCESS = re.compile("0x|[{]")
 _DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
@@ -286,12 +292,16 @@ class Calls(Tracer):
             if result is not None:
                 return result
         result = self._run_for_real(fn, args, kwargs or {})
+        if _depends_on_process(fn, args, result):
+            self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
         if hasattr(type(result), "__next__"):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)}, which gives an iterator")
         return self.from_real(result)
 
     def compute(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """As `fold`; the result must be plain data too, for it becomes a constant of the trace."""
+        if policy.is_computed_by_user(fn):
+            self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
         found = self.fold(fn, args, kwargs)
         if not _plain_data([found]):
             raise GraphBreak(breaks.SKIPPED_CALL, f"{policy.name_of(fn)}, which gives {found.describe()}")
@@ -299,6 +309,7 @@ class Calls(Tracer):
 
     def compute_once(self, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Run a function whose result never changes for these arguments; the object itself is what the trace uses."""
+        self.assumed.of_process(f"what {policy.name_of(fn)} gave stands in the trace")
         result = self._run_for_real(fn, args, kwargs)
         return self.wrap(result, ConstSource(result, f"{fn.__qualname__}()"))
 
@@ -490,6 +501,15 @@ def _plain_data(values: Sequence[Value]) -> bool:
         elif isinstance(value, ConstVal) and isinstance(value.value, re.RegexFlag) and re.DEBUG in value.value:
             return False  # asks for what is made of the pattern to be printed
     return True
+
+
+def _depends_on_process(fn: Callable[..., Any], args: Sequence[Value], result: Any) -> bool:
+    """Whether another process may get something else from a pure function: an address, the order of a set."""
+    if any(fn is other for other in _OF_PROCESS):
+        return True
+    if type(result) not in (bool, int) and any(arg.py_type() in (set, frozenset) for arg in args):
+        return True
+    return type(result) is str and any(fn is other for other in _TEXT_OF) and _SHOWS_PROCESS.search(result) is not None
 
 
 def call_handler(tx: Tracer, fn: Any, handler: Model, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

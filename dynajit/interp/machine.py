@@ -20,6 +20,7 @@ from dynajit.bytecode.landing import Landing
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
+from dynajit.guards.assumed import Assumptions
 from dynajit.guards.guard import Guard
 from dynajit.guards.program import GuardSet
 from dynajit.guards.source import (
@@ -78,6 +79,7 @@ class Interpreter(Calls):
         self.graph.shapes.varying = self.seen.varying
         self.journal = Journal()
         self.guards = GuardSet()
+        self.assumed = Assumptions()
         self.frames: list[SymFrame] = []
         self.tensors: dict[int, Any] = {}
         self.exceptions = HandledExceptions(self.journal)
@@ -137,6 +139,7 @@ class Interpreter(Calls):
         if len(self.frames) >= MAX_DEPTH:
             raise GraphBreak(breaks.RECURSION, f"{len(self.frames)} frames")
         self.frames.append(frame)
+        self.assumed.of_code(frame.code_object, frame.globals)
         try:
             if frame.opening is not None:
                 frame.opening(self)

@@ -226,6 +226,12 @@ def treatment_of(module: str) -> tuple[str, str]:
     return "trace", ""
 
 
+def is_computed_by_user(function: Any) -> bool:
+    """Whether `module_policy` was called for the function's module, or one above it."""
+    module = str(getattr(function, "__module__", None) or "")
+    return any(module == name or module.startswith(name + ".") for name in _by_user)
+
+
 _SETS_TRACE = frozenset({"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"})
 
 

@@ -7,6 +7,7 @@ In: every published `CompileRecord` (nothing else has to be called). Out: a dict
     stats          unique_graphs, calls_captured (operations in them), guards
     graph_breaks   by kind
     recompiles     by the guard that failed
+    kept           variants loaded, missed and written (config.keep_variants), and why others were not
     as_captured    graphs that run operator by operator, by the reason
 """
 

@@ -25,6 +25,7 @@ ARTIFACTS: dict[str, str] = {
     "aot_graphs": "the ATen graphs and the passes that changed them; + adds strides and devices, graphs after passes",
     "fusion": "which operations share a kernel; + adds their lines and the bytes that are moved",
     "output_code": "the generated kernels; + adds the plan that calls them",
+    "kept": "which compiled variants are kept for the next process, or taken from an earlier one, and why not",
     "perf": "milliseconds by compile phase; + adds when each began and ended",
 }
 

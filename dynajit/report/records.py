@@ -218,6 +218,11 @@ def listen(callback: Listener) -> Iterator[None]:
         listeners.remove(callback)
 
 
+def is_listened() -> bool:
+    """Whether the thread waits for the records of its captures."""
+    return bool(_listeners())
+
+
 def publish(record: CompileRecord) -> None:
     """Hand a finished record to the listeners. Called by capture, once for each frame it looked at."""
     for callback in (*_permanent, *_listeners()):

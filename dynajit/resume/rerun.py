@@ -5,7 +5,7 @@ or raises. A graph is called before any effect of the frame; if it has changed n
 what the user asked for: the effects of the lines before the one that raises happen, and the exception has eager's words
 and context. A graph that changes something has not done so yet where the operation that raised, known by the line of
 the graph's code in the traceback, comes before the first that does. Behind it, what was changed is put back first where
-the graph's call keeps it (`undoing`).
+the graph's call keeps it (`Undoing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode import Part, copy_of
-from dynajit.exc import DynajitError
+from dynajit.exc import DynajitError, InputsOverlap
 from dynajit.graph.meta import notes
 from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
@@ -55,21 +55,23 @@ class Rerun:
         code: types.CodeType,
         part: Part | None,
         globals_: dict[str, Any],
-        module: torch.fx.GraphModule,
+        module: torch.fx.GraphModule | None,
         pure: bool,
         trusted: bool,
         restored: int | None = None,
     ) -> None:
-        graph = module.graph
+        nodes = module.graph.nodes if module is not None else ()  # without it, of a graph that changes nothing
         self.code = code
         self.part = part
         self.globals = globals_
         self.pure = pure
-        self.spared, self.items = (frozenset[int](), frozenset[int]()) if pure else _lines_before_changes(module)
-        self.graph_file = module.forward.__code__.co_filename
+        self.spared, self.items = frozenset[int](), frozenset[int]()
+        if module is not None and not pure:
+            self.spared, self.items = _lines_before_changes(module)
+        self.graph_file = module.forward.__code__.co_filename if module is not None else ""
         self.trusted = trusted
         self.state = EntryState()
-        targets = {node.target for node in graph.nodes if node.op == "call_function"}
+        targets = {node.target for node in nodes if node.op == "call_function"}
         self.settings = [
             (setter, (*chosen, value))
             for (setter, _, chosen), value in zip(SETTINGS, self.state.values, strict=True)
@@ -86,6 +88,11 @@ class Rerun:
         """Whether there is anything to do when the graph raises."""
         changes_state = bool(self.settings) or self.nests or self.inference or self.handled is not None
         return self.pure or bool(self.spared) or changes_state
+
+    def only_runs_again(self) -> bool:
+        """Whether all there is to do is to run the whole frame again: the graph has no part in it."""
+        plain = self.trusted and self.part is None and self.restored is None
+        return plain and not (self.settings or self.inference or self.nests)
 
     def __call__(self, error: BaseException, *args: Any) -> Any:
         self._put_back(error)
@@ -122,8 +129,8 @@ class Rerun:
 
     def _unchanged(self, error: BaseException) -> bool:
         """Whether the graph has changed nothing of the program's before it raised."""
-        if self.pure or not self.spared:
-            return self.pure
+        if self.pure or isinstance(error, InputsOverlap) or not self.spared:
+            return self.pure or isinstance(error, InputsOverlap)
         lines = [
             line
             for frame, line in traceback.walk_tb(error.__traceback__)
@@ -180,23 +187,26 @@ def kept_for_undo(module: torch.fx.GraphModule) -> list[int]:
     return [place for place, node in enumerate(inputs) if node.name in kept]
 
 
-def undoing(graph: Callable[..., Any], written: Sequence[int], draws: bool) -> Callable[..., Any]:
+class Undoing:
     """`graph`, which puts back what the inputs at `written` held, and the generator if it `draws`, if it raises."""
 
-    def call(*inputs: Any) -> Any:
-        state = torch.get_rng_state() if draws else None
-        held = [inputs[place].detach().clone() for place in written]
+    def __init__(self, graph: Callable[..., Any], written: Sequence[int], draws: bool) -> None:
+        self.graph = graph
+        self.written = list(written)
+        self.draws = draws
+
+    def __call__(self, *inputs: Any) -> Any:
+        state = torch.get_rng_state() if self.draws else None
+        held = [inputs[place].detach().clone() for place in self.written]
         try:
-            return graph(*inputs)
+            return self.graph(*inputs)
         except Exception:
             if state is not None:
                 torch.set_rng_state(state)
             with torch.no_grad():
-                for place, values in zip(written, held, strict=True):
+                for place, values in zip(self.written, held, strict=True):
                     inputs[place].copy_(values)
             raise
-
-    return call
 
 
 def _raised_by_operation(error: BaseException) -> bool:

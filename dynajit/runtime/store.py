@@ -142,15 +142,21 @@ def written(contents: bytes | memoryview) -> Callable[[Path], None]:
     return make
 
 
+def lookup(key: str, suffix: str) -> Path | None:
+    """The file for `key`, in the store or in the folder that is only read; None if it is in neither."""
+    path = find().get(key, suffix)
+    if path is None and config.cache_read:
+        path = ReadOnlyStore(Path(config.cache_read).expanduser()).get(key, suffix)
+    return path
+
+
 def get_or_make(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
     """The file for `key`, made if no process has yet, nor is it in the folder that is only read. Where the store can't
     be written (full disk, read-only), a file of this process's own."""
-    store = find()
-    path = store.get(key, suffix)
-    if path is None and config.cache_read:
-        path = ReadOnlyStore(Path(config.cache_read).expanduser()).get(key, suffix)
+    path = lookup(key, suffix)
     if path is not None:
         return path
+    store = find()
     try:
         if shutil.disk_usage(store.root.parent).free < _LEAST_FREE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

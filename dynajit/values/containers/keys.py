@@ -138,6 +138,8 @@ def hash_of(tx: Tracer, value: Value) -> Value:
     """`hash(value)`; a tuple's is made of its items', an address is its own."""
     if isinstance(value, IdVal):
         return value
+    if not issubclass(value.py_type(), (int, float)):
+        tx.assumed.of_process("the hash of an object stands in the trace")
     return ConstVal(hash(_hashable(tx, value)))
 
 

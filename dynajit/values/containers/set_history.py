@@ -126,11 +126,12 @@ def copied_like(kind: Any, real: Any) -> Any:
 def guard_members(tx: Tracer, kind: Any, real: Any, source: Source, text: str) -> None:
     """Guard on the members of a set, their order and the size of the table. There is no copy of the set: its members
     may have another order."""
-    holds = functools.partial(_has_members, kind, tuple(kind.__iter__(real)), kind.__sizeof__(real))
+    holds = functools.partial(has_members, kind, tuple(kind.__iter__(real)), kind.__sizeof__(real))
     tx.guard(source, "PREDICATE", holds, text)
 
 
-def _has_members(kind: Any, members: tuple[Any, ...], size: int, found: Any) -> bool:
+def has_members(kind: Any, members: tuple[Any, ...], size: int, found: Any) -> bool:
+    """Whether it is a set of that kind with these members in this order, in a table of so many bytes."""
     if kind.__sizeof__(found) != size:
         return False
     return bool(literal_identity(members) == literal_identity(tuple(kind.__iter__(found))))

@@ -203,7 +203,13 @@ class SetVal(SetLike):
         return {key: self.entries[key] for key in order.values()}
 
     def iterate(self, tx: Tracer) -> Value:
+        self.told_in_order(tx)
         return SetIterator(self)
+
+    def told_in_order(self, tx: Tracer) -> None:
+        """The trace relies on the order of the members: that of texts is another one in each process."""
+        if len(self.entries) > 1 and not all(type(key) is int for key in self.entries):
+            tx.assumed.of_process("the order of a set stands in the trace")
 
     def getattr(self, tx: Tracer, name: str) -> Value:
         return tx.class_attribute(self, self.kind, name)

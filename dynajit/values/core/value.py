@@ -18,6 +18,7 @@ from dynajit.report.breaks import BreakKind
 if TYPE_CHECKING:
     from dynajit.graph.builder import GraphBuilder
     from dynajit.graph.seen import Seen
+    from dynajit.guards.assumed import Assumptions
     from dynajit.guards.source import Source
     from dynajit.values.core.journal import Journal
 
@@ -102,6 +103,8 @@ class Tracer(Protocol):
     recorded: dict[int, list[Any]]
     # what is being traced that does not run once, now: a branch, a hook; empty: nothing of the kind
     runs_elsewhere: str
+    # what holds without a guard
+    assumed: Assumptions
 
     def opening(self) -> None: ...
     def snapshot(self, frames: int | None = None) -> Any: ...

@@ -301,6 +301,7 @@ def id_(tx: Tracer, obj: Value) -> Value:
     if isinstance(real, _LASTING) and obj.source is not None:
         # tables outside are kept by such ids: what is found there is the program's own choice of object
         tx.guard(obj.source, "ID", real)
+        tx.assumed.of_process("an id() stands in the trace")
         return ConstVal(id(real))
     if isinstance(obj, (ObjVal, TensorVal, ListVal, DictVal, SetVal, FunctionVal, ClassVal)):
         return IdVal(obj)

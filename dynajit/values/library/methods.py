@@ -92,6 +92,7 @@ def pop(tx: Tracer, self: SetVal) -> Value:
     if order is None:
         if len(self.entries) > 1 and (self.source is not None or self.removals):
             self.unsupported("pop(), which takes some item,")
+        self.told_in_order(tx)
         order = [item.hash_key(tx) for item in self.ordered()]
     elif set(order) != set(self.entries):
         self.unsupported("pop() after items were added or removed")

@@ -105,6 +105,7 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
     """The model of an attribute found in a class, guarded unless the class belongs to a trusted module."""
     source = type_source(kind, name)
     if is_trusted(owner.__module__):
+        tx.assumed.of_class(kind)
         if isinstance(found, types.FunctionType):
             return FunctionVal.outside(tx, found, ConstSource(found, found.__qualname__))
         counts = type(found) is int and not name.startswith("__")  # as `RemovableHandle.next_id` does
@@ -117,7 +118,9 @@ def class_value(tx: Tracer, kind: type, owner: type, name: str, found: Any) -> V
 
 def guard_missing(tx: Tracer, kind: type, name: str) -> None:
     """Rely on a class having no such attribute, unless nobody is taken to change the class."""
-    if not is_trusted(kind.__module__):
+    if is_trusted(kind.__module__):
+        tx.assumed.of_class(kind)
+    else:
         tx.guard(ConstSource(kind, kind.__qualname__), "HAS_NO_TYPE_ATTR", name)
 
 
@@ -145,6 +148,7 @@ def bind(
     """
     cls = cls if cls is not None else tx.from_real(kind)
     source = source if source is not None else type_source(kind, name)
+    tx.assumed.of_class(kind)
     if isinstance(found, types.FunctionType):
         function = class_value(tx, kind, where, name, found)
         return function if owner is None else MethodVal(owner, function)

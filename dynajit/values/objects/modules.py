@@ -170,6 +170,7 @@ class ModuleVal(RealVal):
         if is_trusted(vars(self.obj).get("__name__")):
             trusted = trusted_value(tx, found)
             if trusted is not None:
+                tx.assumed.of_module(self.obj, name, found)
                 self._guard_function(tx, name, found)
                 return trusted
         return tx.wrap(found, AttrSource(self.source or ConstSource(self.obj, self.obj.__name__), name))

@@ -170,7 +170,9 @@ class ObjVal(Value):
                 return tx.call(function, [self, ConstVal(name)], {})
             except Raised as raised:
                 return self._fallback(tx, name, raised)
-        if not is_trusted(self.cls.__module__):
+        if is_trusted(self.cls.__module__):
+            tx.assumed.of_class(self.cls)
+        else:
             tx.guard(type_source(self.cls, "__getattribute__"), "ID", custom)
         return self.generic_getattr(tx, name)
 

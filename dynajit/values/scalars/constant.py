@@ -218,6 +218,7 @@ class ConstVal(AsksClass):
         if isinstance(self.value, tuple):
             return tx.iterator([tx.from_real(item) for item in self.value], type(iter(())))
         if isinstance(self.value, frozenset):
+            tx.assumed.of_process("the order of a set stands in the trace")
             return tx.iterator([ConstVal(item) for item in self.value], type(iter(self.value)))
         raise tx.raised(TypeError, f"'{type(self.value).__name__}' object is not iterable")
 

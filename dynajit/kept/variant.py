@@ -1,0 +1,113 @@
+"""One compiled variant as data, and one made of such data.
+
+In: what a capture knows of its variant (`Made`). Out: `to_data`, JSON; `from_data`, the variant of this process with
+its guards, for the call at hand. `NotKept` says what has no form as data, or which condition does not hold.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from dynajit import _C
+from dynajit.backends import kept_plan
+from dynajit.backends.kept_plan import NotKept
+from dynajit.guards.assumed import Assumptions
+from dynajit.guards.program import GuardSet
+from dynajit.guards.source import Environment, Source
+from dynajit.kept.code import code_of, code_to_data, special_constants
+from dynajit.kept.conditions import Reader, Writer
+from dynajit.kept.describe import Data, Describer
+from dynajit.resume.rerun import Rerun, Undoing
+
+
+class Made(NamedTuple):
+    """What is kept of a capture that ended in one whole graph."""
+
+    root: types.FunctionType
+    code: types.CodeType
+    guards: GuardSet
+    handed: Sequence[Source]
+    assumed: Assumptions
+    module: fx.GraphModule | None
+    graph: _C.GraphCall | None
+
+
+class Loaded(NamedTuple):
+    """A kept variant in this process: its code is not marked as dynajit's own yet."""
+
+    code: types.CodeType
+    guards: GuardSet
+    program: _C.GuardProgram
+    # tensors and numbers that it is for
+    sized: list[tuple[Source, Any]]
+
+
+def to_data(made: Made) -> dict[str, Data]:
+    """The variant and its conditions. Raises NotKept."""
+    if made.module is not None:
+        kept_plan.check_targets(made.module)
+    graph = None if made.graph is None else _graph_to_data(made.graph)
+    describer = Describer([str(globals_.get("__name__")) for _, globals_ in made.assumed.codes.values()])
+    writer = Writer(describer)
+    guards = [writer.guard(guard) for guard in made.guards]
+    handed = [writer.source(source) for source in made.handed]
+    code = code_to_data(made.code, describer, special_constants(made.graph))
+    reruns = [row[1] for row in code["co_consts"] if isinstance(row, list) and row[:1] == ["rerun"]]
+    if graph is not None and not any(reruns) and kept_plan.may_refuse(graph["plan"]):
+        raise NotKept("its graph can't be run operator by operator where a kernel refuses a value")
+    if graph is not None and not reruns and kept_plan.writes(graph["plan"]):
+        raise NotKept("its graph can't be run operator by operator where inputs overlap")
+    assumed = writer.assumed(made.assumed, made.root.__code__)
+    return {
+        "sources": writer.rows,
+        "facts": writer.facts,
+        "guards": guards,
+        "handed": handed,
+        "code": code,
+        "graph": graph,
+        **assumed,
+    }
+
+
+def _graph_to_data(call: _C.GraphCall) -> dict[str, Data]:
+    inner: Any = call.fn
+    undoing = [inner.written, inner.draws] if isinstance(inner, Undoing) else None
+    if isinstance(inner, Undoing):
+        whole: Any = inner.graph
+        inner = whole.fn
+    plan = kept_plan.to_data(inner)
+    return {"plan": plan, "undoing": undoing, "alone": call.gives_only_result}
+
+
+def from_data(data: dict[str, Data], function: types.FunctionType, values: Sequence[Any], name: str) -> Loaded:
+    """The variant for a call of the function with these parameters and cells; `name` is the graph's. Raises NotKept."""
+    reader = Reader(data, Environment(values, function.__globals__))
+    guards = reader.read()
+    globals_ = function.__globals__
+    program = guards.build(len(values), globals_, [reader.sources[place] for place in data["handed"]])
+    failed = program.check(tuple(values))
+    if failed >= 0:
+        raise NotKept(guards.failure_reason(failed, values, globals_))
+    graph = _graph_of(data["graph"], name) if data["graph"] is not None else None
+
+    def special(value: Data) -> Any:
+        if value[0] == "rerun":
+            return Rerun(function.__code__, None, globals_, None, value[1], True)
+        return graph if value[0] == "graph" else None
+
+    code = code_of(data["code"], reader.describer, special)
+    return Loaded(code, guards, program, reader.sized())
+
+
+def _graph_of(data: dict[str, Data], name: str) -> _C.GraphCall:
+    compiled = kept_plan.from_data(data["plan"])
+    flat = not isinstance(compiled, _C.RuntimeCall) or compiled.eager is None
+    call = _C.GraphCall(compiled, name, flat)
+    if data["undoing"] is not None:
+        call = _C.GraphCall(Undoing(call, *data["undoing"]))
+    call.gives_only_result = data["alone"]
+    return call

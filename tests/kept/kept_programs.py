@@ -1,0 +1,192 @@
+"""Programs that `test_kept_processes.py` runs in one process and again in a second one. Prints JSON: for each program
+what a call gives, and how it came about.
+
+    python kept_programs.py CACHE [PROGRAM ...]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dynajit
+
+x = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+class Shape(enum.Enum):
+    WIDE = "wide"
+    TALL = "tall"
+
+
+@dataclasses.dataclass
+class Settings:
+    scale: float = 2.0
+    shape: Shape = Shape.WIDE
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.together = nn.Linear(width, 3 * width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+        self.settings = Settings()
+
+    def forward(self, x: Any, *, keep: bool = True) -> Any:
+        y = self.norm(x)
+        y = x + F.scaled_dot_product_attention(*self.together(y).chunk(3, -1), is_causal=True)
+        y = y + self.down(F.gelu(self.up(y))) * self.settings.scale
+        return {"y": y, "kept": (y.sum(), keep)} if self.settings.shape is Shape.WIDE else y
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block(6) for _ in range(3))
+        self.embedding = nn.Embedding(10, 6)
+
+    def forward(self, index: Any) -> Any:
+        y, kept = self.embedding(index), []
+        for block in self.blocks:
+            found = block(y)
+            y = found["y"]
+            kept.append(found["kept"])
+        return y, kept
+
+
+def scaled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs) * 2
+
+    return wrapper
+
+
+@scaled
+def decorated(x: Any) -> Any:
+    return x.sin() + 1
+
+
+def names_in_set(x: Any) -> Any:
+    """Members are asked for; their order, which is another one in each process, is not."""
+    return x * 2 if "wide" in {"wide", "tall", "deep"} and {"b"} <= NAMES else x
+
+
+NAMES = {"a", "b", "c", "d"}
+
+
+def order_of_set(x: Any) -> Any:
+    return x, list(NAMES)
+
+
+def address(x: Any) -> Any:
+    return x + 1, hash("text")
+
+
+def class_made_inside(x: Any) -> Any:
+    class Local:
+        factor = 2
+
+    return x * Local.factor
+
+
+def changes_list(x: Any, items: list[Any]) -> Any:
+    items.append(x * 2)
+    return items[0] + 1
+
+
+def in_place(x: Any, y: Any) -> Any:
+    x.add_(y)
+    return x * 2
+
+
+def random_numbers(x: Any) -> Any:
+    return F.dropout(x, 0.5, True) + torch.rand(6)
+
+
+def sizes(x: Any) -> Any:
+    return x.reshape(-1, x.shape[0] // 2) * x.shape[1]
+
+
+def broken(x: Any) -> Any:
+    y = x + 1
+    print(end="")
+    return y * 2
+
+
+PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "network": lambda: (Net().eval(), torch.arange(5)[None]),
+    "decorated": lambda: (decorated, x.clone()),
+    "lambda": lambda: (lambda a: a.cos() * 3, x.clone()),
+    "partial": lambda: (functools.partial(lambda a, b: a * b, b=4), x.clone()),
+    "names in a set": lambda: (names_in_set, x.clone()),
+    "order of a set": lambda: (order_of_set, x.clone()),
+    "a hash": lambda: (address, x.clone()),
+    "a local class": lambda: (class_made_inside, x.clone()),
+    "a list that grows": lambda: (changes_list, x.clone(), [x.clone()]),
+    "in place": lambda: (in_place, x.clone(), x[:1].clone()),
+    "in place, overlapping": lambda: (in_place, (base := x.clone()), base[:1]),
+    "random": lambda: (random_numbers, x.clone()),
+    "sizes": lambda: (sizes, x.clone()),
+    "a bad index": lambda: (Net().eval(), torch.tensor([[1, 99]])),
+    "convolution": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(),
+        torch.ones(1, 3, 8, 8),
+    ),
+    "recurrent": lambda: (nn.GRU(6, 5, batch_first=True).eval(), x[None].clone()),
+    "a break": lambda: (broken, x.clone()),
+}
+
+
+def shown(value: Any) -> Any:
+    """What a result is, for comparing."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), list(value.shape), value.double().flatten().tolist()]
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__, *map(shown, value)]
+    if isinstance(value, dict):
+        return {str(key): shown(item) for key, item in value.items()}
+    return repr(value)
+
+
+def outcome(fn: Any, args: tuple[Any, ...]) -> Any:
+    torch.manual_seed(3)
+    try:
+        result = fn(*args)
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}"
+    return [shown(result), shown(list(args))]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dynajit.config.cache_dir = sys.argv[1]
+    dynajit.config.keep_variants = True
+    found = {}
+    with torch.no_grad():
+        for name in sys.argv[2:] or PROGRAMS:
+            torch.manual_seed(1)
+            fn, *args = PROGRAMS[name]()
+            torch.manual_seed(1)
+            eager, *others = PROGRAMS[name]()
+            dynajit.counters.clear()
+            compiled = dynajit.compile(fn)
+            calls = [outcome(compiled, tuple(args)) for _ in range(2)]
+            expected = [outcome(eager, tuple(others)) for _ in range(2)]
+            counts = {"frames": dynajit.counters["frames"]["total"], **dynajit.counters["kept"]}
+            found[name] = {"calls": calls, "expected": expected, "counts": counts}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
