@@ -187,8 +187,3 @@ class AccuracyError(DynajitError):
                 _what_to_do("dynajit.bisect(fn)(*args) finds the smallest part that is wrong; please report it"),
             )
         )
-
-
-class InputsOverlap(RuntimeError):
-    """A graph was not run: an input that it writes shares memory with another one, and all that is left of the program
-    is the frame, which then runs as it is. No program sees it."""

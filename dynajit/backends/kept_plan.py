@@ -15,14 +15,13 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from dynajit import _C
 from dynajit.backends.registry import lookup_backend
 from dynajit.codegen.plan import Plan
-from dynajit.exc import InputsOverlap
 from dynajit.runtime import cpu, plan_data, store, toolchain
 
 # more of a tensor in a graph is no number that stands in the program's text
@@ -55,11 +54,12 @@ def to_data(compiled: Callable[..., Any]) -> dict[str, Any]:
     return {"plan": data, "source": plan.source, "constants": constants}
 
 
-def from_data(data: dict[str, Any]) -> Callable[..., Any]:
-    """The callable that was written. Raises NotKept, ToolchainError, OSError."""
+def from_data(data: dict[str, Any], overlapping: Callable[..., Any]) -> Callable[..., Any]:
+    """The callable that was written; `overlapping` is called instead where an input that it writes overlaps another
+    one. Raises NotKept, ToolchainError, OSError."""
     if "inner" in data:
-        eager = _overlapping if data["written"] is not None else None
-        return _C.RuntimeCall(from_data(data["inner"]), eager, data["written"] or (), data["no_autocast"])
+        eager = overlapping if data["written"] is not None else None
+        return _C.RuntimeCall(from_data(data["inner"], overlapping), eager, data["written"] or (), data["no_autocast"])
     constants = {name: _tensor_of(row) for name, row in data["constants"].items()}
     try:
         return cpu.build(plan_data.from_data(data["plan"], data["source"], constants))
@@ -75,7 +75,7 @@ def may_refuse(data: dict[str, Any]) -> bool:
 
 
 def writes(data: dict[str, Any]) -> bool:
-    """Whether the callable raises `InputsOverlap` where an input that it writes overlaps another one."""
+    """Whether the graph writes inputs, so that `overlapping` may be called."""
     return "inner" in data and (data["written"] is not None or writes(data["inner"]))
 
 
@@ -119,10 +119,6 @@ def read(key: str) -> bytes | None:
 def write(key: str, contents: bytes) -> Path:
     """Keep the contents under the key, in place of what is there. Raises OSError."""
     return store.find().put(key, _SUFFIX, store.written(contents))
-
-
-def _overlapping(*inputs: Any) -> NoReturn:
-    raise InputsOverlap("an input that is written shares memory with another one")
 
 
 def _tensor_to_data(name: str, value: Any) -> list[Any]:

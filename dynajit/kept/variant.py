@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from torch import fx
 
@@ -21,7 +21,7 @@ from dynajit.guards.source import Environment, Source
 from dynajit.kept.code import code_of, code_to_data, special_constants
 from dynajit.kept.conditions import Reader, Writer
 from dynajit.kept.describe import Data, Describer
-from dynajit.resume.rerun import Rerun, Undoing
+from dynajit.resume.rerun import InputsOverlap, Rerun, Undoing
 
 
 class Made(NamedTuple):
@@ -104,10 +104,14 @@ def from_data(data: dict[str, Data], function: types.FunctionType, values: Seque
 
 
 def _graph_of(data: dict[str, Data], name: str) -> _C.GraphCall:
-    compiled = kept_plan.from_data(data["plan"])
+    compiled = kept_plan.from_data(data["plan"], _overlapping)
     flat = not isinstance(compiled, _C.RuntimeCall) or compiled.eager is None
     call = _C.GraphCall(compiled, name, flat)
     if data["undoing"] is not None:
         call = _C.GraphCall(Undoing(call, *data["undoing"]))
     call.gives_only_result = data["alone"]
     return call
+
+
+def _overlapping(*inputs: Any) -> NoReturn:
+    raise InputsOverlap("an input that is written shares memory with another one")

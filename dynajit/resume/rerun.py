@@ -22,7 +22,7 @@ import torch
 
 from dynajit import _C
 from dynajit.bytecode import Part, copy_of
-from dynajit.exc import DynajitError, InputsOverlap
+from dynajit.exc import DynajitError
 from dynajit.graph.meta import notes
 from dynajit.report.counters import counters
 from dynajit.values.tensors.torch_state import SETTINGS, EntryState
@@ -34,6 +34,11 @@ _BAD_INDEX = re.compile("out of (bounds|range)|device-side")
 # those that may have changed some of their tensors when they raise, whatever they raise
 _BY_TENSORS = re.compile("foreach")
 _NOT_THE_PROGRAMS = (RecursionError, MemoryError, DynajitError)
+
+
+class InputsOverlap(RuntimeError):
+    """A graph was not run: an input that it writes shares memory with another one, and of the program only the frame is
+    left, which runs as it is then. No program sees it."""
 
 
 class Rerun:
