@@ -17,6 +17,7 @@ class Assumptions:
     Attributes:
         classes: classes of trusted modules in which attributes were looked up, by id.
         members: (module, name, what was found there) of trusted modules, by (id of the module, name).
+        imports: modules that are loaded, by the names that the program imports.
         codes: the code that was traced, with its globals, by id.
         only_here: why this trace says nothing of another process; "" if it does.
     """
@@ -24,8 +25,13 @@ class Assumptions:
     def __init__(self) -> None:
         self.classes: dict[int, type] = {}
         self.members: dict[tuple[int, str], tuple[types.ModuleType, str, Any]] = {}
+        self.imports: dict[str, types.ModuleType] = {}
         self.codes: dict[int, tuple[types.CodeType, dict[str, Any]]] = {}
         self.only_here = ""
+
+    def of_import(self, name: str, module: types.ModuleType) -> None:
+        """The module is loaded under the name."""
+        self.imports[name] = module
 
     def of_class(self, kind: type) -> None:
         """An attribute of the class was looked up, there or not."""

@@ -482,6 +482,7 @@ class Interpreter(Calls):
             return None
         if not (name in builtins.__dict__ and table[name] is builtins.__dict__[name]):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the replaced builtin {name!r}")
+        self.assumed.of_module(builtins, name, table[name])
         return self.from_real(table[name])
 
     def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None:

@@ -401,6 +401,7 @@ def import_name(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if (names.is_const() and names.const()) or level.const()
         else sys.modules[full.partition(".")[0]]
     )
+    tx.assumed.of_import(full, sys.modules[full])
     frame.push(tx.from_real(found))
 
 

@@ -147,7 +147,8 @@ class Writer:
         describer = self.describer
         mutable = [kind for kind in assumed.classes.values() if kind.__flags__ & HEAP_TYPE]
         classes = [describer.name(kind) for kind in mutable if not describer.has(kind)]
-        members = [[module.__name__, name, describer.of(found)] for module, name, found in assumed.members.values()]
+        members = [[module.__name__, [name], describer.of(found)] for module, name, found in assumed.members.values()]
+        members += [["sys", ["modules", name], describer.of(module)] for name, module in assumed.imports.items()]
         describer.code(root)
         codes = [
             describer.name_of_code(code, module)
@@ -179,8 +180,8 @@ class Reader:
             guards.add(self._guard(*row))
         for row in (*self.data["classes"], *self.data["codes"]):
             self.describer.find(row)
-        for module, name, wanted in self.data["members"]:
-            self.describer.find(["named", module, [name], wanted])
+        for module, parts, wanted in self.data["members"]:
+            self.describer.find(["named", module, parts, wanted])
         return guards
 
     def sized(self) -> list[tuple[Source, Any]]:

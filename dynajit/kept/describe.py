@@ -364,7 +364,7 @@ def _step(obj: Any, part: str) -> Any:
         for base in obj.__mro__:
             if part in namespace_of(base):
                 return namespace_of(base)[part]
-    return getattr(obj, part)
+    return obj[part] if type(obj) is dict else getattr(obj, part)
 
 
 def _member_of_c(obj: Any) -> Data | None:
