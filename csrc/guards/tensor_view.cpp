@@ -1,7 +1,7 @@
 /* TensorSpec: what a trace relied on in one tensor, and its check against another, read from the TensorImpl.
  *
  * In: an example tensor, and which of its sizes and strides may vary. Out: whether another tensor has the same class,
- * dispatch keys, dtype, device, requires_grad, sizes and strides. About 10 ns; no Python runs. */
+ * dispatch keys, dtype, device, requires_grad, sizes and strides, and has a history. About 10 ns; no Python runs. */
 #include "guards/guards.h"
 
 #include <algorithm>
@@ -82,6 +82,19 @@ bool requires_grad(const torch::autograd::AutogradMeta *meta)
     return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ || (meta->is_view_ && meta->requires_grad()));
 }
 
+/* Whether autograd can tell where a tensor comes from. Not of one of many views, or one made where gradients were off,
+ * once its memory was written: there eager raises. */
+bool has_history(const c10::TensorImpl *impl, const torch::autograd::AutogradMeta *meta)
+{
+    if (meta == nullptr || !meta->is_view_ || !impl->version_counter().enabled()) {
+        return true;
+    }
+    const auto *view = static_cast<const torch::autograd::DifferentiableViewMeta *>(meta);
+    return !view->has_bw_view() || view->get_creation_meta() == torch::autograd::CreationMeta::DEFAULT
+        || view->get_attr_version() == impl->version_counter().current_version()
+        || (!view->grad_fn_ && !view->get_backward_view().base_.requires_grad());
+}
+
 bool check(const TensorSpec *spec, PyObject *value)
 {
     if (Py_TYPE(value) != spec->type) {
@@ -90,7 +103,8 @@ bool check(const TensorSpec *spec, PyObject *value)
     const c10::TensorImpl *impl = THPVariable_Unpack(value).unsafeGetTensorImpl();
     const torch::autograd::AutogradMeta *meta = autograd_of(impl);
     if (impl->key_set().raw_repr() != spec->key_set || impl->dtype() != spec->dtype || impl->device() != spec->device
-        || requires_grad(meta) != spec->requires_grad || is_dual(meta) != spec->dual || !has_plain_sizes(impl)) {
+        || requires_grad(meta) != spec->requires_grad || is_dual(meta) != spec->dual || !has_plain_sizes(impl)
+        || !has_history(impl, meta)) {
         return false;
     }
     c10::IntArrayRef sizes = impl->sizes();

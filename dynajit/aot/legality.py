@@ -386,8 +386,9 @@ def writes_past_autograd(graph: GraphFacts) -> bool:
 def _writes_one_of_many(graph: GraphFacts) -> bool:
     """Whether a view that came with others of one call (`unbind`, `split`), or a view of it, is written, or may be once
     the graph has returned it, or is read after its memory was written: autograd refuses that, functionalisation and the
-    views that AOTAutograd returns do not. Of results that nothing has written, only views of inputs count: models often
-    return parts of what they computed, and nobody writes those."""
+    views that AOTAutograd returns do not. Of results that nothing has written, only views of inputs count, and of what
+    the graph returns, too, which another graph may write: models often return parts of what they computed, and nobody
+    writes those."""
     many: set[Node] = set()
     stale: set[Node] = set()
     for node in graph.calls:
@@ -409,7 +410,8 @@ def _writes_one_of_many(graph: GraphFacts) -> bool:
             is_one = sources[0] in many and memory_of(whole) == own
         if is_one:
             many.add(node)
-    return any(node in stale or (node in many and memory(node) in graph.given) for node in graph.returned)
+    known = graph.given | {memory(node) for node in graph.returned if node not in many} - {None}
+    return any(node in stale or (node in many and memory(node) in known) for node in graph.returned)
 
 
 def _nodes_in(value: Any) -> list[Node]:

@@ -152,7 +152,9 @@ def _capture(
     seen = session.memory(code).seen
     if not session.choices.fullgraph and seen.dynamic is not False:
         last = count >= config.recompile_limit - LAST_VARIANTS
-        seen.varying.update(varying_sources(own, reasons, seen.counters, last))
+        seen.varying.update(
+            varying_sources(own, reasons, seen.counters, last, values, function.__globals__),
+        )
     note_objects_made_anew(session, seen, own, reasons, values, function.__globals__)
     compile_id = f"[{frame_number(code)}/{len(own)}]"
     if why is not None:

@@ -65,7 +65,14 @@ def role_of(code: types.CodeType, guards: GuardSet) -> list[tuple[int, Guard]]:
     ]
 
 
-def varying_sources(own: list[_C.Variant], reasons: Reasons, counters: set[Source], last: bool) -> list[Source]:
+def varying_sources(
+    own: list[_C.Variant],
+    reasons: Reasons,
+    counters: set[Source],
+    last: bool,
+    values: tuple[Any, ...],
+    globals_: dict[str, Any],
+) -> list[Source]:
     """Where numbers, texts and objects are that many variants rely on, and that are other ones now."""
     found: collections.Counter[Source] = collections.Counter()
     no_symbols: set[Source] = set()
@@ -73,10 +80,11 @@ def varying_sources(own: list[_C.Variant], reasons: Reasons, counters: set[Sourc
         if variant in own and index >= 0 and isinstance(variant.data, VariantData):
             guard = variant.data.guards[index]
             source = guard.pinned()
-            if source is not None:
-                found[source] += 1
-                if guard.kind == "EQUALS" and type(guard.params[0]) is int and abs(guard.params[0]) >= NO_SIZE:
-                    no_symbols.add(source)
+            differing = variant.data.guards.differing(values, globals_) if last else set()
+            found.update(differing | {source} if source is not None else differing)
+            wanted = guard.params[0] if source is not None and guard.kind == "EQUALS" else None
+            if source is not None and type(wanted) is int and abs(wanted) >= NO_SIZE:
+                no_symbols.add(source)
     return [
         source
         for source, count in found.items()

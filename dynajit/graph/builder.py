@@ -22,12 +22,13 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from dynajit import symbols, torch_compat
-from dynajit.graph.fake import FakeMode, fake_of, has_history
+from dynajit.graph.fake import FakeMode, fake_of
 from dynajit.graph.meta import is_view, note, notes
 from dynajit.graph.opaque import OPAQUE
 from dynajit.graph.seen import NOTHING_VARIES, Dimensions
 from dynajit.graph.shapes import Shapes
 from dynajit.graph.subgraph import CutNodes
+from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import Source
 from dynajit.report.records import FrameLoc
 from dynajit.wrappers import is_wrapper, leaves_of

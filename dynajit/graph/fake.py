@@ -207,14 +207,6 @@ def _base_has_its_gradient(mode: FakeTensorMode, real: torch.Tensor) -> None:
         fake.grad = fake_of(mode, base.grad)
 
 
-def has_history(tensor: torch.Tensor) -> bool:
-    """Whether autograd can tell where it comes from: not of a view made in no_grad, once its base was written."""
-    try:
-        return tensor.is_leaf in (True, False)
-    except RuntimeError:
-        return False
-
-
 def _is_ordinary(real: torch.Tensor) -> bool:
     """A leaf with memory of its own, of no special kind."""
     return (

@@ -19,6 +19,15 @@ def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
     return len(expected) == len(actual) and all(e is None or e == a for e, a in zip(expected, actual, strict=True))
 
 
+def has_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd can tell where it comes from: not of one of many
+    views, or one made in no_grad, once its memory was written."""
+    try:
+        return tensor.is_leaf in (True, False)
+    except RuntimeError:
+        return False
+
+
 def _metadata(value: torch.Tensor) -> dict[str, Any]:
     """As torch keeps it, whatever a subclass says of itself."""
     base: Any = torch.Tensor
@@ -29,6 +38,7 @@ def _metadata(value: torch.Tensor) -> dict[str, Any]:
             "device": base.device.__get__(value),
             "requires_grad": base.requires_grad.__get__(value),
             "forward-mode tangent": _C.tensor_is_dual(value),
+            "known to autograd": has_history(value),
             "sizes": tuple(base.shape.__get__(value)),
             "strides": base.stride(value) if base.layout.__get__(value) is torch.strided else None,
             "dispatch keys": torch._C._dispatch_keys(value).raw_repr(),
@@ -42,6 +52,7 @@ def _expected(spec: _C.TensorSpec) -> dict[str, Any]:
         "device": spec.device,
         "requires_grad": spec.requires_grad,
         "forward-mode tangent": spec.dual,
+        "known to autograd": True,
         "sizes": spec.sizes,
         "strides": spec.strides,
         "dispatch keys": spec.key_set,

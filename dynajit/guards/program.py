@@ -139,6 +139,19 @@ class GuardSet:
                 return MadeAnew(source, isinstance(wanted, Held) and wanted.is_gone())
         return None
 
+    def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
+        """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
+        follows from one of them."""
+        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        found: set[Source] = set()
+        for guard in self._guards:
+            source = guard.pinned()
+            if source is not None and not kinds[guard.kind].runs_code:
+                with contextlib.suppress(Unreachable):
+                    if not guard.check(reader.value(guard)):
+                        found.add(source)
+        return found
+
     def class_made_anew(
         self, index: int, locals: Sequence[object], globals: dict[str, Any] | None = None
     ) -> type | None:

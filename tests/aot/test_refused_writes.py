@@ -185,3 +185,35 @@ def test_a_result_in_memory_that_was_used_before_may_be_written(requires_grad: b
                 results[0].sum().backward()
             outcomes.append((views, results[0].tolist(), x.grad if x.grad is None else x.grad.tolist()))
         assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_views_that_another_graph_makes_stale(backend: str) -> None:
+    """One graph has the views, another writes what they are of: a variant made before that write does not fit."""
+
+    def in_a_loop(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        for row in y:
+            if row.sum() > 1000:
+                break
+            y.uniform_(0, 1)
+        return y
+
+    def returned(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        first, second = y.unbind()
+        dynajit.graph_break()
+        y.add_(1)
+        return first + second
+
+    for program in (in_a_loop, returned):
+        compiled = dynajit.compile(program, backend=backend)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="is a view and its base or another view of its base"):
+                program(torch.ones(2, 2, requires_grad=True))
+            with pytest.raises(RuntimeError, match="is a view and its base or another view of its base"):
+                compiled(torch.ones(2, 2, requires_grad=True))
+        torch.manual_seed(0)
+        expected = program(torch.ones(2, 2))
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(torch.ones(2, 2)), expected)

@@ -215,6 +215,13 @@ def entered(o: Any, x: Tensor) -> Tensor:
 
 
 #: told by their contents: the third call of a role compiles nothing
+def _set_for_a_while(variable: contextvars.ContextVar[int], x: Tensor) -> Tensor:
+    token = variable.set(variable.get() + 1)
+    y = x * variable.get()
+    variable.reset(token)
+    return y + variable.get()
+
+
 BY_CONTENTS: dict[str, Kind] = {
     "lambda": (lambda k: lambda x: x + 1, lambda o, x: o(x)),
     "lambda of a module": (lambda k: eval(LINE), lambda o, x: o(x)),
@@ -306,6 +313,8 @@ BY_CONTENTS: dict[str, Kind] = {
     "optimizer": (lambda k: torch.optim.SGD([nn.Parameter(torch.ones(3))], k), lambda o, x: x + o.defaults["lr"]),
     "no_grad": (lambda k: torch.no_grad(), entered),
     "autocast": (lambda k: torch.autocast("cpu", dtype=torch.bfloat16), entered),
+    "context variable": (lambda k: contextvars.ContextVar("v", default=k), lambda o, x: x + o.get()),
+    "context variable set": (lambda k: contextvars.ContextVar("v", default=k), _set_for_a_while),
     "null context": (contextlib.nullcontext, lambda o, x: x + o.__enter__()),
     "path": (lambda k: pathlib.Path("a") / str(k), lambda o, x: x + len(o.name)),
     "fraction": (lambda k: fractions.Fraction(k, 2), lambda o, x: x + float(o)),
@@ -335,7 +344,6 @@ LEFT_OUT: dict[str, Kind] = {
     "python module": (lambda k: namespace(f"a = {k}"), lambda o, x: x + o.a),
     "function of a module": (lambda k: namespace(f"def f(x): return x + {k}"), lambda o, x: o.f(x)),
     "cached function": (lambda k: functools.lru_cache(lambda n: n + k), lambda o, x: x + o(1)),
-    "context variable": (lambda k: contextvars.ContextVar("v", default=k), lambda o, x: x + o.get()),
     "signature": (lambda k: inspect.signature(closure(k)), lambda o, x: x + len(o.parameters)),
     "ufunc": (lambda k: np.frompyfunc(abs, 1, 1), lambda o, x: x + float(o(-3))),
     "class": (local_class, lambda o, x: o().add(x)),

@@ -3,6 +3,7 @@ each call."""
 
 from __future__ import annotations
 
+import contextvars
 import re
 import types
 import warnings
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import dynajit
 from dynajit.report import records
+from dynajit.testing import assert_same
 
 Call = Callable[[Any, Tensor], Any]
 
@@ -341,3 +343,62 @@ def test_a_loop_over_an_iterator_across_a_break_compiles_its_body_once(make: Any
                 assert torch.equal(compiled(make(range(5, 10)), torch.ones(2)), program(range(5, 10), torch.ones(2)))
         bodies = {record.compile_id.split("/")[0] for record in seen}
         assert len(bodies) == len(seen)
+
+
+def _hooked(x: Tensor) -> Any:
+    x = x.detach().requires_grad_()
+    y = x * 2
+    handle = y.register_hook(lambda gradient: gradient * 3)
+    y.sum().backward()
+    handle.remove()
+    return x.grad
+
+
+def _hooked_leaf(x: Tensor) -> Any:
+    leaf = x.detach().requires_grad_()
+    with leaf.register_hook(lambda gradient: gradient * 3):
+        y = leaf * x
+    y.sum().backward()
+    return leaf.grad
+
+
+def _context_variables(x: Tensor) -> Any:
+    one, other = (contextvars.ContextVar(name, default=2) for name in "ab")
+    one.set(3)
+    dynajit.graph_break()
+    token = other.set(4)
+    y = x * one.get() + other.get()
+    dynajit.graph_break()
+    other.reset(token)
+    return y + other.get()
+
+
+def _scheduled(x: Tensor) -> Any:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for _ in range(2):
+        (weight * x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return weight.detach() * optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("program", [_hooked, _hooked_leaf, _context_variables, _scheduled])
+def test_what_the_function_itself_makes_at_each_call(program: Any) -> None:
+    assert_same(program, torch.ones(3))
+
+
+def test_two_context_variables_that_become_one() -> None:
+    def program(x: Tensor, one: Any, other: Any) -> Any:
+        token = one.set(5)
+        y = x * other.get()
+        one.reset(token)
+        return y
+
+    one, other = (contextvars.ContextVar(name, default=2) for name in "ab")
+    compiled = dynajit.compile(program, backend="eager")
+    x = torch.ones(3)
+    for pair in ((one, other), (one, one), (other, one), (other, other)):
+        torch.testing.assert_close(compiled(x, *pair), program(x, *pair), rtol=0, atol=0)

@@ -66,6 +66,22 @@ def test_a_text_that_is_another_one_at_each_call() -> None:
     assert len(report.recompile_reasons) <= 8 and values_of(report) == {"varying-value"}
 
 
+def test_a_key_that_is_another_one_at_each_call() -> None:
+    """What fails first is that the dictionary has the last call's key; what varies is the number in it."""
+
+    class Noted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.record: dict[str, Tensor] = {}
+
+        def forward(self, x: Tensor, step: int) -> Tensor:
+            self.record[f"step{step}"] = x.sum()
+            return x * 2
+
+    report = assert_same(Noted(), x, 0, then=[(x, i) for i in range(1, 16)], repeat=1, never_repeats="keeps all keys")
+    assert len(report.recompile_reasons) < 8 and values_of(report) == {"varying-value"}
+
+
 def test_the_index_of_a_number_stays_symbolic() -> None:
     class Whole:
         def __init__(self, n: int) -> None:

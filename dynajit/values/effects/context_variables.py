@@ -7,12 +7,11 @@ unless it was set back before. A variable that the program didn't set is read, a
 from __future__ import annotations
 
 import contextvars
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dynajit import _C
-from dynajit.guards.source import CallSource, Source
+from dynajit.guards.source import AttrSource, CallSource, Source
 from dynajit.report import breaks
 from dynajit.values.core.effect import CallEffect
 from dynajit.values.core.registry import builtin
@@ -117,7 +116,7 @@ def reset(tx: Tracer, variable: Value, token: Value) -> None:
     if tx.runs_elsewhere:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable")
     if not isinstance(token, TokenVal):
-        before: VariableContent | None = _before_outside(tx, real, token)
+        before: VariableContent | None = _before_outside(tx, variable, token)
     elif token.is_used or _real(token.variable) is not real:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable with a token that does not fit")
     else:
@@ -139,10 +138,14 @@ def _real(variable: Value) -> contextvars.ContextVar[Any]:
 
 
 def _from_outside(tx: Tracer, variable: Value) -> tuple[contextvars.ContextVar[Any], Source]:
+    """The variable, which is told by what it holds, and from those that were set: each call may make it anew."""
     real = _real(variable)
     source = variable.source
     assert source is not None
-    tx.guard(source, "ID", real)
+    for effect in _effects(tx):
+        other = effect.variable if isinstance(effect, TokenVal) else effect.args[0] if _is_reset(effect) else None
+        if other is not None and _real(other) is not real:
+            tx.guard_distinct(variable, other)
     return real, source
 
 
@@ -167,23 +170,20 @@ def _held_outside(tx: Tracer, variable: Value) -> VariableContent:
     return VariableContent(tx.wrap(found, read))
 
 
-def _before_outside(tx: Tracer, variable: contextvars.ContextVar[Any], token: Value) -> VariableContent:
+def _before_outside(tx: Tracer, variable: Value, token: Value) -> VariableContent:
     """What the variable holds when a token from before the trace has set it back."""
     real: Any = getattr(token, "real_object", None)
     source = token.source
     used = any(_is_reset(effect) and effect.args[-1] is token for effect in _effects(tx))
-    if source is None or used or not _fits(variable, real):
+    if source is None or used or not (_C.token_is_usable(real) and real.var is _real(variable)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "setting back a context variable with a token that does not fit")
-    tx.guard(source, "PREDICATE", functools.partial(_fits, variable), f"can set {variable.name} back")
+    tx.guard(source, "PREDICATE", _C.token_is_usable, "was not used")
+    tx.guard(AttrSource(source, "var"), "SAME_OBJECT", variable.source)
     old, read = _old_value(real), CallSource(source, _old_value, "{}.old_value")
     if old is contextvars.Token.MISSING:
         tx.guard(read, "ID", old)
         return VariableContent(None)
     return VariableContent(tx.wrap(old, read))
-
-
-def _fits(variable: contextvars.ContextVar[Any], token: Any) -> bool:
-    return _C.token_is_usable(token) and token.var is variable
 
 
 def _old_value(token: contextvars.Token[Any]) -> Any:

@@ -7,7 +7,6 @@ program reached it from. Elsewhere the graph ends, and the real reference tells.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -103,12 +102,12 @@ def referent(tx: Tracer, reference: Value) -> Value:
         return tx.wrap(target, CallSource(reference.source, _REFERENT, "{}()"))
     if known is None or not (target is None or _is_held(tx, known)):
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "an object known only through a weak reference")
-    tx.guard(reference.source, "PREDICATE", functools.partial(_refers_to, real), "refers to the same object")
+    read = CallSource(reference.source, _REFERENT, "{}()")
+    if target is None:
+        tx.guard(read, "ID", None)
+    else:
+        tx.guard(read, "SAME_OBJECT", known.source)
     return known
-
-
-def _refers_to(expected: Any, found: Any) -> bool:
-    return isinstance(found, weakref.ref) and found() is expected()
 
 
 # ------------------------------------------------------------------------------------------------ who is alive

@@ -26,9 +26,9 @@ import torch
 from torch.torch_version import TorchVersion
 
 from dynajit import _C
-from dynajit.graph.fake import has_history
 from dynajit.graph.lazy_dynamo import package_of
 from dynajit.graph.seen import NO_SIZE
+from dynajit.guards.kinds_tensor import has_history
 from dynajit.guards.source import (
     AttrSource,
     CallSource,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.hooks import BackwardHook
+from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
@@ -65,6 +65,16 @@ def set_up(tx: Tracer, self: Value, args: Value) -> None:
     parts = tx.unpack(args) if isinstance(args, TupleVal) else [args]
     if may_be_differentiated(parts):
         raise GraphBreak(breaks.MODULE_BACKWARD_HOOK)
+
+
+@builtin(RemovableHandle.remove)
+@tail_call
+def remove(tx: Tracer, self: Value) -> Value:
+    """Traced for what was registered here; the number of one from outside is another one at each call."""
+    direct = tx.take_direct()
+    if self.source is not None:
+        raise GraphBreak(breaks.SKIPPED_CALL, "the remove() of a hook's handle from outside")
+    return tx.inline_body(RemovableHandle.remove, [self], {}, direct)
 
 
 def _is_leaf_outside(tensor: TensorVal) -> bool:
