@@ -20,8 +20,8 @@ from dynajit.bytecode.canonical import JUMPS, LOCAL_OPS, TERMINATORS
 from dynajit.bytecode.cfg import reachable_from, super_sites
 from dynajit.bytecode.comprehensions import isolated
 from dynajit.bytecode.decode import Code, Instr
-from dynajit.bytecode.landing import CALLED, Landing
 from dynajit.bytecode.liveness import cells_live
+from dynajit.bytecode.return_action import CALLED, ReturnAction
 from dynajit.bytecode.target import target
 from dynajit.bytecode.unbound import empty_free_variable
 
@@ -37,17 +37,17 @@ _IN_CELL: Final = {
 
 class InnerCall(NamedTuple):
     """The call of the rest of a callee. It stands for the instruction before the continuation's first, or for the first
-    one's way to what it works on (`landing`: what is made of what it returns; `names`: what the arguments are to the
+    one's way to what it works on (`action`: what is made of what it returns; `names`: what the arguments are to the
     user, as guards show them)."""
 
     function: Callable[..., Any]
     argc: int
-    landing: Landing = CALLED
+    action: ReturnAction = CALLED
     names: tuple[str, ...] = ()
 
     def place(self, index: int) -> int:
         """The instruction that it stands for, in a continuation from `index` on."""
-        return index if self.landing.result == "again" else index - 1
+        return index if self.action.result == "again" else index - 1
 
 
 def build_continuation(
@@ -85,7 +85,7 @@ def build_continuation(
         emitter.set_handler(tail.handler(calling))
         _call_inner(emitter, calling, inner, inputs)
         emitter.set_handler(None)
-        if inner.landing.result == "decide" and calling.target is not None:
+        if inner.action.result == "decide" and calling.target is not None:
             goal = tail.labels.setdefault(calling.target, Label())
             emitter.jump_op("POP_" + calling.op.removesuffix("_OR_POP"), goal)
             emitter.pop_top()
@@ -102,9 +102,9 @@ def handlers_of(code: Code, index: int) -> tuple[int, ...]:
     return () if handler is None else (handler,)
 
 
-def ways_on(code: Code, index: int, landing: Landing) -> tuple[int, ...]:
+def ways_on(code: Code, index: int, action: ReturnAction) -> tuple[int, ...]:
     """Where control may go on besides behind an instruction whose callee returns, or raises."""
-    target_index = code.instrs[index].target if landing.result == "decide" else None
+    target_index = code.instrs[index].target if action.result == "decide" else None
     return (*handlers_of(code, index), *(() if target_index is None else (target_index,)))
 
 
@@ -122,7 +122,7 @@ def build_copy(code: Code) -> CodeType:
 def check_cells(code: Code, index: int, cells: Sequence[str], inner: InnerCall | None) -> list[int]:
     """Where the rest from `index` on may begin: in the handler too of the instruction that called, if a callee goes on
     there first (`inner`). ValueError if that needs other cells."""
-    starts = [index, *(ways_on(code, inner.place(index), inner.landing) if inner is not None else ())]
+    starts = [index, *(ways_on(code, inner.place(index), inner.action) if inner is not None else ())]
     known = {*code.cellvars, *code.freevars}
     unknown = [name for name in cells if name not in known]
     if unknown:
@@ -164,7 +164,7 @@ def names_inside(function: str, names: Sequence[str]) -> tuple[str, ...]:
 def _call_inner(emitter: Emitter, calling: Instr, inner: InnerCall, inputs: list[str]) -> None:
     """Call the rest of the callee where the instruction `calling` called it, so that tracebacks show its line."""
     emitter.set_location(calling.positions)
-    finish, result = inner.landing.finish, inner.landing.result
+    finish, result = inner.action.finish, inner.action.result
     if result == "callable" and not target().NULL_AFTER_CALLABLE:
         emitter.push_null()
     if finish is not None:

@@ -96,8 +96,8 @@ class Part:
             return instrs
         calling, inner = instrs[self.calling], self.inner
         call = Instr(calling.index, "CALL", (inner.argc, ()), calling.positions, calling.raw)
-        if not inner.landing.plain:
-            call.op, call.arg = "CALL_INNER", (inner.argc, inner.landing, calling)
+        if not inner.action.plain:
+            call.op, call.arg = "CALL_INNER", (inner.argc, inner.action, calling)
         call.handler, call.handler_depth = calling.handler, calling.handler_depth
         call.handler_lasti = calling.handler_lasti
         changed = instrs.copy()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynajit.bytecode import decode, part_of
-from dynajit.bytecode.landing import HINTED, READ, Landing
+from dynajit.bytecode.return_action import HINTED, READ
 from dynajit.guards.source import ConstSource
 from dynajit.interp import policy
 from dynajit.interp.frame import SymFrame, Yielded
@@ -34,7 +34,7 @@ from dynajit.values.containers.sequence import Lazy, ListVal, SequenceVal, Tuple
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.registry import Model
 from dynajit.values.core.slots import by_rule
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import Direct, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.effects.loggers import is_replayed, replay
 from dynajit.values.effects.replayed import ReplayedVal
 from dynajit.values.effects.torch_warnings import WarnsInside
@@ -66,22 +66,22 @@ class Calls(Tracer):
 
     run: Callable[[SymFrame], Value | Yielded]
     frames: list[SymFrame]
-    direct_call: Landing | None
-    indirect_depth = 0
+    direct_call: Direct
+    not_resumable_depth = 0
     cached_calls: dict[Any, Value]
 
     @contextlib.contextmanager
-    def indirect(self) -> Iterator[None]:
+    def not_resumable(self) -> Iterator[None]:
         """While a model works with the result of what it calls, or catches what that raises, no frame is direct."""
-        self.indirect_depth += 1
+        self.not_resumable_depth += 1
         try:
             yield
         finally:
-            self.indirect_depth -= 1
+            self.not_resumable_depth -= 1
 
     # -- calling
 
-    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return fn.call(self, args, kwargs, direct)
 
     def run_python(
@@ -89,21 +89,23 @@ class Calls(Tracer):
         fn: Callable[..., object],
         args: Sequence[Value],
         kwargs: dict[str, Value] | None = None,
-        direct: Landing | None = None,
+        direct: Direct = None,
     ) -> Value:
         """Trace one of our own Python functions (a polyfill)."""
         assert isinstance(fn, types.FunctionType)
         return self.inline(FunctionVal.outside(self, fn, ConstSource(fn, fn.__qualname__)), args, kwargs or {}, direct)
 
     def inline_body(
-        self, real: types.FunctionType, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+        self,
+        real: types.FunctionType,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+        direct: Direct = None,
     ) -> Value:
         """Trace a function's body: what a model asks for that leaves a call as it is."""
         return self._trace(FunctionVal.outside(self, real, ConstSource(real, real.__qualname__)), args, kwargs, direct)
 
-    def inline(
-        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value:
+    def inline(self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         """Call a Python function: by its model if there is one, as a graph operation, or by tracing its body."""
         assert isinstance(function, FunctionVal)
         real = function.real_function
@@ -124,7 +126,7 @@ class Calls(Tracer):
         real: types.FunctionType,
         args: Sequence[Value],
         kwargs: dict[str, Value],
-        direct: Landing | None,
+        direct: Direct,
     ) -> Callable[[], Value] | None:
         """What gives the result of a call by other means than tracing the function's own body."""
         handler = BUILTINS.get(real) or policy.named_model(real) or single_dispatch(real)
@@ -156,16 +158,14 @@ class Calls(Tracer):
 
     def _inline_text(self, printed: types.FunctionType, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         # its set of what is being printed is not kept here: a break inside goes back to the call
-        with self.indirect():
+        with self.not_resumable():
             inner = FunctionVal.outside(self, printed, ConstSource(printed, printed.__qualname__))
             return self._trace(inner, args, kwargs, None)
 
-    def _trace(
-        self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
-    ) -> Value:
+    def _trace(self, function: FunctionVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct) -> Value:
         part = part_of(function.real_function) if function.real_function is not None else None
         if part is not None:
-            return self._run(inlined_part(part, function.globals, args, self._landing(direct)))
+            return self._run(inlined_part(part, function.globals, args, self._return_action(direct)))
         code = function.code
         flags = code.co_flags
         if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
@@ -181,19 +181,19 @@ class Calls(Tracer):
         for name in code.co_cellvars:
             inside = locals_.pop(name, None)
             cells[name] = inside if name in passed_cells and isinstance(inside, CellVal) else CellVal(inside)
-        frame = SymFrame(decoded, code, function.globals, locals_, cells, self._landing(direct))
+        frame = SymFrame(decoded, code, function.globals, locals_, cells, self._return_action(direct))
         if flags & inspect.CO_GENERATOR:
             frame.ip = next(instr.index for instr in decoded.instrs if instr.op == "RETURN_GENERATOR") + 1
             return GeneratorVal(frame, *function.names())
         return self._run(frame)
 
-    def _landing(self, direct: Landing | None) -> Landing | None:
+    def _return_action(self, direct: Direct) -> Direct:
         """What the instruction at hand makes of what its callee returns, if that is all it does from then on."""
-        if direct is None or self.indirect_depth or not self.frames:
+        if direct is None or self.not_resumable_depth or not self.frames:
             return None
         caller = self.frames[-1].current
         if direct is READ and caller.op.startswith("CALL"):
-            return self.take_direct()  # getattr()
+            return self.resumable_call()  # getattr()
         return direct.at(caller.op, caller.arg)
 
     def _run(self, frame: SymFrame) -> Value:
@@ -201,9 +201,7 @@ class Calls(Tracer):
         assert isinstance(result, Value)
         return result
 
-    def call_builtin(
-        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value:
+    def call_builtin(self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         """Call something written in C."""
         handler = BUILTINS.get(fn) if getattr(type(fn), "__hash__", None) is not None else None
         if handler is not None:
@@ -273,9 +271,7 @@ class Calls(Tracer):
             return None
         return self.wrap(found, ConstSource(found, f"{fn.__qualname__}()"))
 
-    def construct(
-        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value:
+    def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         handler = CONSTRUCTORS.get(cls.obj)
         if handler is not None:
             self.direct_call = direct
@@ -347,7 +343,7 @@ class Calls(Tracer):
     def find_attribute(self, value: Value, name: str) -> Value | None:
         """The attribute, or None if reading it raises AttributeError."""
         try:
-            with self.indirect():
+            with self.not_resumable():
                 return value.getattr(self, name)
         except Raised as raised:
             if raised.is_a(AttributeError):
@@ -413,7 +409,7 @@ class Calls(Tracer):
         for name in ("__len__", "__length_hint__"):
             if isinstance(lookup_type(value.cls, name)[0], types.FunctionType):
                 try:
-                    with self.indirect():
+                    with self.not_resumable():
                         hint = value.length(self) if name == "__len__" else value.call_special(self, name)
                 except Raised as raised:
                     if not raised.is_a(TypeError):
@@ -444,7 +440,7 @@ class Calls(Tracer):
         return operators.compare(self, symbol, left, right)
 
     def holds(self, left: Value, symbol: str, right: Value) -> bool:
-        with self.indirect():
+        with self.not_resumable():
             return operators.compare(self, symbol, left, right).truth(self)
 
     def new_tuple(self, items: Sequence[Value], kind: type = tuple) -> Value:
@@ -525,7 +521,7 @@ def call_handler(tx: Tracer, fn: Any, handler: Model, args: Sequence[Value], kwa
         except TypeError as error:
             raise GraphBreak(breaks.RAISES, f"TypeError: {error}") from None
     try:
-        with contextlib.nullcontext() if handler in TAIL_CALLS else tx.indirect():
+        with contextlib.nullcontext() if handler in TAIL_CALLS else tx.not_resumable():
             found = handler(tx, *args, **kwargs)
     except NotReal as missing:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{policy.name_of(fn)} of {missing}") from None

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dynajit.bytecode import Code, Instr, Loop, loops, target
-from dynajit.bytecode.landing import Landing
 from dynajit.report.records import FrameLoc
-from dynajit.values.core.value import NULL, Value
+from dynajit.values.core.value import NULL, Direct, Value
 from dynajit.values.objects.functions import CellVal
 
 
@@ -92,7 +91,7 @@ class SymFrame:
         globals_: dict[str, Any],
         locals_: dict[str, Value],
         cells: dict[str, CellVal],
-        direct: Landing | None,
+        direct: Direct,
     ) -> None:
         self.code = code
         self.code_object = code_object

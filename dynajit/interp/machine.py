@@ -16,7 +16,6 @@ from typing import Any
 
 from dynajit import torch_compat
 from dynajit.bytecode import KEEPS
-from dynajit.bytecode.landing import Landing
 from dynajit.graph.builder import GraphBuilder
 from dynajit.graph.meta import notes
 from dynajit.graph.seen import Seen
@@ -44,7 +43,7 @@ from dynajit.report.records import FrameLoc
 from dynajit.values.containers.identity import MAX_COMPARED
 from dynajit.values.core.finalizers import dies_with, dropped
 from dynajit.values.core.journal import Journal
-from dynajit.values.core.value import GraphBreak, Raised, Value
+from dynajit.values.core.value import Direct, GraphBreak, Raised, Value
 from dynajit.values.library.references import WeakRefVal
 from dynajit.values.library.wrap import from_real, wrap
 from dynajit.values.objects.exceptions import ExceptionVal, HandledExceptions, raised
@@ -83,7 +82,7 @@ class Interpreter(Calls):
         self.frames: list[SymFrame] = []
         self.tensors: dict[int, Any] = {}
         self.exceptions = HandledExceptions(self.journal)
-        self.direct_call: Landing | None = None
+        self.direct_call: Direct = None
         self.open_generators: list[Any] = []
         self.cached_calls: dict[Any, Value] = {}
         self.open_levels = 0
@@ -548,7 +547,7 @@ class Interpreter(Calls):
                     return True
         return False
 
-    def take_direct(self) -> Landing | None:
+    def resumable_call(self) -> Direct:
         """Whether the call at hand may be continued in, once."""
         direct, self.direct_call = self.direct_call, None
         return direct

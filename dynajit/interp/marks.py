@@ -155,7 +155,7 @@ class _Substituted:
         self.substitute = substitute
 
     def __call__(self, tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        return tx.run_python(self.substitute, args, kwargs, tx.take_direct())
+        return tx.run_python(self.substitute, args, kwargs, tx.resumable_call())
 
 
 class _Disallowed:

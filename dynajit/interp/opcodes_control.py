@@ -9,7 +9,7 @@ import builtins
 from typing import Any
 
 from dynajit.bytecode import Instr
-from dynajit.bytecode.landing import CALLED, ENTERED
+from dynajit.bytecode.return_action import CALLED, ENTERED
 from dynajit.interp.dispatch import HANDLERS, opcode
 from dynajit.interp.frame import SymFrame, Yielded
 from dynajit.report import breaks
@@ -117,17 +117,17 @@ def call_function_ex(tx: Any, frame: SymFrame, instr: Instr) -> None:
 @opcode("CALL_INNER")
 def call_inner(tx: Any, frame: SymFrame, instr: Instr) -> None:
     """The rest of a callee, in a continuation of its caller."""
-    argc, landing, again = instr.arg
+    argc, action, again = instr.arg
     args = frame.popn(argc)
     fn, owner = frame.pop_callable()
-    found = by_rule(tx, tx.call(fn, [*owner, *args], {}, landing), landing)
-    if landing.result == "callable":
+    found = by_rule(tx, tx.call(fn, [*owner, *args], {}, action), action)
+    if action.result == "callable":
         frame.push_callable(found)
-    elif landing.result == "decide":
+    elif action.result == "decide":
         _jump_or_pop(tx, frame, again, found)
-    elif landing.result != "drop":
+    elif action.result != "drop":
         frame.push(found)
-    if landing.result == "again":
+    if action.result == "again":
         HANDLERS[again.op](tx, frame, again)
 
 

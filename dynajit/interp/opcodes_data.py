@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr, target
-from dynajit.bytecode.landing import FORMATTED, Landing
+from dynajit.bytecode.return_action import FORMATTED
 from dynajit.interp.dispatch import opcode
 from dynajit.interp.frame import SymFrame
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal, pairs_of
 from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
-from dynajit.values.core.value import Exhausted, GraphBreak, Value
+from dynajit.values.core.value import Direct, Exhausted, GraphBreak, Value
 from dynajit.values.library import operators
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import is_iterable
@@ -181,7 +181,7 @@ def build_string(tx: Any, frame: SymFrame, instr: Instr) -> None:
     frame.push(join_texts(tx, parts))
 
 
-def _convert(tx: Any, value: Value, conversion: str | None, direct: Landing | None = None) -> Value:
+def _convert(tx: Any, value: Value, conversion: str | None, direct: Direct = None) -> Value:
     """f"{value!r}" and its kin."""
     if conversion is None:
         return value
@@ -349,7 +349,7 @@ def match_keys(tx: Any, frame: SymFrame, instr: Instr) -> None:
         if not subject.contains(tx, key):
             frame.push(ConstVal(None))
             return
-        with tx.indirect():
+        with tx.not_resumable():
             found.append(subject.getitem(tx, key))
     frame.push(TupleVal(found))
 

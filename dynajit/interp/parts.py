@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynajit.bytecode import Instr, Part
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import CellSource, ConstSource, LocalSource
 from dynajit.interp.frame import Given, SymFrame
-from dynajit.values.core.value import NULL, Raised, Value
+from dynajit.values.core.value import NULL, Direct, Raised, Value
 from dynajit.values.objects.functions import CellVal, CompiledVal, FunctionVal
 
 
-def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], direct: Landing | None) -> SymFrame:
+def inlined_part(part: Part, globals_: dict[str, Any], args: Sequence[Value], direct: Direct) -> SymFrame:
     """The frame of a call of a part, made while tracing."""
     slots, locals_, shared, cells, inputs = part.split(args)
     frame = _frame(part, globals_, direct)
@@ -49,7 +48,7 @@ def outermost_part(tx: Any, part: Part, globals_: dict[str, Any], values: Sequen
     return frame
 
 
-def _frame(part: Part, globals_: dict[str, Any], direct: Landing | None) -> SymFrame:
+def _frame(part: Part, globals_: dict[str, Any], direct: Direct) -> SymFrame:
     frame = SymFrame(part.code, part.code.code, globals_, {}, {}, direct)
     frame.instrs, frame.loops = part.instrs, part.loops
     frame.loop_starts = {loop.entry: loop.members for loop in frame.loops}

@@ -123,7 +123,7 @@ TRACED_MODULES = (
     "torch.amp",
     "torch.cuda.amp",
     "dynajit.values.polyfills",
-    "dynajit.bytecode.landing",
+    "dynajit.bytecode.return_action",
     "dynajit.values.tensors.break_errors",
     "torch.autograd.graph_disabled",
     # calling a GraphModule

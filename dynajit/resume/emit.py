@@ -17,7 +17,7 @@ import torch
 from dynajit import _C
 from dynajit.bytecode import Emitter, Handler, InnerCall, Instr, Label, Outline, names_inside, stack_shape
 from dynajit.bytecode.canonical import TERMINATORS
-from dynajit.bytecode.landing import CALLED
+from dynajit.bytecode.return_action import CALLED
 from dynajit.bytecode.unbound import empty_free_variable, unbound_local
 from dynajit.graph.builder import GraphInput
 from dynajit.guards.source import LocalSource, RunTimeSource, Source
@@ -554,8 +554,8 @@ class Emission:
             slots = [(partial(self.out.push, value), value) for value in resume.stack if value is not NULL]
             own, args = ([], args) if inner is not None else (args, [])
             args = [*slots, *own, *self._variables(resume), *args]
-            landing = self.plan.frames[depth].direct if self.plan is not None else None
-            bare = CALLED if landing is None else landing.bare
+            action = self.plan.frames[depth].direct if self.plan is not None else None
+            bare = CALLED if action is None else action.bare
             code = function.function.__code__
             inner = InnerCall(function, len(args), bare, names_inside(code.co_name, code.co_varnames[: len(args)]))
         values = [value for _, value in args]

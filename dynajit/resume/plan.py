@@ -26,7 +26,7 @@ from dynajit.bytecode import (
 )
 from dynajit.bytecode.cfg import super_sites
 from dynajit.bytecode.continuation import ways_on
-from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.return_action import ReturnAction
 from dynajit.interp.frame import Snapshot, SymFrame
 from dynajit.interp.machine import Interpreter
 from dynajit.values.core.value import NULL, Value
@@ -148,7 +148,7 @@ def _loop_plan(frames: list[SymFrame], depth: int, loop: Loop) -> Iterator[Resum
         yield ResumePlan(frames[: depth + 1], False, entered, cut)
 
 
-def resume_after(frame: SymFrame, jump: bool = False, calls: Landing | None = None) -> Resume:
+def resume_after(frame: SymFrame, jump: bool = False, calls: ReturnAction | None = None) -> Resume:
     """How the frame goes on behind its current instruction; `calls`: what it makes of what
     its callee returns, which goes on first."""
     instr = frame.current

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dynajit.bytecode.landing import HASHED
+from dynajit.bytecode.return_action import HASHED
 from dynajit.report import breaks
 from dynajit.values.containers.identity import ObjectKey, identical, object_key
 from dynajit.values.core.slots import by_rule

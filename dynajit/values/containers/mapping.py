@@ -560,7 +560,7 @@ def pairs_of(tx: Tracer, value: Value) -> list[tuple[Value, Value]]:
     if isinstance(mapping, DictVal) and own in (dict, mapping.kind):
         return mapping.items(tx)
     if not isinstance(value, DictViewVal) and hasattr(value.py_type(), "keys"):
-        with tx.indirect():
+        with tx.not_resumable():
             return [(key, value.getitem(tx, key)) for key in tx.unpack(value.call_method(tx, "keys", (), {}))]
     found = []
     for position, item in enumerate(tx.unpack(value)):

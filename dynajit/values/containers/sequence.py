@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import INDEX
+from dynajit.bytecode.return_action import INDEX
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.identity import identical

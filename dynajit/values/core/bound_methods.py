@@ -10,8 +10,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.bytecode.landing import Landing
-from dynajit.values.core.value import Tracer, Value
+from dynajit.values.core.value import Direct, Tracer, Value
 
 
 class BoundMethod(Value):
@@ -29,7 +28,7 @@ class BoundMethod(Value):
     def hash_key(self, tx: Tracer) -> object:
         return (type(self), tx.object_key(self.owner), self.name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return self.owner.call_method(tx, self.name, args, kwargs)  # type: ignore[no-any-return]
 
     def children(self) -> Sequence[Value]:
@@ -61,7 +60,7 @@ class BoundBuiltin(BoundMethod):
             return tx.from_real(self.name)
         return super().getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def children(self) -> Sequence[Value]:

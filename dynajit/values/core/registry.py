@@ -84,7 +84,7 @@ def asked_first(*functions: Any) -> Callable[[M], M]:
         @models_of(*functions)
         @tail_call
         def model(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-            direct = tx.take_direct()
+            direct = tx.resumable_call()
             found = fn(tx, *args, **kwargs)
             return found if found is not None else tx.inline_body(function, args, kwargs, direct)
 

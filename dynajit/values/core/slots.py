@@ -1,8 +1,8 @@
 """What CPython makes of what a special method returned: the rule of its slot.
 
-In: what the method returned, and the `Landing` whose `finish` is the slot's rule in plain Python (`bool` takes truth
-values alone, `len` no negative numbers, `hash` makes -2 of -1). Out: the result's model, or the slot's own error. Every
-model that calls a special method for a slot passes what that gave through here, symbolic or not.
+In: what the method returned, and the `ReturnAction` whose `finish` is the slot's rule in plain Python (`bool` takes
+truth values alone, `len` no negative numbers, `hash` makes -2 of -1). Out: the result's model, or the slot's own error.
+Every model that calls a special method for a slot passes what that gave through here, symbolic or not.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dynajit.bytecode.landing import MEASURED, TRUTH, Landing
+from dynajit.bytecode.return_action import MEASURED, TRUTH, ReturnAction
 from dynajit.report import breaks
 from dynajit.values.core.value import GraphBreak, Raised, Tracer, Value
 
 _PLAIN = frozenset({int, float, complex, str, bytes, type(None)})
 
 
-def by_rule(tx: Tracer, found: Value, landing: Landing) -> Value:
+def by_rule(tx: Tracer, found: Value, action: ReturnAction) -> Value:
     """What the slot makes of `found`."""
     kind = found.py_type()
-    if landing.finish is None or kind is landing.takes:
+    if action.finish is None or kind is action.takes:
         return found
     if not (found.is_const() and kind in _PLAIN):  # of which no rule warns
-        with tx.indirect():
-            return tx.run_python(landing.finish, [found])
+        with tx.not_resumable():
+            return tx.run_python(action.finish, [found])
     value = found.const()
     with raising(tx, TypeError, ValueError, OverflowError):
-        made = landing.finish(value)
+        made = action.finish(value)
     return found if made is value else tx.from_real(made)
 
 
@@ -43,10 +43,10 @@ class AsksClass(Value):
         return True
 
     def truth(self, tx: Tracer) -> bool:
-        for name, landing in (("__bool__", TRUTH), ("__len__", MEASURED)):
+        for name, action in (("__bool__", TRUTH), ("__len__", MEASURED)):
             own = self.own(tx, name)
             if own is not None:
-                return by_rule(tx, tx.call(own, [], {}), landing).truth(tx)
+                return by_rule(tx, tx.call(own, [], {}), action).truth(tx)
         return self.plain_truth()
 
     def length(self, tx: Tracer) -> Value:

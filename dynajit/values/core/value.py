@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
-from dynajit.bytecode.landing import Landing
+from dynajit.bytecode.return_action import ReturnAction
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dynajit.guards.assumed import Assumptions
     from dynajit.guards.source import Source
     from dynajit.values.core.journal import Journal
+
+
+# what the instruction at hand makes of what a call gives, if that is all it does from then on
+Direct: TypeAlias = ReturnAction | None
 
 
 class GraphBreak(Exception):
@@ -131,8 +135,8 @@ class Tracer(Protocol):
     def catches(self) -> bool: ...
     def result_unused(self) -> bool: ...
     def may_rebind(self, name: str) -> bool: ...
-    def take_direct(self) -> Landing | None: ...
-    def indirect(self) -> AbstractContextManager[None]: ...
+    def resumable_call(self) -> Direct: ...
+    def not_resumable(self) -> AbstractContextManager[None]: ...
 
     # guards and errors
     def guard(self, source: Source | None, kind: str, *params: object) -> None: ...
@@ -140,21 +144,19 @@ class Tracer(Protocol):
     def getattr(self, owner: Value, name: str) -> Value: ...
 
     # running things
-    def call(
-        self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value: ...
+    def call(self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value: ...
     def run_python(
         self,
         fn: Callable[..., object],
         args: Sequence[Value],
         kwargs: dict[str, Value] | None = None,
-        direct: Landing | None = None,
+        direct: Direct = None,
     ) -> Value: ...
     def inline(
-        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+        self, function: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
     ) -> Value: ...
     def inline_body(
-        self, real: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+        self, real: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
     ) -> Value: ...
     def fold(
         self, fn: Callable[..., object], args: Sequence[Value], kwargs: dict[str, Value] | None = None
@@ -170,11 +172,9 @@ class Tracer(Protocol):
     def written_global(self, globals_: dict[str, Any], name: str | None) -> tuple[Value | None] | None: ...
     def load_global(self, frame: Any, name: str) -> Value | None: ...
     def store_global(self, globals_: dict[str, Any], name: str, value: Value) -> None: ...
-    def construct(
-        self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
-    ) -> Value: ...
+    def construct(self, cls: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value: ...
     def call_builtin(
-        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None
+        self, fn: Any, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None
     ) -> Value: ...
     def resume_generator(self, frame: Any, value: Value) -> Any: ...
     def throw_into_generator(self, frame: Any, error: Value) -> Any: ...
@@ -249,7 +249,7 @@ class Value:
             self.unsupported("object.__delattr__")
         self.setattr(tx, name, value)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         raise GraphBreak(breaks.UNKNOWN_CALL, self.describe())
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

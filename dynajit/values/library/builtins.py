@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import (
+from dynajit.bytecode.return_action import (
     CALLED,
     COMPLEX,
     FORMATTED,
@@ -33,7 +33,7 @@ from dynajit.bytecode.landing import (
     REPRESENTED,
     STRUNG,
     TRUTH,
-    Landing,
+    ReturnAction,
     floating,
 )
 from dynajit.config import config
@@ -219,9 +219,9 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
     if default is None:
         return tx.getattr(obj, text)
     if _runs_code(obj, text):
-        return tx.run_python(attribute_or, [obj, name, default], direct=tx.take_direct())
+        return tx.run_python(attribute_or, [obj, name, default], direct=tx.resumable_call())
     try:
-        with tx.indirect():
+        with tx.not_resumable():
             return obj.getattr(tx, text)
     except Raised as raised:
         if raised.is_a(AttributeError):
@@ -234,7 +234,7 @@ def getattr_(tx: Tracer, obj: Value, name: Value, default: Value | None = None) 
 def hasattr_(tx: Tracer, obj: Value, name: Value) -> Value:
     text = attribute_name(name)
     if _runs_code(obj, text):
-        return tx.run_python(has_attribute, [obj, name], direct=tx.take_direct())
+        return tx.run_python(has_attribute, [obj, name], direct=tx.resumable_call())
     return ConstVal(tx.has_attribute(obj, text))
 
 
@@ -431,9 +431,9 @@ def iter_(tx: Tracer, obj: Value, sentinel: Value | None = None) -> Value:
 @tail_call
 def next_of(tx: Tracer, iterator: Value, default: Value | None = None) -> Value:
     own = isinstance(iterator, ObjVal) and in_python(iterator.cls, "__next__")
-    direct = tx.take_direct()
+    direct = tx.resumable_call()
     if not own or direct is not CALLED:
-        with tx.indirect():
+        with tx.not_resumable():
             return next_(tx, iterator, default)
     if default is None:
         assert isinstance(iterator, ObjVal)
@@ -522,16 +522,16 @@ def extreme(function: Any, tx: Tracer, *args: Value, key: Value | None = None, d
 # ----------------------------------------------------------------------------------------------- numbers and strings
 
 
-def _number(kind: type, method: str, landing: Any) -> None:
+def _number(kind: type, method: str, action: Any) -> None:
     @constructor(kind)
-    @asks((method, landing))
+    @asks((method, action))
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
         if args and isinstance(args[0], TensorVal):
             if config.capture_scalar_outputs and kind is not complex:
                 return model(tx, args[0].call_method(tx, "item", [], {}))
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{kind.__name__}() of {args[0].describe()}")
         if args and isinstance(args[0], ObjVal) and args[0].special(tx, method) is not None:
-            rule = landing if isinstance(landing, Landing) else landing(args[0].cls.__name__)
+            rule = action if isinstance(action, ReturnAction) else action(args[0].cls.__name__)
             return by_rule(tx, args[0].call_special(tx, method), rule)
         return tx.fold(kind, args, kwargs)
 
@@ -550,13 +550,13 @@ def bool_(tx: Tracer, value: Value | None = None) -> Value:
 @models_of(str, repr)
 @tail_call
 def text(function: Any, tx: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    method, direct = f"__{function.__name__}__", tx.take_direct()
+    method, direct = f"__{function.__name__}__", tx.resumable_call()
     if len(args) != 1 or kwargs:
         return tx.fold(function, args, kwargs)  # decodes bytes
     found = text_asked(tx, args[0], method, direct)
     if found is not None:
         return found
-    with tx.indirect():
+    with tx.not_resumable():
         return _text(tx, function, method, args[0])
 
 
@@ -624,10 +624,10 @@ def _stood_for(tx: Tracer, value: Value, made: dict[int, Any]) -> Any:
 @builtin(format)
 @tail_call
 def format_(tx: Tracer, value: Value, spec: Value | None = None) -> Value:
-    found = format_asked(tx, value, spec, tx.take_direct())
+    found = format_asked(tx, value, spec, tx.resumable_call())
     if found is not None:
         return found
-    with tx.indirect():
+    with tx.not_resumable():
         return _format(tx, value, spec)
 
 

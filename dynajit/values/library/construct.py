@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import torch
 
-from dynajit.bytecode.landing import CALLED, INITIALISED, Landing
+from dynajit.bytecode.return_action import CALLED, INITIALISED
 from dynajit.report import breaks
 from dynajit.values.core.registry import builtin, tail_call
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.library.methods import bare_instance
 from dynajit.values.objects.exception_groups import make_group
 from dynajit.values.objects.exceptions import ExceptionVal
@@ -48,9 +48,7 @@ _UNTRACED = (
 )
 
 
-def construct(
-    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
-) -> Value:
+def construct(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct) -> Value:
     """`cls(*args, **kwargs)`."""
     meta = type(cls.obj)
     found, where = lookup_type(meta, "__call__")
@@ -67,11 +65,11 @@ def construct(
 @tail_call
 def type_call(tx: Tracer, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(cls, ClassVal)
-    return construct_plain(tx, cls, args, kwargs, tx.take_direct())
+    return construct_plain(tx, cls, args, kwargs, tx.resumable_call())
 
 
 def construct_plain(
-    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+    tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct
 ) -> Value:
     """`type.__call__(cls, *args, **kwargs)`."""
     kind = cls.obj
@@ -102,7 +100,7 @@ def _check_traceable(kind: type) -> None:
         raise GraphBreak(breaks.UNKNOWN_CALL, f"{kind.__qualname__}, whose instances run code when they die")
 
 
-def _new(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None) -> Value:
+def _new(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct) -> Value:
     """What the class's `__new__` gives."""
     kind = cls.obj
     new, new_where = lookup_type(kind, "__new__")
@@ -127,7 +125,7 @@ def _construct_wrapper(tx: Tracer, cls: ClassVal, args: Sequence[Value], kwargs:
     """An instance that wraps tensors is whole when its class is done with it."""
     tx.making_wrapper = True
     try:
-        with tx.indirect():
+        with tx.not_resumable():
             made = construct_plain(tx, cls, args, kwargs, None)
     finally:
         tx.making_wrapper = False
@@ -159,7 +157,7 @@ def _takes_apart(init: object) -> bool:
 
 
 def _initialise(
-    tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None
+    tx: Tracer, kind: type, made: Value, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct
 ) -> None:
     init, where = lookup_type(kind, "__init__")
     if init is object.__init__ or (issubclass(kind, torch.Tensor) and not isinstance(init, types.FunctionType)):
@@ -168,8 +166,8 @@ def _initialise(
             raise tx.raised(TypeError, f"{kind.__name__}() takes no arguments")
         return
     if isinstance(init, types.FunctionType):
-        landing = INITIALISED.over(made) if direct is CALLED else None
-        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, landing)
+        action = INITIALISED.over(made) if direct is CALLED else None
+        given = tx.call(class_value(tx, kind, where, "__init__", init), [made, *args], kwargs, action)
         if given.py_type() is not type(None):
             raise tx.raised(TypeError, f"__init__() should return None, not '{given.py_type().__name__}'")
     elif isinstance(made, ObjVal) and not isinstance(made, ExceptionVal):

@@ -384,4 +384,4 @@ def function_get(tx: Tracer, self: Value, obj: Value, cls: Value | None = None) 
 @builtin(types.FunctionType.__call__)
 @tail_call
 def function_call(tx: Tracer, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return tx.call(self, args, kwargs, tx.take_direct())
+    return tx.call(self, args, kwargs, tx.resumable_call())

@@ -11,7 +11,7 @@ import operator
 import types
 from collections.abc import Callable
 
-from dynajit.bytecode.landing import CALLED, NUMBER, OPERATED
+from dynajit.bytecode.return_action import CALLED, NUMBER, OPERATED
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import SequenceVal, TupleVal

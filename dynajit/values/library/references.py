@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import (
     AttrSource,
     CallSource,
@@ -26,7 +25,7 @@ from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.core.registry import builtin, constructor
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.tensors.tensor import TensorVal
 
@@ -59,7 +58,7 @@ class WeakRefVal(Value):
             return ConstVal(None)
         return super().getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         if args or kwargs:
             return super().call(tx, args, kwargs, direct)
         target = self.target

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynajit import _C
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, CellSource, ClosureCellSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.identity import object_key
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import TupleVal
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 
@@ -338,7 +337,7 @@ class FunctionVal(Value):
         else:
             self.attributes().take(tx, ConstVal(name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.inline(self, args, kwargs, direct)
 
     # -- generated code
@@ -409,7 +408,7 @@ class CompiledVal(Value):
             raise tx.raised(AttributeError, f"'CompiledFunction' object has no attribute '{name}'")
         return tx.wrap(getattr(self.obj, name), AttrSource(source, name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call(self.function, args, kwargs, direct)
 
     def rebuild(self, out: Any) -> None:
@@ -457,7 +456,7 @@ class MethodVal(Value):
             return self.function
         return self.function.getattr(tx, name)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call(self.function, [self.owner, *args], kwargs, direct)
 
     def hash_key(self, tx: Tracer) -> object:

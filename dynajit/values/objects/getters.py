@@ -9,8 +9,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.bytecode.landing import Landing
-from dynajit.values.core.value import Tracer, Value
+from dynajit.values.core.value import Direct, Tracer, Value
 from dynajit.values.scalars.constant import attribute_name, constant_of
 
 
@@ -22,10 +21,10 @@ class GetterVal(Value):
         self.args = list(args)
         self.kwargs = kwargs
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         if len(args) != 1 or kwargs:
             raise tx.raised(TypeError, f"{self.kind.__name__} expected 1 argument, got {len(args)}")
-        with tx.indirect():
+        with tx.not_resumable():
             if self.kind is operator.methodcaller:
                 method = args[0].getattr(tx, constant_of(self.args[0], "a method's name"))
                 return tx.call(method, self.args[1:], self.kwargs)

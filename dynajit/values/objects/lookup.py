@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from dynajit import _C
-from dynajit.bytecode.landing import READ
+from dynajit.bytecode.return_action import READ
 from dynajit.guards.source import AttrSource, ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import NAMED_ITEM

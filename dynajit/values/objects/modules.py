@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import AttrSource, ConstSource, ItemSource, Source
 from dynajit.report import breaks
 from dynajit.values.containers.mapping import OverlaidDict
 from dynajit.values.core.registry import BUILTINS
 from dynajit.values.core.slots import AsksClass
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.objects.functions import FunctionVal
 from dynajit.values.objects.lookup import bind, in_python, is_data_descriptor, lookup_type
 from dynajit.values.objects.objects import RealVal, is_trusted
@@ -62,7 +61,7 @@ class LibraryVal(AsksClass, RealVal):
 class LibraryMethod(RealVal):
     """A method of such an object."""
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         owner = self.obj.__self__
         descriptor = getattr(type(owner), self.obj.__name__, None)
         if descriptor in BUILTINS:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from dynajit import _C
-from dynajit.bytecode.landing import (
+from dynajit.bytecode.return_action import (
     CONTAINED,
     DROPPED,
     INDEXED,
@@ -27,7 +27,6 @@ from dynajit.bytecode.landing import (
     READ,
     TESTED,
     TESTED_LENGTH,
-    Landing,
 )
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource, Source
 from dynajit.report import breaks
@@ -40,7 +39,7 @@ from dynajit.values.containers.sequence import ListVal, TupleVal
 from dynajit.values.containers.sets import SetVal
 from dynajit.values.core.effect import Pushed
 from dynajit.values.core.slots import AsksClass, by_rule, raising
-from dynajit.values.core.value import Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
+from dynajit.values.core.value import Direct, Exhausted, GraphBreak, NotReal, Raised, Tracer, Value
 from dynajit.values.objects.class_writes import ClassNamespace, write_class, written
 from dynajit.values.objects.functions import SuperVal
 from dynajit.values.objects.lookup import (
@@ -254,7 +253,7 @@ class ObjVal(Value):
                 get = tx.getattr(class_value(tx, self.cls, where, name, found), "fget")
                 return tx.run_python(from_property, [get, self, ConstVal(name)], direct=READ)
             try:
-                with tx.indirect():
+                with tx.not_resumable():
                     return bind(tx, self, self.cls, name, found, where)
             except Raised as raised:
                 return self._fallback(tx, name, raised)
@@ -390,12 +389,12 @@ class ObjVal(Value):
             return None
         return bind(tx, self, self.cls, name, found, where)
 
-    def call_special(self, tx: Tracer, name: str, *args: Value, direct: Landing | None = None) -> Value:
+    def call_special(self, tx: Tracer, name: str, *args: Value, direct: Direct = None) -> Value:
         if (method := self.special(tx, name)) is None:
             self.unsupported(f"{name}")
         return tx.call(method, args, {}, direct)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         if is_scripted(self.real_object):
             return call_scripted(tx, self, args, kwargs)
         if (method := self.special(tx, "__call__")) is None:
@@ -403,10 +402,10 @@ class ObjVal(Value):
         return tx.call(method, args, kwargs, direct)
 
     def truth(self, tx: Tracer) -> bool:
-        for name, landing in (("__bool__", TESTED), ("__len__", TESTED_LENGTH)):
+        for name, action in (("__bool__", TESTED), ("__len__", TESTED_LENGTH)):
             method = self.special(tx, name)
             if method is not None:
-                return by_rule(tx, tx.call(method, (), {}, landing), landing).truth(tx)
+                return by_rule(tx, tx.call(method, (), {}, action), action).truth(tx)
         return True
 
     def length(self, tx: Tracer) -> Value:
@@ -446,7 +445,7 @@ class ObjVal(Value):
     def contains(self, tx: Tracer, item: Value) -> bool:
         if self.special(tx, "__contains__") is not None:
             found = self.call_special(tx, "__contains__", item, direct=CONTAINED)
-            with tx.indirect():
+            with tx.not_resumable():
                 return found.truth(tx)
         return any(identical(tx, member, item) or tx.equal(member, item) for member in tx.unpack(self))
 
@@ -561,14 +560,14 @@ class RealVal(Value):
             return super().getitem(tx, key)
         return tx.fold(lambda obj, part: obj[part], [self, key])
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         """`Stack[int]()` makes an instance of the class, and tells it so."""
         if isinstance(self.obj, typing.NewType) and len(args) == 1 and not kwargs:
             return args[0]
         origin = getattr(self.obj, "__origin__", None)
         if not isinstance(origin, type) or not getattr(self.obj, "_inst", True):
             return super().call(tx, args, kwargs, direct)
-        with tx.indirect():
+        with tx.not_resumable():
             made = tx.call(tx.from_real(origin), args, kwargs)
             if isinstance(made, ObjVal):
                 with contextlib.suppress(Raised):  # as typing does: the instance may have no place for it
@@ -679,7 +678,7 @@ class ClassVal(AsksClass, RealVal):
             return None
         return bind(tx, self, type(self.obj), name, found, where)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.construct(self, args, kwargs, direct)
 
 
@@ -694,7 +693,7 @@ class BuiltinVal(RealVal):
             return tx.wrap(found, AttrSource(source, name))
         return tx.from_real(found)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call_builtin(self.obj, args, kwargs, direct)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.report.breaks import BreakKind
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 
 
 class OpaqueVal(Value):
@@ -46,5 +45,5 @@ class VaryingObject(OpaqueVal):
     def getattr(self, tx: Tracer, name: str) -> Value:
         raise GraphBreak(self.reason, f"{name!r} of {self.detail}")
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         raise GraphBreak(self.reason, f"a call of {self.detail}")

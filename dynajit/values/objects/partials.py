@@ -10,14 +10,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import Source
 from dynajit.report import breaks
 from dynajit.values.containers.attributes import AttributeDict
 from dynajit.values.containers.mapping import DictVal
 from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.effect import Pushed
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 
 
@@ -90,7 +89,7 @@ class PartialVal(Value):
             super().delattr(tx, name)
         self.attributes.take(tx, ConstVal(name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         return tx.call(self.function, [*tx.unpack(self.args), *args], {**self.named(tx), **kwargs}, direct)
 
     # -- generated code

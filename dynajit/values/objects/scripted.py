@@ -30,7 +30,7 @@ def call_scripted(tx: Tracer, function: Any, args: Sequence[Value], kwargs: dict
     if not all(issubclass(arg.py_type(), _PLAIN) for arg in (*args, *kwargs.values())):
         raise GraphBreak(breaks.UNKNOWN_CALL, "a scripted function, with a container")
     original = getattr(function.real_object, _ORIGINAL)
-    with tx.indirect():
+    with tx.not_resumable():
         try:
             return tx.call(tx.wrap(original, AttrSource(function.source, _ORIGINAL)), args, kwargs)
         except Raised:

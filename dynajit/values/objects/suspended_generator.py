@@ -164,7 +164,7 @@ class SuspendedGenerator(IteratorVal):
         error: Raised | None = None
         step: Value | None = None
         try:
-            with tx.indirect():
+            with tx.not_resumable():
                 step = self._iterated(tx, tx.call(call, [*stack, *self.cells], {}))
         except Raised as raised:
             error = raised

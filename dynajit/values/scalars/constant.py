@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from dynajit.bytecode.landing import NUMBER, Landing
+from dynajit.bytecode.return_action import NUMBER
 from dynajit.guards.kinds_object import const_equal
 from dynajit.guards.source import AttrSource, ConstSource, InstanceAttrSource, Source, key_identity
 from dynajit.report import breaks
 from dynajit.report.shown import short
 from dynajit.values.core.bound_methods import BoundMethod
 from dynajit.values.core.slots import AsksClass, by_rule, raising
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     {
@@ -229,7 +229,7 @@ class ConstVal(AsksClass):
             return super().iterate_backwards(tx)
         return tx.iterator(tx.unpack(self)[::-1], reversed)
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         own = self.own(tx, "__call__")
         if own is not None:
             return tx.call(own, args, kwargs, direct)
@@ -336,7 +336,7 @@ class ConstMethod(BoundMethod):
         with raising(tx, AttributeError):
             return tx.from_real(getattr(self.real(), name))
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         if self.name == "join" and len(args) == 1 and not args[0].is_const():
             args = [tx.new_list(tx.unpack_hinted(args[0]))]
         if self.owner.py_type() is str and (self.name in TEXT_METHODS or self.name in ("format", "translate")):

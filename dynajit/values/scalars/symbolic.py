@@ -20,11 +20,10 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from dynajit import _C, symbols
-from dynajit.bytecode.landing import Landing
 from dynajit.guards.source import ConstSource, Source, TypeAttrSource
 from dynajit.report import breaks
 from dynajit.values.core.bound_methods import BoundBuiltin
-from dynajit.values.core.value import GraphBreak, Tracer, Value
+from dynajit.values.core.value import Direct, GraphBreak, Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.float_symbols import FLOAT_OPERATIONS, beside_zero, is_float_operation
 
@@ -108,7 +107,7 @@ class SymVal(Value):
             return False
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, "whether numbers that vary are one object")
 
-    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Landing | None = None) -> Value:
+    def call(self, tx: Tracer, args: Sequence[Value], kwargs: dict[str, Value], direct: Direct = None) -> Value:
         raise tx.raised(TypeError, f"'{self.py_type().__name__}' object is not callable")
 
     def hash_key(self, tx: Tracer) -> object:

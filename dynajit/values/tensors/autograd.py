@@ -78,7 +78,7 @@ def _learn(tx: Tracer, cls: ClassVal, args: tuple[Value, ...], kwargs: dict[str,
     needs = [isinstance(value, TensorVal) and bool(value.fake.requires_grad) for value in args]
     static, tx.static_numbers = tx.static_numbers, True
     try:
-        with tx.indirect(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
+        with tx.not_resumable(), without_effects(tx, cls.obj.__qualname__, [*parts, *args, *kwargs.values()]):
             tx.run_python(autograd_function, [*parts, tx.new_tuple([ConstVal(need) for need in needs]), *args], kwargs)
     finally:
         tx.static_numbers = static

@@ -74,7 +74,7 @@ def _contexts_of(tx: Tracer, context_fn: Value | None) -> Any:
         return None
     _asking.by_checkpoint = True
     try:
-        with tx.indirect():
+        with tx.not_resumable():
             made = tx.call(context_fn, [], {})
     finally:
         _asking.by_checkpoint = False

@@ -78,7 +78,7 @@ def trace_body(
     mark = tx.graph.mark()
     is_written = _watched(tx)
     given = [function, *args, *(kwargs or {}).values()]
-    with tx.indirect(), running_elsewhere(tx, what), without_effects(tx, what, given):
+    with tx.not_resumable(), running_elsewhere(tx, what), without_effects(tx, what, given):
         result = tx.call(function, args, kwargs or {})
     if not writes and is_written():
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{what} writes to a tensor from outside")
@@ -180,7 +180,7 @@ def while_loop(tx: Tracer, cond_fn: Value, body_fn: Value, carried: Value, addit
 @tail_call
 def invoke_subgraph(tx: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
     """A region marked to be compiled once: what is compiled is shared anyway, so the function is traced like others."""
-    return tx.call(function, args, kwargs, tx.take_direct())
+    return tx.call(function, args, kwargs, tx.resumable_call())
 
 
 builtin(importlib.import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder)(invoke_subgraph)

@@ -36,7 +36,7 @@ def _selects(function: Any) -> None:
     @builtin(function)
     @tail_call
     def model(tx: Tracer, *args: Value, **kwargs: Value) -> Value:
-        direct = tx.take_direct()
+        direct = tx.resumable_call()
         given = signature.bind(*args, **kwargs).arguments
         first = [tx.unpack(given[name])[:1] for name in ("params", "state_steps")]
         if all(part and isinstance(part[0], TensorVal) for part in first):

@@ -158,7 +158,7 @@ def ask(tx: Tracer, func: Value, objects: Sequence[ObjVal], args: Value, kwargs:
     """Ask the innermost mode, then the arguments, until one knows."""
     types = tx.new_tuple([tx.from_real(value.cls) for value in objects])
     given = [func, types, args] if kwargs is None else [func, types, args, kwargs]
-    with tx.indirect():
+    with tx.not_resumable():
         if user_modes(tx):
             answer = _ask_mode(tx, given)
             if not declined(answer):

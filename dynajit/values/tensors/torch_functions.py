@@ -184,7 +184,7 @@ def torch_assert(tx: Tracer, condition: Value, message: Value | None = None) -> 
 def module_call(tx: Tracer, self: Value, *args: Value, **kwargs: Value) -> Value:
     """`module(x)` without hooks is `module.forward(x)`; with hooks torch's own code is traced."""
     assert isinstance(self, ObjVal)
-    real, direct = self.real_object, tx.take_direct()
+    real, direct = self.real_object, tx.resumable_call()
     if (
         real is not None
         and self.source is not None

@@ -1,11 +1,10 @@
 """What an instruction that called a function makes of what the function returns.
 
-In: nothing. Out: `Landing`s, one for each way; a break inside of a called function can be gone on from in both frames
-where one of them fits the caller's instruction. `x.a = y` calls a setter and drops what it returns; `if x:` calls
-`__bool__` and looks at what that returns; `Class()` calls `__init__`, and gives the object; `len(x)` gives what
-`__len__` returns, if it is a length.
+In: nothing. Out: `ReturnAction`s, one for each way; where one fits the caller's instruction, both frames can be resumed
+after a break inside of a called function. `x.a = y` drops what a setter returns; `if x:` looks at what `__bool__`
+returns; `Class()` gives the object, not what `__init__` returns; `len(x)` what `__len__` does, if it is a length.
 
-Add a way: a `Landing` here, and who calls passes it along (`direct=` of `Tracer.call`; a model of a builtin is a
+Add a way: a `ReturnAction` here, and who calls passes it along (`direct=` of `Tracer.call`; a model of a builtin is a
 `tail_call`, and asks `after` whether it is the call at hand).
 """
 
@@ -28,7 +27,7 @@ _SUBSCRIPTS: Final = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"
 _FORMATS: Final = frozenset({"FORMAT_VALUE", "CONVERT_VALUE"})
 
 
-class Landing(NamedTuple):
+class ReturnAction(NamedTuple):
     """One way.
 
     Attributes:
@@ -48,10 +47,10 @@ class Landing(NamedTuple):
     finish: Callable[[Any], Any] | None = None
     takes: type | None = None
     under: Any = None
-    inverted: Landing | None = None
-    others: tuple[Landing, ...] = ()
+    inverted: ReturnAction | None = None
+    others: tuple[ReturnAction, ...] = ()
 
-    def at(self, op: str, arg: Any) -> Landing | None:
+    def at(self, op: str, arg: Any) -> ReturnAction | None:
         """What the caller's instruction makes of what the callee returns; None if it does not fit."""
         if op == "CALL_INNER":
             return self
@@ -61,12 +60,12 @@ class Landing(NamedTuple):
             return _CALLABLE
         return next((way for way in (self, *self.others) if op in way.ops), None)
 
-    def over(self, value: Any) -> Landing:
+    def over(self, value: Any) -> ReturnAction:
         """With `value` below."""
         return self._replace(under=value)
 
     @property
-    def bare(self) -> Landing:
+    def bare(self) -> ReturnAction:
         """As it is where what is below lies on the stack already."""
         return CALLED if self.plain else self._replace(under=None)
 
@@ -182,39 +181,40 @@ def _iterator(found: Any) -> Any:
     return found
 
 
-CALLED: Final = Landing(_CALLS)
-READ: Final = Landing(frozenset({"LOAD_ATTR", "LOAD_SUPER_ATTR"}))
-INDEXED: Final = Landing(frozenset({"BINARY_SUBSCR", "BINARY_SLICE"}))
-OPERATED: Final = Landing(_OPERATORS)
-_CALLABLE: Final = Landing(frozenset({"LOAD_METHOD", "LOAD_SUPER_ATTR"}), "callable")
-DROPPED: Final = Landing(_WRITES, "drop")
-INITIALISED: Final = Landing(_CALLS, "drop", _nothing)
-TESTED: Final = Landing(_TESTS, "again", _truth_value, bool, others=(Landing(_CHOICES, "decide", _truth_value, bool),))
-TESTED_LENGTH: Final = Landing(_TESTS, "again", _length, others=(Landing(_CHOICES, "decide", _length),))
-_NOT_CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_not_in)
-CONTAINED: Final = Landing(frozenset({"CONTAINS_OP"}), "push", _is_in, inverted=_NOT_CONTAINED)
-ITERATED: Final = Landing(frozenset({"GET_ITER"}), "push", _iterator)
-ENTERED: Final = Landing(frozenset({"BEFORE_WITH"}))
-INDEX: Final = Landing(_SUBSCRIPTS, "again", _number, int)
+CALLED: Final = ReturnAction(_CALLS)
+READ: Final = ReturnAction(frozenset({"LOAD_ATTR", "LOAD_SUPER_ATTR"}))
+INDEXED: Final = ReturnAction(frozenset({"BINARY_SUBSCR", "BINARY_SLICE"}))
+OPERATED: Final = ReturnAction(_OPERATORS)
+_CALLABLE: Final = ReturnAction(frozenset({"LOAD_METHOD", "LOAD_SUPER_ATTR"}), "callable")
+DROPPED: Final = ReturnAction(_WRITES, "drop")
+INITIALISED: Final = ReturnAction(_CALLS, "drop", _nothing)
+_DECIDED: Final = ReturnAction(_CHOICES, "decide", _truth_value, bool)
+TESTED: Final = ReturnAction(_TESTS, "again", _truth_value, bool, others=(_DECIDED,))
+TESTED_LENGTH: Final = ReturnAction(_TESTS, "again", _length, others=(ReturnAction(_CHOICES, "decide", _length),))
+_NOT_CONTAINED: Final = ReturnAction(frozenset({"CONTAINS_OP"}), "push", _is_not_in)
+CONTAINED: Final = ReturnAction(frozenset({"CONTAINS_OP"}), "push", _is_in, inverted=_NOT_CONTAINED)
+ITERATED: Final = ReturnAction(frozenset({"GET_ITER"}), "push", _iterator)
+ENTERED: Final = ReturnAction(frozenset({"BEFORE_WITH"}))
+INDEX: Final = ReturnAction(_SUBSCRIPTS, "again", _number, int)
 
 # What builtin functions make of it that ask an object's class for a special method, where such a function is what the
 # instruction calls, or does what it does.
-MEASURED: Final = Landing(_CALLS, "push", _length)
-HINTED: Final = Landing(_CALLS, "push", _hinted)
-MEASURED_TRUTH: Final = Landing(_CALLS, "push", _is_long)
-TRUTH: Final = Landing(_CALLS, "push", _truth_value, bool)
-HASHED: Final = Landing(_CALLS, "push", _hash)
-ITERATOR: Final = Landing(_CALLS, "push", _iterator)
-NUMBER: Final = Landing(_CALLS, "push", _number, int)
-COMPLEX: Final = Landing(_CALLS, "push", _complex, complex)
-INTEGER: Final = Landing(_CALLS, "push", _integer, int)
-STRUNG: Final = Landing(_CALLS | _FORMATS, "push", _strung, str)
-REPRESENTED: Final = Landing(_CALLS | _FORMATS, "push", _represented, str)
-FORMATTED: Final = Landing(_CALLS | _FORMATS, "push", _formatted, str)
+MEASURED: Final = ReturnAction(_CALLS, "push", _length)
+HINTED: Final = ReturnAction(_CALLS, "push", _hinted)
+MEASURED_TRUTH: Final = ReturnAction(_CALLS, "push", _is_long)
+TRUTH: Final = ReturnAction(_CALLS, "push", _truth_value, bool)
+HASHED: Final = ReturnAction(_CALLS, "push", _hash)
+ITERATOR: Final = ReturnAction(_CALLS, "push", _iterator)
+NUMBER: Final = ReturnAction(_CALLS, "push", _number, int)
+COMPLEX: Final = ReturnAction(_CALLS, "push", _complex, complex)
+INTEGER: Final = ReturnAction(_CALLS, "push", _integer, int)
+STRUNG: Final = ReturnAction(_CALLS | _FORMATS, "push", _strung, str)
+REPRESENTED: Final = ReturnAction(_CALLS | _FORMATS, "push", _represented, str)
+FORMATTED: Final = ReturnAction(_CALLS | _FORMATS, "push", _formatted, str)
 
 
 @functools.cache
-def floating(name: str) -> Landing:
+def floating(name: str) -> ReturnAction:
     """What `float` makes of what the `__float__` of a class of this name returns."""
 
     def check(found: Any) -> Any:
@@ -222,10 +222,10 @@ def floating(name: str) -> Landing:
 
     # which raises, or warns, as CPython does, and says the class's name
     wrong = type(name, (), {"__init__": _keep, "__float__": _kept})
-    return Landing(_CALLS, "push", check, float)
+    return ReturnAction(_CALLS, "push", check, float)
 
 
-def after(direct: Landing | None, landing: Landing) -> Landing | None:
-    """`landing` where the model of a builtin function is the call at hand itself, or does what the instruction at hand
+def after(direct: ReturnAction | None, action: ReturnAction) -> ReturnAction | None:
+    """`action` where the model of a builtin function is the call at hand itself, or does what the instruction at hand
     does (it took `direct`); else None."""
-    return landing if direct is CALLED or direct is FORMATTED else None
+    return action if direct is CALLED or direct is FORMATTED else None
