@@ -34,9 +34,12 @@ from dynajit.aot.training.reachability import (
     autograd_graph_of,
     reachability_of,
 )
+from dynajit.aot.training.shared_layers import NotShared, share_layers
 from dynajit.aot.training.training_call import CompiledHalf, without_wrapper
 from dynajit.aot.training.version_checks import checking_versions, version_checks
+from dynajit.config import config
 from dynajit.graph.meta import memory, note_graph, notes, value_of
+from dynajit.report import logs
 from dynajit.torch_compat import memory_of
 
 
@@ -62,7 +65,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     with lstm_with_backward(gm):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
         partition = functools.partial(_partition, context, example_inputs, options.layouts)
-        compiled = _aot_autograd(traced, inputs, halves, partition, options.decompositions)
+        compiled = _layer_by_layer(traced, inputs, halves, partition, options.decompositions, fake_mode)
     metadata = context.fw_metadata
     if metadata is not None and metadata.bw_donated_idxs is None:
         # None would make backward(retain_graph=True) fail like a list of donated buffers.
@@ -152,6 +155,36 @@ def _compile_backward(
     inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     with tracing(context):
         return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
+
+
+def _layer_by_layer(
+    gm: torch.fx.GraphModule,
+    inputs: list[Any],
+    halves: _Halves,
+    partition: Callable[..., Any],
+    decompositions: Decompositions | None,
+    fake_mode: FakeTensorMode,
+) -> Callable[..., Any]:
+    """`_aot_autograd`, which sees one of several equal layers."""
+
+    def trace(part: torch.fx.GraphModule, part_inputs: list[Any], keep: Callable[..., Any]) -> Any:
+        return _aot_autograd(part, part_inputs, halves, keep, decompositions)
+
+    try:
+        shared = share_layers(gm, fake_mode, trace) if config.share_layers else None
+        if shared is not None:
+            with shared.running():
+                whole = shared.put_into
+                return _aot_autograd(
+                    shared.module,
+                    inputs,
+                    halves,
+                    lambda joint, *args, **kwargs: partition(whole(joint), *args, **kwargs),
+                    decompositions,
+                )
+    except NotShared as error:
+        logs.emit("aot_graphs", f"layers are traced one by one: {error}")
+    return _aot_autograd(gm, inputs, halves, partition, decompositions)
 
 
 def _aot_autograd(

@@ -1,0 +1,215 @@
+"""Equal layers of a captured graph: runs of nodes that do the same, one after the other, with other inputs.
+
+In:  a torch-level graph. Out: its layers, or None. They are found by what their nodes do: a period in the sequence of
+nodes, cut where the fewest values go across. Nothing is asked of where they come from: modules, functions or a loop. A
+layer that differs in anything is no layer. No graph that writes tensors, changes torch's state or has symbolic sizes
+has any.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from dynajit.graph.meta import memory, notes, value_of
+from dynajit.op_facts import facts
+
+_FEWEST_NODES = 8  # of a layer that is worth it
+_FEWEST_LAYERS = 3
+_PERIODS = 4  # the most common distances that are tried
+_CUTS = 4  # places to cut at that are tried, those across which the fewest values go first
+# methods that are no operators by their names
+_CONVERSIONS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", "long"})
+_CONSTANTS = frozenset(
+    {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+
+
+@dataclasses.dataclass
+class Layer:
+    """One layer: its nodes in order, and the values that it reads, in the order in which it does first."""
+
+    nodes: list[Node]
+    inputs: list[Node]
+
+
+@dataclasses.dataclass
+class Layers:
+    """Equal layers. results: which of a layer's nodes are read outside of it, of one layer or another."""
+
+    layers: list[Layer]
+    results: list[int]
+
+    def count_nodes(self) -> int:
+        """How many nodes they have in all."""
+        return sum(len(layer.nodes) for layer in self.layers)
+
+
+def equal_layers(gm: GraphModule, fits: Callable[[Layers], bool] = lambda layers: True) -> Layers | None:
+    """The layers of a graph, three or more, if there are. `fits`: whether they are cut where it does no harm."""
+    nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    if len(nodes) < _FEWEST_LAYERS * _FEWEST_NODES or not all(map(_is_understood, nodes)):
+        return None
+    looks = [_look(node) for node in nodes]
+    place = {node: at for at, node in enumerate(nodes)}
+    last = [max((place.get(user, len(nodes)) for user in node.users), default=-1) for node in nodes]
+    best: Layers | None = None
+    for period in _periods(looks):
+        begin, end = _longest(looks, period)
+        if end - begin < _FEWEST_LAYERS * period or (best is not None and end - begin <= best.count_nodes()):
+            continue
+        offsets = sorted(range(period), key=lambda at: _crossing(last, begin, begin + at + period))
+        for offset in offsets[:_CUTS]:
+            starts = _like(looks, looks[begin + offset : begin + offset + period])
+            found = _equal([_layer(nodes[start : start + period]) for start in starts])
+            if found is not None and fits(found):
+                best = found
+                break
+    return best
+
+
+def _is_understood(node: Node) -> bool:
+    """Whether all that an operation does is to compute what it gives, maybe of random numbers."""
+    if node.op not in ("call_function", "call_method") or notes(node).writes:
+        return False
+    known = facts(node.target)
+    return (known.known and not known.writes) or (node.op == "call_method" and node.target in _CONVERSIONS)
+
+
+def _look(node: Node) -> Any:
+    """What has to be the same of two nodes, but for where their arguments come from."""
+    try:
+        return (node.op, node.target, _seen(node.args), _seen(node.kwargs), look_of(value_of(node)))
+    except _Odd:
+        return object()
+
+
+class _Odd(Exception):
+    """Something that is equal to nothing."""
+
+
+def _seen(value: Any, ref: Callable[[Node], Any] = lambda node: look_of(value_of(node))) -> Any:
+    """Arguments as something to compare; `ref` says what stands for a node."""
+    if isinstance(value, Node):
+        return (Node, ref(value))
+    if isinstance(value, (tuple, list)):
+        return (type(value), *(_seen(item, ref) for item in value))
+    if isinstance(value, dict):
+        return (dict, *((name, _seen(item, ref)) for name, item in value.items()))
+    if isinstance(value, slice):
+        return (slice, _seen((value.start, value.stop, value.step), ref))
+    if type(value) in _CONSTANTS or value is Ellipsis:
+        return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
+    raise _Odd
+
+
+def look_of(value: Any) -> Any:
+    """The metadata of a fake value."""
+    if isinstance(value, torch.Tensor):
+        if value._has_symbolic_sizes_strides or value.layout is not torch.strided:  # type: ignore[attr-defined]
+            raise _Odd
+        keys = torch._C._dispatch_keys(value).raw_repr()
+        return (tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad, keys)
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(look_of, value))
+    return _seen(value)
+
+
+def _periods(looks: Sequence[Any]) -> list[int]:
+    """The distances at which nodes alike follow each other most often."""
+    seen: dict[Any, int] = {}
+    gaps: collections.Counter[int] = collections.Counter()
+    for at, look in enumerate(looks):
+        if look in seen and at - seen[look] >= _FEWEST_NODES:
+            gaps[at - seen[look]] += 1
+        seen[look] = at
+    return [gap for gap, _ in gaps.most_common(_PERIODS)]
+
+
+def _longest(looks: Sequence[Any], period: int) -> tuple[int, int]:
+    """The longest stretch in which each node is like the one a period later."""
+    best = (0, 0)
+    begin = 0
+    for at in range(len(looks) - period + 1):
+        if at == len(looks) - period or looks[at] != looks[at + period]:
+            if at - begin > best[1] - best[0]:
+                best = (begin, at)
+            begin = at + 1
+    return best[0], best[1] + period
+
+
+def _like(looks: Sequence[Any], wanted: Sequence[Any]) -> Iterator[int]:
+    """Where nodes begin that are like the wanted ones, without any that is among those before."""
+    at = 0
+    while at <= len(looks) - len(wanted):
+        if looks[at] == wanted[0] and looks[at : at + len(wanted)] == wanted:
+            yield at
+            at += len(wanted)
+        else:
+            at += 1
+
+
+def _crossing(last: Sequence[int], begin: int, end: int) -> int:
+    """How many values of the nodes between are read at `end` or later."""
+    return sum(last[at] >= end for at in range(begin, end))
+
+
+def _layer(nodes: list[Node]) -> Layer:
+    own = set(nodes)
+    read = dict.fromkeys(part for node in nodes for part in node.all_input_nodes)
+    return Layer(nodes, [node for node in read if node not in own])
+
+
+def _equal(layers: list[Layer]) -> Layers | None:
+    """Those that are like most of them, if what they give are new tensors."""
+    forms = [*map(_form, layers)]
+    form, _ = max(collections.Counter(forms).items(), key=operator.itemgetter(1))
+    equal = [layer for layer, own in zip(layers, forms, strict=True) if own == form]
+    if len(equal) < _FEWEST_LAYERS:
+        return None
+    inside = [set(layer.nodes) for layer in equal]
+    results = [
+        at
+        for at in range(len(equal[0].nodes))
+        if any(not own.issuperset(layer.nodes[at].users) for own, layer in zip(inside, equal, strict=True))
+    ]
+    return Layers(equal, results) if all(_are_new(layer, results) for layer in equal) else None
+
+
+def _form(layer: Layer) -> Any:
+    """What is the same of equal layers."""
+    number = {node: at for at, node in enumerate((*layer.inputs, *layer.nodes))}
+    if any(node.op == "get_attr" for node in layer.inputs):
+        return object()
+    try:
+        return (
+            tuple(look_of(value_of(node)) for node in layer.inputs),
+            tuple(
+                (node.op, node.target, _seen(node.args, number.__getitem__), _seen(node.kwargs, number.__getitem__))
+                for node in layer.nodes
+            ),
+        )
+    except _Odd:
+        return object()
+
+
+def _are_new(layer: Layer, results: list[int]) -> bool:
+    """Whether what a layer gives are tensors with memory of their own."""
+    values = [value_of(layer.nodes[at]) for at in results]
+    if not all(isinstance(value, torch.Tensor) and not value._is_view() for value in values):
+        return False
+    memories = [memory(layer.nodes[at]) for at in results]
+    return len(set(memories)) == len(memories) and not {*memories} & {memory(node) for node in layer.inputs}
+
+
+def items_of(node: Node) -> Iterator[tuple[Node, int]]:
+    """The nodes that take one item of what a node gives, and which."""
+    for user in list(node.users):
+        assert user.target is operator.getitem
+        yield user, user.args[1]  # type: ignore[misc]

@@ -1,0 +1,327 @@
+"""Equal layers go through AOTAutograd once, and come out as if each had: the same graphs and the same results."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dynajit
+from dynajit.aot.layers import equal_layers
+from dynajit.aot.training import shared_layers
+from dynajit.testing import CompileCounterWithBackend
+
+
+class Block(nn.Module):
+    """Attention and a network of two layers, with a residual connection round each."""
+
+    def __init__(self, width: int = 8, dropout: float = 0.0, activation: Callable[..., Any] = F.gelu) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.dropout, self.activation = dropout, activation
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.first(x)).chunk(3, -1)
+        attended = torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v
+        x = x + F.dropout(self.out(attended), self.dropout, self.training)
+        return x + self.down(self.activation(self.up(self.second(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: list[nn.Module], call: Callable[..., Any] = lambda block, x, s: block(x, s)) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(8, 3)
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.full((), 0.5) * x.shape[-1]
+        for block in self.blocks:
+            x = self.call(block, x, scale)
+        return self.head(x)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many layers each compiled graph has that were made of one."""
+    found: list[int] = []
+    put_into = shared_layers.SharedLayers.put_into
+
+    def counting(self: Any, joint: Any) -> Any:
+        found.append(len(self.found.layers))
+        return put_into(self, joint)
+
+    monkeypatch.setattr(shared_layers.SharedLayers, "put_into", counting)
+    yield found
+
+
+def _trained(net: nn.Module, x: torch.Tensor, share: bool, run: Callable[..., Any], graphs: list[Any]) -> list[Any]:
+    net, x = copy.deepcopy(net), x.clone().requires_grad_()
+
+    def keeping(gm: Any, inputs: Any, **options: Any) -> Any:
+        graphs.append([(node.op, node.target) for node in gm.graph.nodes])
+        return dynajit.backends.codegen.codegen(gm, inputs, **options)
+
+    compiled = run(net) if share is None else dynajit.compile(run(net))
+    with dynajit.config.patch(share_layers=bool(share)):
+        torch.manual_seed(0)
+        result = compiled(x)
+        result.float().square().mean().backward()
+        torch.manual_seed(1)
+        again = compiled(x).detach()
+    return [result.detach(), again, x.grad, *(one.grad for one in net.parameters())]
+
+
+def check(net: nn.Module, layers: list[int], shared: list[int], run: Callable[..., Any] = lambda net: net) -> None:
+    """The same to the bit with and without sharing; close to eager."""
+    x = torch.randn(2, 5, 8)
+    torch.manual_seed(0)
+    expected = _trained(net, x, None, run, [])  # type: ignore[arg-type]
+    apart = _trained(net, x, False, run, [])
+    assert shared == []
+    found = _trained(net, x, True, run, [])
+    assert shared == layers
+    for one, other, eager in zip(found, apart, expected, strict=True):
+        if eager is None:
+            assert one is other is None
+        else:
+            assert torch.equal(one, other)
+            torch.testing.assert_close(one, eager, rtol=2e-4, atol=2e-5)
+
+
+def blocks(count: int = 5, **options: Any) -> list[nn.Module]:
+    return [Block(**options) for _ in range(count)]
+
+
+def test_equal_layers(shared: list[int]) -> None:
+    check(Net(blocks()), [5], shared)
+
+
+def test_dropout_draws_the_same_numbers(shared: list[int]) -> None:
+    check(Net(blocks(dropout=0.3)), [5], shared)
+
+
+def test_layers_without_dropout_in_evaluation(shared: list[int]) -> None:
+    check(Net(blocks(dropout=0.3)).eval(), [5], shared)
+
+
+def test_one_layer_is_different(shared: list[int]) -> None:
+    made = blocks(7)
+    made[3] = Block(activation=F.relu)
+    check(Net(made), [6], shared)
+
+
+def test_layers_that_differ_in_a_number_that_is_read(shared: list[int]) -> None:
+    class Scaled(Block):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, scale) * self.factor
+
+    made = [Scaled() for _ in range(4)]
+    for at, block in enumerate(made):
+        block.factor = 1.0 + at
+    check(Net(made), [], shared)  # type: ignore[arg-type]
+
+
+def test_one_module_called_again_and_again(shared: list[int]) -> None:
+    check(Net([Block()] * 4), [4], shared)
+
+
+def test_a_weight_that_layers_have_in_common(shared: list[int]) -> None:
+    made = blocks()
+    for block in made[1:]:
+        block.up.weight = made[0].up.weight
+    check(Net(made), [5], shared)
+
+
+def test_a_frozen_layer_is_another_one(shared: list[int]) -> None:
+    made = blocks(6)
+    made[0].requires_grad_(False)
+    check(Net(made), [5], shared)
+
+
+def test_layers_of_which_half_is_frozen(shared: list[int]) -> None:
+    made = blocks()
+    for block in made:
+        block.up.requires_grad_(False)
+    check(Net(made), [5], shared)
+
+
+def test_hooks_are_part_of_the_layer(shared: list[int]) -> None:
+    made = blocks()
+    for block in made:
+        block.register_forward_hook(lambda module, args, result: result * 0.5)
+    made[2].register_forward_pre_hook(lambda module, args: (args[0] + 1, args[1]))
+    check(Net(made), [5], shared)
+
+
+def test_autocast_around_all(shared: list[int]) -> None:
+    def run(net: nn.Module) -> Callable[..., Any]:
+        def call(x: torch.Tensor) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                return net(x)
+
+        return call
+
+    check(Net(blocks()), [], shared, run)
+
+
+def test_autocast_outside_of_the_compiled_function(shared: list[int]) -> None:
+    def run(net: nn.Module) -> Callable[..., Any]:
+        return net
+
+    with torch.autocast("cpu", torch.bfloat16):
+        check_loose(Net(blocks()), shared, run)
+
+
+def check_loose(net: nn.Module, shared: list[int], run: Callable[..., Any]) -> None:
+    x = torch.randn(2, 5, 8)
+    apart, found = _trained(net, x, False, run, []), _trained(net, x, True, run, [])
+    assert shared == [5]
+    assert all(torch.equal(one, other) for one, other in zip(found, apart, strict=True))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_layers(shared: list[int], reentrant: bool) -> None:
+    made = Net(blocks(), lambda block, x, scale: checkpoint(block, x, scale, use_reentrant=reentrant))
+    check(made, [], shared)
+
+
+def test_a_second_result_that_nothing_reads_later(shared: list[int]) -> None:
+    class Two(Block):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
+            made = super().forward(x, scale)
+            return made, made.square().sum()
+
+    net = Net([Two() for _ in range(5)], lambda block, x, scale: block(x, scale)[0])
+    check(net, [4], shared)
+
+
+def test_a_second_result_without_a_gradient(shared: list[int]) -> None:
+    class Kept(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale, sums = torch.full((), 0.5), []
+            for block in self.blocks:
+                x = block(x, scale)
+                sums.append(x.sum().detach())
+            return self.head(x) + torch.stack(sums).sum()
+
+    class Two(Block):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
+            inner = super().forward(x, scale)
+            return inner + 1, inner
+
+    class Seen(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale, seen = torch.full((), 0.5), []
+            for block in self.blocks:
+                x, inner = block(x, scale)
+                seen.append(inner)
+            return self.head(x) + torch.stack(seen).detach().sum()
+
+    check(Kept(blocks()), [4], shared)
+    shared.clear()
+    check(
+        Seen([Two() for _ in range(5)]), [], shared
+    )  # such a gradient is not there, which the layer's graph can't say
+
+
+def test_layers_without_gradients_before_one_that_has(shared: list[int]) -> None:
+    class Tuned(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.detach())
+
+    net = Tuned(blocks())
+    net.blocks.requires_grad_(False)
+    x = torch.randn(2, 5, 8)
+    apart, found = (_trained_head(net, x, share) for share in (False, True))
+    assert torch.equal(apart, found)
+    assert shared == []
+
+
+def _trained_head(net: Net, x: torch.Tensor, share: bool) -> torch.Tensor:
+    net = copy.deepcopy(net)
+    with dynajit.config.patch(share_layers=share):
+        dynajit.compile(net)(x).sum().backward()
+    assert net.head.weight.grad is not None
+    return net.head.weight.grad
+
+
+def test_results_of_all_layers(shared: list[int]) -> None:
+    class All(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale, sums = torch.full((), 0.5), []
+            for block in self.blocks:
+                x = block(x, scale)
+                sums.append(x.mean())
+            return self.head(x) + torch.stack(sums).sum()
+
+    check(All(blocks()), [4], shared)
+
+
+def test_gradients_of_what_all_layers_read(shared: list[int]) -> None:
+    class Scaled(Net):
+        def __init__(self) -> None:
+            super().__init__(blocks())
+            self.scale = nn.Parameter(torch.tensor(0.3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x, self.scale)
+            return self.head(x)
+
+    check(Scaled(), [5], shared)
+
+
+def test_an_input_that_is_written_later(shared: list[int]) -> None:
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__(blocks())
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x) * self.calls
+
+    check(Counting(), [], shared)
+
+
+def test_a_layer_that_changes_after_the_compile(shared: list[int]) -> None:
+    net = Net(blocks(dropout=0.0))
+    x = torch.randn(2, 5, 8)
+    counter = CompileCounterWithBackend("codegen")
+    compiled = dynajit.compile(net, backend=counter)
+
+    def same() -> None:
+        torch.testing.assert_close(compiled(x), net(x))
+
+    same()
+    before = len(counter.graphs)
+    same()
+    assert len(counter.graphs) == before
+    net.blocks[3].activation = F.relu
+    same()
+    assert len(counter.graphs) == before + 1
+    net.blocks[2].up.weight.requires_grad_(False)
+    same()
+    assert len(counter.graphs) == before + 2
+
+
+def test_sizes_that_vary(shared: list[int]) -> None:
+    net = Net(blocks())
+    compiled = dynajit.compile(net, dynamic=True)
+    for size in (5, 6, 7):
+        x = torch.randn(2, size, 8)
+        torch.testing.assert_close(compiled(x), net(x))
+    assert shared == []
+
+
+def test_no_layers() -> None:
+    graph = torch.fx.symbolic_trace(nn.Sequential(*(nn.Linear(2, 2) for _ in range(9))))
+    assert equal_layers(graph) is None
