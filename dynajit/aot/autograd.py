@@ -162,7 +162,7 @@ def _layer_by_layer(
     inputs: list[Any],
     halves: _Halves,
     partition: Callable[..., Any],
-    decompositions: Decompositions | None,
+    decompositions: Decompositions,
     fake_mode: FakeTensorMode,
 ) -> Callable[..., Any]:
     """`_aot_autograd`, which sees one of several equal layers."""

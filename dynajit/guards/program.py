@@ -142,7 +142,7 @@ class GuardSet:
     def differing(self, locals: Sequence[object], globals: dict[str, Any] | None = None) -> set[Source]:
         """Where numbers, texts and objects are, of which guards want others: the guard that failed may be on what
         follows from one of them."""
-        reader = _Reader(Environment(locals, globals if globals is not None else {}))
+        reader = _Reader(locals, globals)
         found: set[Source] = set()
         for guard in self._guards:
             source = guard.pinned()

@@ -17,7 +17,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from dynajit.report import breaks
 from dynajit.values.containers.sequence import TupleVal
-from dynajit.values.core.registry import asked_first, builtin, models_of
+from dynajit.values.core.registry import asked_first, builtin, models_of, tail_call
 from dynajit.values.core.value import GraphBreak, Tracer, Value
 from dynajit.values.effects.deferred import DeferredCall
 from dynajit.values.objects.functions import CellVal, FunctionVal, MethodVal
@@ -71,7 +71,7 @@ def set_up(tx: Tracer, self: Value, args: Value) -> None:
 @tail_call
 def remove(tx: Tracer, self: Value) -> Value:
     """Traced for what was registered here; the number of one from outside is another one at each call."""
-    direct = tx.take_direct()
+    direct = tx.resumable_call()
     if self.source is not None:
         raise GraphBreak(breaks.SKIPPED_CALL, "the remove() of a hook's handle from outside")
     return tx.inline_body(RemovableHandle.remove, [self], {}, direct)
