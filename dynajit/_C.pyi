@@ -230,6 +230,7 @@ class TrainingCall:
         reaches: Sequence[Sequence[bool]] = (),
         uses_up: Sequence[Sequence[bool]] = (),
         watched: Sequence[tuple[bool, int, Sequence[bool], tuple[str, int]]] = (),
+        draws: bool = False,
     ) -> None: ...
     def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
 

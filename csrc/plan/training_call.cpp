@@ -97,7 +97,7 @@ public:
         }
     }
 
-    void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args)
+    void save(Values &&items, size_t first, PyObject *const *args, Py_ssize_t n_args, const at::Tensor &random)
     {
         std::set<const void *> memories; /* of what is saved; with hooks, what they make of it is */
         const bool packed = at::SavedTensorDefaultHooks::is_enabled() && at::SavedTensorDefaultHooks::get_hooks();
@@ -116,7 +116,7 @@ public:
                 backward->keep_shapes(shapes_);
             }
             if (self_->again != nullptr) {
-                backward->keep_inputs(args, n_args, memories);
+                backward->keep_inputs(args, n_args, memories, random);
             }
         }
     }
@@ -141,7 +141,8 @@ private:
 };
 
 /* The first of the results, with their place in autograd's graph. */
-PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, Values &&items)
+PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args, Values &&items,
+                       const at::Tensor &random)
 {
     const size_t n_returns = self->differentiable->size();
     if (items.size() < n_returns + static_cast<size_t>(self->n_saved)) {
@@ -168,7 +169,7 @@ PyObject *with_history(TrainingCall *self, PyObject *const *args, Py_ssize_t n_a
     }
     if (nodes && returns != nullptr) {
         nodes->watch(args, returns);
-        nodes->save(std::move(items), n_returns, args, n_args);
+        nodes->save(std::move(items), n_returns, args, n_args, random);
     }
     return returns;
 }
@@ -180,12 +181,14 @@ PyObject *call(TrainingCall *self, PyObject *const *args, Py_ssize_t n_args)
     for (Py_ssize_t i = 0; i < n_args; i++) {
         given.emplace_back(args[i]);
     }
+    const bool drawn_again = self->draws && self->again != nullptr && at::GradMode::is_enabled();
+    const at::Tensor random = drawn_again ? random_state() : at::Tensor();
     std::optional<Values> items;
     {
         at::AutoGradMode no_grad(false);
         items.emplace(call_off(self->forward, std::move(given), false));
     }
-    return with_history(self, args, n_args, std::move(*items));
+    return with_history(self, args, n_args, std::move(*items), random);
 }
 
 PyObject *training_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -290,13 +293,14 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static const char *names[] = {"forward", "backward", "n_saved", "n_checked", "differentiable", "wanted",
                                   "layouts", "again",    "partial", "reaches",   "uses_up",        "watched",
-                                  nullptr};
+                                  "draws",   nullptr};
     PyObject *forward, *backward, *differentiable, *wanted, *layouts, *again = Py_None, *partial = Py_None;
     PyObject *reaches = nullptr, *uses_up = nullptr, *watched = nullptr;
     Py_ssize_t n_saved, n_checked;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOO:TrainingCall", const_cast<char **>(names), &forward,
+    int draws = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOnnOOO|OOOOOp:TrainingCall", const_cast<char **>(names), &forward,
                                      &backward, &n_saved, &n_checked, &differentiable, &wanted, &layouts, &again,
-                                     &partial, &reaches, &uses_up, &watched)) {
+                                     &partial, &reaches, &uses_up, &watched, &draws)) {
         return nullptr;
     }
     TrainingCall *self = reinterpret_cast<TrainingCall *>(type->tp_alloc(type, 0));
@@ -310,6 +314,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
     self->n_saved = n_saved;
     self->n_checked = n_checked;
+    self->draws = draws != 0;
     self->differentiable = new std::vector<bool>();
     self->wanted = new std::vector<Py_ssize_t>();
     self->layouts = new std::vector<Layout>();
@@ -377,7 +382,7 @@ PyType_Slot call_slots[] = {
     {Py_tp_doc,
      const_cast<char *>(
          "TrainingCall(forward, backward, n_saved, n_checked, differentiable, wanted, layouts, again=None, partial=None, "
-         "reaches=(), uses_up=(), watched=())\n--\n\n"
+         "reaches=(), uses_up=(), watched=(), draws=False)\n--\n\n"
          "forward(*inputs) returns len(differentiable) results, n_saved tensors and numbers; backward(*numbers, *saved, "
          "*gradients) a gradient for each input, of which those in `wanted` are used. layouts: strides of each gradient "
          "that backward takes, None for contiguous. The first n_checked saved tensors may not be written in place "
@@ -387,7 +392,8 @@ PyType_Slot call_slots[] = {
          "only, or None: the others are zeros then. reaches: for each such result, which of `wanted` are behind it; "
          "uses_up: which results have no backward any more after its own. watched: tuples (is_result, place, behind, "
          "(name, output)) of the inputs and results that may not be written before the backward of the results whose "
-         "flag in behind is set; eager's node that a result is of, and as which of its outputs.")},
+         "flag in behind is set; eager's node that a result is of, and as which of its outputs. draws: whether forward draws "
+         "random numbers, of the CPU's generator, as it has to again where it runs again.")},
     {Py_tp_new, reinterpret_cast<void *>(call_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(call_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(call_traverse)},

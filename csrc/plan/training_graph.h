@@ -10,10 +10,12 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -59,6 +61,7 @@ struct TrainingCall {
     std::vector<Flags> *reaches; /* of each gradient that backward takes: which of the inputs in `wanted`; empty: all */
     std::vector<Flags> *uses_up; /* of each: the results whose backward fails from then on; empty: all */
     std::vector<Watched> *watched;
+    bool draws; /* random numbers, of the CPU's generator alone */
 };
 
 /* Calls a compiled graph, which is none of the user's code. */
@@ -92,6 +95,43 @@ void drop_objects(std::vector<PyObject *> &held)
     }
 }
 
+/* The state of the CPU's generator. */
+at::Tensor random_state()
+{
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    return generator.get_state();
+}
+
+/* Has a graph draw what it drew before: from here on the generator is in this state, if there is one. */
+class DrawnAgain {
+public:
+    explicit DrawnAgain(const at::Tensor &state) : before_(state.defined() ? random_state() : at::Tensor())
+    {
+        set(state);
+    }
+
+    ~DrawnAgain()
+    {
+        set(before_);
+    }
+
+    DrawnAgain(const DrawnAgain &) = delete;
+    DrawnAgain &operator=(const DrawnAgain &) = delete;
+
+private:
+    static void set(const at::Tensor &state)
+    {
+        if (state.defined()) {
+            at::Generator generator = at::detail::getDefaultCPUGenerator();
+            const std::lock_guard<std::mutex> lock(generator.mutex());
+            generator.set_state(state);
+        }
+    }
+
+    at::Tensor before_;
+};
+
 /* The inputs of one call of a graph that can run again, for a backward pass that is to be differentiated. Held by the
  * call's nodes until they have run, and as long by the calls that were given this one's results.
  *
@@ -99,7 +139,8 @@ void drop_objects(std::vector<PyObject *> &held)
  * nobody else holds it, that graph runs again. */
 class GraphInputs {
 public:
-    explicit GraphInputs(TrainingCall *call) : call_(call)
+    /* random: the generator's state before the call, if the graph draws. */
+    GraphInputs(TrainingCall *call, const at::Tensor &random) : call_(call), random_(random)
     {
         Py_INCREF(reinterpret_cast<PyObject *>(call));
     }
@@ -181,7 +222,13 @@ public:
             given.emplace_back(input);
         }
         at::AutoGradMode no_grad(false);
+        const DrawnAgain drawn(random_);
         return call_off(call_->forward, std::move(given), false);
+    }
+
+    const at::Tensor &random() const
+    {
+        return random_;
     }
 
     static int64_t version_of(PyObject *object)
@@ -222,6 +269,7 @@ private:
     }
 
     TrainingCall *call_; /* owned */
+    at::Tensor random_;
     std::vector<PyObject *> values_; /* NULL for those that are lent */
     std::vector<int64_t> versions_;  /* when the graph had run */
     std::map<size_t, Lent> lent_;

@@ -190,9 +190,9 @@ public:
     }
 
     /* The graph's inputs, for a backward pass that is to be differentiated. `saved`: the memory that is kept anyway. */
-    void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved)
+    void keep_inputs(PyObject *const *args, Py_ssize_t count, const std::set<const void *> &saved, const at::Tensor &random)
     {
-        inputs_ = std::make_shared<GraphInputs>(call_);
+        inputs_ = std::make_shared<GraphInputs>(call_, random);
         for (Py_ssize_t i = 0; i < count; i++) {
             const at::Tensor tensor = THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor();
             const bool could_be_lent = tensor.defined() && tensor.has_storage() && !tensor.is_view() && tensor.grad_fn()
@@ -451,6 +451,7 @@ private:
         PyObject *result = nullptr;
         if (inputs != nullptr && given != nullptr) {
             at::AutoGradMode grad(true);
+            const DrawnAgain drawn(inputs_->random());
             HookRegion region;
             dj_hook_enter_off(&region);
             PyObject *arguments[] = {inputs, given};

@@ -75,14 +75,16 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     for phase in halves.made.keys() - {"backward"}:
         _refuse_other_strides(metadata, facts, halves.made[phase].graph)
     mutated = _mutated(context, example_inputs)
-    once = reason_against(mutated, any(map(is_drawn, gm.graph.nodes)), _plain_outputs(context))
+    drawn = list(filter(is_drawn, gm.graph.nodes))
+    once = reason_against(mutated, drawn, _plain_outputs(context))
     double = None if once else DoubleBackward(gm.forward)
     # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
     hidden = not grad_enabled and facts.turns_gradients_on
     own = None
     if traced is gm and not hidden:
         checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
-        own = without_wrapper(metadata, halves.made, len(example_inputs), double, halves.partial, history, checks)
+        parts = halves.made, len(example_inputs), double, halves.partial, history, checks
+        own = without_wrapper(metadata, *parts, draws=bool(drawn))
     if own is not None:
         assert metadata is not None
         mode = metadata.grad_enabled_mutation
@@ -93,7 +95,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         compiled = passes.wrapped(compiled)
         if hidden and metadata is not None:
             compiled = functools.partial(_with_gradients, metadata.grad_enabled_mutation, compiled)
-        if double is not None:
+        if double is not None and not drawn:
             compiled = differentiable_twice(double, compiled)
         checks = [] if history is None else version_checks(gm, history, frozenset())
         if history is not None and checks:

@@ -13,28 +13,37 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from dynajit import torch_compat
+from dynajit.graph.meta import value_of
 from dynajit.report import logs
 
 
-def reason_against(mutated: Sequence[int], draws: bool, plain_outputs: bool) -> str:
+def reason_against(mutated: Sequence[int], drawn: Sequence[Node], plain_outputs: bool) -> str:
     """Why gradients can't be differentiated again; empty if they can.
 
     Args:
         mutated: positions of the inputs that the graph writes.
-        draws: whether it draws random numbers.
+        drawn: its nodes that draw random numbers. Those of the CPU's own generator are drawn again.
         plain_outputs: whether no output shares memory with an input or another output.
     """
     reason = (
         ("it writes its inputs" if mutated else "")
-        or ("it draws random numbers" if draws else "")
+        or ("" if all(map(_is_of_the_cpu, drawn)) else "it draws random numbers, not of the CPU's own generator")
         or ("" if plain_outputs else "its results share memory")
         or ("it runs under autocast" if torch_compat.any_autocast_enabled() else "")
     )
     if reason:
         logs.emit("aot_graphs", f"gradients can't be differentiated again: {reason}")
     return reason
+
+
+def _is_of_the_cpu(drawn: Node) -> bool:
+    values = tree_leaves([value_of(each) for each in (drawn, *drawn.all_input_nodes)])
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return drawn.kwargs.get("generator") is None and all(value.device.type == "cpu" for value in tensors)
 
 
 class DoubleBackward:

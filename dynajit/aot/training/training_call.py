@@ -36,9 +36,10 @@ def without_wrapper(
     partial: PartialBackwardCache | None,
     history: AutogradGraph | None,
     watched: Sequence[VersionCheck],
+    draws: bool,
 ) -> Callable[..., Any] | None:
-    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial` and
-    `watched`: see `TrainingCall`."""
+    """The graph as a callable with its inputs and outputs, if it is of the common kind. `again`, `partial`,
+    `watched` and `draws`: see `TrainingCall`."""
     if metadata is None or set(parts) != {"forward", "backward"}:
         return None
     found = torch_compat.plain_training(metadata)
@@ -89,6 +90,7 @@ def without_wrapper(
         reaches,
         uses_up,
         watched,
+        draws,
     )
 
 
