@@ -29,6 +29,7 @@ _SAME_ELEMENTS = (
     *(aten.clone.default, aten.detach.default, aten._to_copy.default, aten.view.default, aten._unsafe_view.default),
     *(aten.slice.Tensor, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default),
 )
+_FACTORS = (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
 # Where these look at a value, one that is off by a rounding makes a gradient of another size.
 _JUMPS = {
     *(aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne, aten.sign, aten.sgn, aten.floor, aten.ceil, aten.round),
@@ -44,12 +45,12 @@ _OF_LOG_SOFTMAX = (
 
 
 def rematerialize(saved: SavedTensors, node: Node) -> bool:
-    """What a batch norm makes of a tensor that is saved, and a log-softmax of one that lives on."""
+    """What a batch norm makes of a tensor that is saved, a log-softmax of one that lives on, a factor of either."""
     parameter = saved.taken[node]
-    if not _is_smooth(parameter):
-        return False
     source, steps = _before_copies(node)
-    for maker in _MAKERS:
+    in_order = aten.clone.default not in [step.target for step in steps]
+    makers = _MAKERS if _is_smooth(parameter) else (_scaled,) if in_order else ()
+    for maker in makers:
         with saved.before(min(parameter.users)):
             made = maker(saved, source)
             if made is not None:
@@ -133,7 +134,16 @@ def _log_softmax(saved: SavedTensors, node: Node) -> Node | None:
     return cast(backward, backward(aten.sub.Tensor, shifted, rest), dtype)
 
 
-_MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax)
+def _scaled(saved: SavedTensors, node: Node) -> Node | None:
+    """A tensor times a number: of a large one that a library's call reads, too, since it has the same bits again."""
+    if node.target not in _FACTORS or len(node.all_input_nodes) != 1 or len(saved.holding(node)) > 1:
+        return None
+    x = node.all_input_nodes[0]
+    read = _lives(saved, x) if node.args[0] is x and x.meta["val"].dtype is node.meta["val"].dtype else None
+    return None if read is None else saved.in_backward(node.target, read(), *node.args[1:], **node.kwargs)
+
+
+_MAKERS: tuple[Callable[[SavedTensors, Node], Node | None], ...] = (_batch_norm, _log_softmax, _scaled)
 
 
 def _lives(saved: SavedTensors, node: Node) -> Callable[[], Node] | None:

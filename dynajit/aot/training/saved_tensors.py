@@ -88,7 +88,7 @@ class SavedTensors:
         self._dying: list[Node] = []  # parameters of backward
         self._after = placeholders[-1]  # of this node backward computes what it is not given any more
         self._before: Node | None = None  # or before this one
-        self._results_memory = {memory(node) for node in self._results if isinstance(node, Node)} - {None}
+        self._inputs_memory = {None, *map(memory, forward.graph.find_nodes(op="placeholder"))}
         # kept node of forward -> the parameter of backward that it becomes
         self.taken: dict[Node, Node] = {
             node: by_name[node.name]
@@ -116,8 +116,14 @@ class SavedTensors:
         return list(self.taken[node].users)
 
     def lives(self, node: Node) -> bool:
-        """Is it saved, or in a result's memory, which lives on anyway?"""
-        return node in self.taken or node in self._results or memory(node) in self._results_memory
+        """Is it saved, or in memory, of forward's own making, that lives on anyway?"""
+        own = memory(node) not in self._inputs_memory
+        return node in self.taken or node in self._results or (own and bool(self.holding(node)))
+
+    def holding(self, node: Node) -> list[Node]:
+        """The results and saved values that are in a node's memory."""
+        place = memory(node)
+        return [each for each in (*self._results, *self.taken) if isinstance(each, Node) and memory(each) == place]
 
     @contextmanager
     def before(self, node: Node) -> Iterator[None]:

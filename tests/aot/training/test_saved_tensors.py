@@ -15,18 +15,18 @@ BACKENDS = ("aot_eager", "codegen")
 
 @pytest.fixture
 def kept(monkeypatch):
-    """Bytes that forward keeps besides its inputs and results, of each graph compiled."""
+    """Bytes of memory that forward keeps besides its inputs and results, of each graph compiled."""
     found = []
     shrink_saved_tensors = pipeline.shrink_saved_tensors
 
     def noting(forward, backward, n_results):
         shrink_saved_tensors(forward, backward, n_results)
         outputs = forward.graph.find_nodes(op="output")[0].args[0]
-        views = ("placeholder", torch.ops.aten.t.default)
-        results = {memory_of(node.meta["val"]) for node in outputs[:n_results] if node is not None}
-        own = {node for node in outputs[n_results:] if not {node.op, node.target} & {*views}}
-        own = {node for node in own if memory_of(node.meta["val"]) not in results}
-        found.append(sum(node.meta["val"].nbytes for node in own))
+        others = [*forward.graph.find_nodes(op="placeholder"), *(node for node in outputs[:n_results] if node)]
+        memories = {memory_of(node.meta["val"]): node.meta["val"] for node in (*outputs[n_results:], *others)}
+        for node in others:
+            memories.pop(memory_of(node.meta["val"]), None)
+        found.append(sum(value.untyped_storage().nbytes() for value in memories.values()))
 
     monkeypatch.setattr(pipeline, "shrink_saved_tensors", noting)
     return found
@@ -81,6 +81,16 @@ def test_of_an_activation_written_out_its_input_is_kept(name, kept):
     """Autograd saves what some of its operations give, detached."""
     assert_equal(lambda x, w: ACTIVATIONS[name](x @ w).cumsum(1), "codegen", torch.randn(8, 8), torch.randn(8, 8))
     assert kept == [8 * 8 * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_part_of_a_projection_times_a_number_is_not_kept_beside_the_projection(backend, kept):
+    def fn(x, w):
+        query, key, value = (x @ w).chunk(3, 1)
+        return ((query * 0.3) @ key.T).softmax(1) @ value
+
+    assert_equal(fn, backend, torch.randn(8, 8), torch.randn(8, 24))
+    assert kept == [8 * 24 * 4 + 8 * 8 * 4]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
