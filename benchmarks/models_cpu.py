@@ -13,6 +13,7 @@ there was before it. `--rows` keeps what was measured in a JSON file, in which l
 import argparse
 import contextlib
 import copy
+import itertools
 import json
 import re
 import statistics
@@ -60,9 +61,12 @@ class Runner:
         weights = [each for each in self.model.parameters() if each.requires_grad] if self.train else []
         self.optimizer = torch.optim.SGD(weights, lr=1e-4) if weights else None
 
-    def __call__(self) -> Any:
+    def forward(self) -> Any:
         with torch.set_grad_enabled(self.grad):
-            result = self.call(*self.args, **self.kwargs)
+            return self.call(*self.args, **self.kwargs)
+
+    def __call__(self) -> Any:
+        result = self.forward()
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
             loss_of(result).backward()
@@ -84,14 +88,21 @@ def _of_training(case: Any) -> dict[str, Any]:
 
 def tensors_at_once(call: Callable[[], Any]) -> float:
     """Megabytes (of 2^20 bytes) of tensors at once, over those from before."""
+    return max(0, *_allocations(call)) / 2**20
+
+
+def tensors_kept(call: Callable[[], Any]) -> float:
+    """Megabytes of tensors, over those from before, while what a call returned is held."""
+    return (_allocations(call) or [0])[-1] / 2**20
+
+
+def _allocations(call: Callable[[], Any]) -> list[int]:
+    """Bytes of tensors, over those from before, after each time that some were given out or came back."""
     with torch.profiler.profile(profile_memory=True) as profile:
-        call()
-    total = peak = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak / 2**20
+        result = call()
+    del result
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return list(itertools.accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
 
 
 def case_of(name: str, folder: str, mode: str) -> Any:
