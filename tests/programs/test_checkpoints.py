@@ -85,14 +85,18 @@ def of_a_closure(block: nn.Module, x: Tensor) -> Tensor:
     return found + more["more"] + more["same"]  # type: ignore[no-any-return]
 
 
-def keep(*ops: Any) -> Callable[..., Any]:
-    """A policy by which a region keeps what these give."""
+def keep_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     policy = checkpointing.CheckpointPolicy
-    return lambda ctx, op, *args, **kwargs: policy.MUST_SAVE if op in ops else policy.PREFER_RECOMPUTE
+    return policy.MUST_SAVE if op is torch.ops.aten.addmm.default else policy.PREFER_RECOMPUTE
+
+
+def keep_exponentials(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    policy = checkpointing.CheckpointPolicy
+    return policy.MUST_SAVE if op is torch.ops.aten.exp.default else policy.PREFER_RECOMPUTE
 
 
 def by_policy(block: nn.Module, x: Tensor) -> Tensor:
-    contexts = functools.partial(checkpointing.create_selective_checkpoint_contexts, keep(torch.ops.aten.addmm.default))
+    contexts = functools.partial(checkpointing.create_selective_checkpoint_contexts, keep_products)
     return checkpoint(block, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
 
 
@@ -246,7 +250,7 @@ CALLS = (
     "checkpoint({}, x, y, use_reentrant=True)",
     "checkpoint({}, x, y=y, use_reentrant=False)",
     "checkpoint({}, x, y, use_reentrant=False, context_fn=lambda: contexts([torch.ops.aten.mm.default]))",
-    "checkpoint({}, x, y, use_reentrant=False, context_fn=lambda: contexts(keep(torch.ops.aten.exp.default)))",
+    "checkpoint({}, x, y, use_reentrant=False, context_fn=lambda: contexts(keep_exponentials))",
     "{}(x, y)",
     "offloaded(lambda q: {}(q, y), x)",
     "checkpoint(lambda q: {}(q, y) * 2, x, use_reentrant=False)",
@@ -276,7 +280,7 @@ def program(seed: int) -> str:
 def test_random_regions(seed: int, backend: str) -> None:
     scope: dict[str, Any] = {
         **{"dynajit": dynajit, "torch": torch, "F": F, "checkpoint": checkpoint},
-        **{"offloaded": offloaded, "keep": keep},
+        **{"offloaded": offloaded, "keep_exponentials": keep_exponentials},
         "W": (torch.eye(WIDTH) * 0.5).requires_grad_(),
         "contexts": checkpointing.create_selective_checkpoint_contexts,
     }
