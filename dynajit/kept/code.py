@@ -92,7 +92,7 @@ def special_constants(graph: Any) -> Write:
     """What a variant's code has of its own: the call of the graph, and what runs the frame again where that raises."""
 
     def write(value: Any) -> Data:
-        if value is graph:
+        if graph is not None and value is graph:
             return ["graph"]
         if type(value) is Rerun:
             if not value.only_runs_again():

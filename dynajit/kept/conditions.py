@@ -83,9 +83,9 @@ class Writer:
         return [self.value(getattr(source, field)) for field in fields]
 
     def value(self, value: Any) -> Data:
-        """A constant, an object with a name, or a tuple of such."""
-        if type(value) is tuple:
-            return ["tuple", *map(self.value, value)]
+        """A constant, an object with a name, or a tuple or list of such."""
+        if type(value) in (tuple, list):
+            return [type(value).__name__, *map(self.value, value)]
         try:
             return constant(value)
         except NotKept:
@@ -133,9 +133,9 @@ class Writer:
             return [_tree(tree), list(names), [self.source(other) for other in others], note]
         if kind == "PREDICATE" and type(params[0]) is functools.partial and not params[0].keywords:
             predicate, text = params
-            if predicate.func is has_members:
+            kind_of_set, members = predicate.args[:2] if predicate.func is has_members else (None, ())
+            if not all(type(member) is int for member in members):
                 # the order is another one in each process: it was not relied on, or the trace were not kept
-                kind_of_set, members, _ = predicate.args
                 return ["set", kind_of_set is set, sorted(map(self.value, members), key=repr), text]
             return [self.describer.name(predicate.func), [self.value(arg) for arg in predicate.args], text]
         raise NotKept(f"a guard of kind {kind}")
@@ -204,8 +204,8 @@ class Reader:
 
     def value(self, data: Data) -> Any:
         """The constant, or the object of that name."""
-        if isinstance(data, list) and data[0] == "tuple":
-            return tuple(map(self.value, data[1:]))
+        if isinstance(data, list) and data[0] in ("tuple", "list"):
+            return (tuple if data[0] == "tuple" else list)(map(self.value, data[1:]))
         named = isinstance(data, list) and data[0] in ("named", "globals")
         return self.describer.find(data) if named else constant_of(data)
 

@@ -53,8 +53,8 @@ def constant(value: Any) -> Data:
         return ["complex", value.real.hex(), value.imag.hex()]
     if kind is bytes:
         return ["bytes", base64.b64encode(value).decode()]
-    if value is Ellipsis:
-        return ["ellipsis"]
+    if value is Ellipsis or value is NotImplemented:
+        return ["ellipsis" if value is Ellipsis else "not implemented"]
     if kind is slice:
         return ["slice", *map(constant, (value.start, value.stop, value.step))]
     if kind is range:
@@ -82,8 +82,8 @@ def constant_of(data: Data) -> Any:
             return complex(*map(float.fromhex, rest))
         case "bytes":
             return base64.b64decode(*rest)
-        case "ellipsis":
-            return Ellipsis
+        case "ellipsis" | "not implemented":
+            return Ellipsis if kind == "ellipsis" else NotImplemented
         case "slice" | "range":
             return {"slice": slice, "range": range}[kind](*map(constant_of, rest))
         case "tuple" | "Size" | "frozenset":
@@ -238,6 +238,8 @@ class Describer:
             return ["named", obj.__name__, [], self.of(obj)]
         if type(obj) is dict and vars(sys.modules.get(str(obj.get("__name__")), sys)) is obj:
             return ["globals", obj["__name__"]]
+        if isinstance(obj, types.CodeType):
+            return self._name_of_any_code(obj)
         for module_name, parts in self._paths(obj):
             return ["named", module_name, parts, self.of(obj)]
         raise NotKept(f"{_shown(obj)} is not found by a name")
@@ -261,6 +263,12 @@ class Describer:
                     self._places.setdefault(id(value), (name, key))
             self._places[id(sys.modules["os"].environ._data)] = "os", "environ._data"  # type: ignore[attr-defined]
         return self._places
+
+    def _name_of_any_code(self, code: types.CodeType) -> Data:
+        for module in self._modules:
+            if found_at(module, code.co_qualname, lambda found: getattr(found, "__code__", None) is code) is not None:
+                return self.name_of_code(code, module)
+        raise NotKept(f"the code of {code.co_qualname} is not found by a name")
 
     def name_of_code(self, code: types.CodeType, module: str) -> Data:
         """The same for the code of a function that is found by a name. Raises NotKept."""

@@ -433,6 +433,20 @@ def test_other_weights_are_those_of_the_process(world: World) -> None:
     assert world.process(tied) == {"loaded": 1, "frames": 0}
 
 
+def listed(x: Any, numbers: set[int]) -> Any:
+    return x * 2, list(numbers)
+
+
+def test_the_order_of_a_set_of_numbers_is_a_condition(tmp_path: Path) -> None:
+    """It follows from what was added first."""
+    with dynajit.config.patch(cache_dir=str(tmp_path), keep_variants=True):
+        for numbers in ({8, 0}, {0, 8}, {8, 0}):
+            dynajit.reset()
+            x, expected = torch.ones(2), list(numbers)
+            assert dynajit.compile(listed)(x, numbers)[1] == expected
+    assert dynajit.counters["kept"]["loaded"] == 1
+
+
 @pytest.mark.parametrize("size", [0, 100, 2000])
 def test_a_file_that_was_cut_short_is_none(world: World, size: int) -> None:
     for file in (world.folder / "cache").rglob("*.variant"):
