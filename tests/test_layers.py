@@ -292,6 +292,7 @@ MAX_FOLDER_LINES = {
     "dynajit/graph": 2186,
     "dynajit/guards": 1722,
     "dynajit/interp": 3476,
+    "dynajit/kept": 1123,
     "dynajit/loopir": 6287,
     "dynajit/report": 2474,
     "dynajit/resume": 2064,
