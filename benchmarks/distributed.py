@@ -1,20 +1,26 @@
 """Programs of torch.distributed over two gloo processes: eager, dynajit and torch.compile.
 
-    python benchmarks/distributed.py [--save] [--only WORDS]
+    python benchmarks/distributed.py [--save] [--only WORDS] [--overlap]
 
 Each program trains, or computes, for 20 steps in both processes, eagerly and with each compiler. A row says how far
 losses, gradients and parameters are from eager's, how many graphs, breaks and recompiles there were, what was compiled
 after the second step, and a step's milliseconds (the median of the last 12, the slower rank's). torch.compile's graphs
 are those that its backend got, of which its DDP optimizer makes several of one.
+
+The second table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks. Its overlap is, in the
+profiler's traces, the share of the time in which gradients are on their way in which a node of autograd's still computes.
 """
 
 import argparse
 import datetime
+import json
+import re
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +34,7 @@ import dynajit
 from dynajit.report import records
 from dynajit.report.explain import ExplainReport
 
-STEPS, TIMED = 20, 12
+STEPS, TIMED, TRACED = 20, 12, 5
 SECONDS = datetime.timedelta(seconds=60)  # of a collective
 WIDTH, BLOCKS, ROWS = 256, 4, 64
 Compile = Callable[[Any], Any]
@@ -45,9 +51,9 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
-def model() -> nn.Sequential:
+def model(blocks: int = BLOCKS) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*[Block() for _ in range(BLOCKS)])
+    return nn.Sequential(*[Block() for _ in range(blocks)])
 
 
 def batch(step: int, part: int = 0) -> torch.Tensor:
@@ -73,8 +79,10 @@ def several(call: Any, step: int) -> torch.Tensor:
     return loss.detach()
 
 
-def data_parallel(compile: Compile, inside: bool = False, **options: Any) -> tuple[nn.Module, Any]:
-    module = model()
+def data_parallel(
+    compile: Compile, inside: bool = False, blocks: int = BLOCKS, **options: Any
+) -> tuple[nn.Module, Any]:
+    module = model(blocks)
     wrapped = DistributedDataParallel(compile(module) if inside else module, bucket_cap_mb=1, **options)
     return module, wrapped if inside else compile(wrapped)
 
@@ -229,6 +237,55 @@ def work(rank: int, store: str, out: str, program: str) -> None:
     dist.destroy_process_group()
 
 
+def spans(events: list[Any]) -> list[tuple[float, float]]:
+    """Where at least one of the events is, as begins and ends in order."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted((each["ts"], each["ts"] + each["dur"]) for each in events):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def overlap(trace: Path) -> float:
+    """The share of the time in which gradients are on their way in which a node of autograd's computes."""
+    events = [each for each in json.loads(trace.read_text())["traceEvents"] if each.get("ph") == "X"]
+    sent = spans([each for each in events if each["name"] == "gloo:all_reduce"])
+    nodes = spans([each for each in events if re.fullmatch(r"\w+Backward\d*", each["name"])])
+    total = sum(end - begin for begin, end in sent)
+    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sent for b in nodes) / total
+
+
+def twelve_blocks(rank: int, store: str, out: str, compiler: str) -> None:
+    """Milliseconds of a step of the second table's program, and its overlap in some traces."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=SECONDS)
+    module, call = data_parallel(Counter(compiler).compile, blocks=12)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    times, shares = [], []
+    for number in range(3 * STEPS + TRACED):
+        traced = number >= 3 * STEPS
+        dist.barrier()
+        with (
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            if traced
+            else nullcontext() as found
+        ):
+            begin = time.perf_counter()
+            backward(call, number)
+            times.append(time.perf_counter() - begin)
+        if found is not None:
+            trace = Path(out) / f"trace{rank}.json"
+            found.export_chrome_trace(str(trace))
+            shares.append(overlap(trace))
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save((statistics.median(times[STEPS : 3 * STEPS]) * 1e3, statistics.median(shares)), f"{out}/{rank}.pt")
+    dist.destroy_process_group()
+
+
 def cells(rows: list[dict[str, Any]], compiler: str) -> list[str]:
     """Difference, graphs, breaks, compiled later, milliseconds."""
     found = [row.get(compiler, {"error": "not reached"}) for row in rows]
@@ -248,27 +305,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/distributed.md")
     parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--overlap", action="store_true", help="the second table alone")
     options = parser.parse_args()
     print(sbs.machine())
+    if not options.overlap:
+        first = programs(options.only)
+    second = overlaps()
+    if options.save and not options.overlap:
+        how = "python benchmarks/distributed.py --save"
+        body = (
+            "Two gloo processes with a thread each, 20 steps. `difference`: the largest of losses, last gradients and "
+            "parameters, relative to each tensor's largest number. `late`: compiled after the second step.\n\n"
+            f"{first}\n\nDistributedDataParallel, 12 blocks, buckets of 1 MB. `overlap`: the share of the time in "
+            "which gradients are on their way in which a node of autograd's still computes, of rank 0's traces.\n\n"
+            f"{second}"
+        )
+        print("written:", sbs.save("distributed", "torch.distributed", body, how))
+
+
+def spawned(fn: Callable[..., None], *args: str) -> list[Any]:
+    """What each of two processes saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(fn, (f"{folder}/store", folder, *args), nprocs=2)
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+
+
+def overlaps() -> sbs.Table:
+    table = sbs.Table(["compiler", "ms", "overlap"], "torch.compile")
+    print("\n".join(table.lines))
+    for compiler in ("eager", "dynajit", "torch.compile"):
+        rows = spawned(twelve_blocks, compiler)
+        print(table.add([compiler, f"{max(ms for ms, _ in rows):.2f}", f"{rows[0][1]:.0%}"]), flush=True)
+    return table
+
+
+def programs(only: str) -> sbs.Table:
     what = ("difference", "graphs", "breaks", "late", "ms")
     header = ["program", "eager ms", *(f"{who} {each}" for who in ("dynajit", "torch.compile") for each in what)]
     table = sbs.Table(header, max(PROGRAMS, key=len))
     print("\n".join(table.lines))
     for program in PROGRAMS:
-        if options.only in program:
-            with tempfile.TemporaryDirectory() as folder:
-                torch.multiprocessing.spawn(work, (f"{folder}/store", folder, program), nprocs=2)
-                rows = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+        if only in program:
+            rows = spawned(work, program)
             parts = [cells(rows, who) for who in ("eager", "dynajit", "torch.compile")]
             print(table.add([program, *parts[0], *parts[1], *parts[2]]), flush=True)
-    if options.save:
-        how = "python benchmarks/distributed.py --save"
-        body = (
-            "Two gloo processes with a thread each, 20 steps. `difference`: the largest of losses, last gradients and "
-            "parameters, relative to each tensor's largest number. `late`: compiled after the second step.\n\n"
-            + str(table)
-        )
-        print("written:", sbs.save("distributed", "torch.distributed", body, how))
+    return table
 
 
 if __name__ == "__main__":

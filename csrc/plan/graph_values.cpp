@@ -6,14 +6,10 @@
 #include "plan/graph_values.h"
 
 #include "call/call.h"
-#include "plan/plan_executor.h"
-
-#include <optional>
+#include "plan/plan_run.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -42,41 +38,6 @@ struct Owned {
     Owned(const Owned &) = delete;
     Owned &operator=(const Owned &) = delete;
 };
-
-Values run_plan(PyObject *executor, Values &&given)
-{
-    const Owned held(Py_NewRef(executor));
-    Run run(*native_plan(executor));
-    run.holds_gil = true;
-    try {
-        take_inputs(run, given);
-        {
-            GilReleased released;
-            execute(run);
-        }
-    }
-    catch (const PythonError &) {
-        throw_python();
-    }
-    Values results;
-    results.reserve(run.plan.outputs.size());
-    for (const Output &output : run.plan.outputs) {
-        if (output.slot < -1) {
-            const Owned number(number_of(run, output));
-            results.emplace_back(number.object);
-            continue;
-        }
-        const Slot *slot = output.slot >= 0 ? &run.slots[static_cast<size_t>(output.slot)] : nullptr;
-        if (slot != nullptr && slot->tensor.defined()) {
-            results.emplace_back(slot->tensor);
-        }
-        else {
-            PyObject *object = slot != nullptr ? slot->object : output.object;
-            results.emplace_back(object != nullptr ? object : Py_None);
-        }
-    }
-    return results;
-}
 
 /* The function behind a bound method, which is put before the arguments. */
 PyObject *plain_function(PyObject *callable, std::vector<PyObject *> &arguments)
@@ -144,13 +105,11 @@ Values call_graph(PyObject *callable, Values &&given, bool releases)
 {
     bool no_autocast = false;
     callable = plain_graph(callable, &no_autocast);
-    std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
-    if (no_autocast) {
-        guard.emplace(c10::autocast_dispatch_keyset);
-    }
     if (is_plan_executor(callable)) {
-        return run_plan(callable, std::move(given));
+        PlanRun run(callable, no_autocast, std::move(given));
+        return run.finish();
     }
+    const Autocast inside(no_autocast);
     return values_of(call_python(callable, std::move(given), releases), "a compiled graph returns a sequence");
 }
 

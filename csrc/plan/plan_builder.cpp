@@ -283,7 +283,7 @@ void add_sizes(NativePlan &plan, PyObject *given)
 }
 
 void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyObject *constants, PyObject *steps,
-          PyObject *outputs, PyObject *sizes)
+          PyObject *outputs, PyObject *sizes, PyObject *ends)
 {
     need(THPDevice_Check(device));
     plan.device = reinterpret_cast<THPDevice *>(device)->device;
@@ -317,6 +317,11 @@ void fill(NativePlan &plan, PyObject *device, int inputs, PyObject *buffers, PyO
         need(slot >= -1 || PyLong_AsSize_t(item(output, 1)) < plan.sizes.size());
         plan.outputs.push_back(Output{static_cast<int>(slot), Py_NewRef(item(output, 1))});
     }
+    plan.ends.assign(plan.buffers.size(), plan.steps.size());
+    for (Py_ssize_t i = 0; ends != nullptr && i < length(ends); i++) {
+        plan.ends.at(static_cast<size_t>(i)) = PyLong_AsSize_t(item(ends, i));
+        need(!PyErr_Occurred());
+    }
 }
 
 PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -346,11 +351,11 @@ PyObject *executor_call(PyObject *object, PyObject *const *args, size_t nargsf, 
 
 PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *names[] = {"device", "inputs", "buffers", "constants", "steps", "outputs", "sizes", nullptr};
-    PyObject *device, *buffers, *constants, *steps, *outputs, *sizes = nullptr;
+    static const char *names[] = {"device", "inputs", "buffers", "constants", "steps", "outputs", "sizes", "ends", nullptr};
+    PyObject *device, *buffers, *constants, *steps, *outputs, *sizes = nullptr, *ends = nullptr;
     int inputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOOO|O:PlanExecutor", const_cast<char **>(names), &device, &inputs,
-                                     &buffers, &constants, &steps, &outputs, &sizes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOOO|OO:PlanExecutor", const_cast<char **>(names), &device, &inputs,
+                                     &buffers, &constants, &steps, &outputs, &sizes, &ends)) {
         return nullptr;
     }
     ExecutorObject *self = reinterpret_cast<ExecutorObject *>(type->tp_alloc(type, 0));
@@ -360,7 +365,7 @@ PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = executor_call;
     self->plan = new NativePlan;
     try {
-        fill(*self->plan, device, inputs, buffers, constants, steps, outputs, sizes);
+        fill(*self->plan, device, inputs, buffers, constants, steps, outputs, sizes, ends);
     }
     catch (...) {
         translate_exception();
@@ -457,8 +462,10 @@ PyGetSetDef executor_getset[] = {
 };
 
 PyType_Slot executor_slots[] = {
-    {Py_tp_doc, const_cast<char *>("PlanExecutor(device, inputs, buffers, constants, steps, outputs, sizes=None)\n--\n\n"
-                                   "Runs a call plan without Python between its steps.")},
+    {Py_tp_doc, const_cast<char *>("PlanExecutor(device, inputs, buffers, constants, steps, outputs, sizes=None, "
+                                   "ends=())\n--\n\n"
+                                   "Runs a call plan without Python between its steps. ends: for each slot how many of "
+                                   "the steps there are up to the last that makes or reads its memory.")},
     {Py_tp_new, reinterpret_cast<void *>(executor_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(executor_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void *>(executor_traverse)},

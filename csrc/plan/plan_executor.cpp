@@ -569,7 +569,7 @@ void take_inputs(Run &run, Values &inputs)
     bind_sizes(run);
 }
 
-void execute(Run &run)
+void execute(Run &run, size_t end)
 {
     c10::OptionalDeviceGuard guard;
     if (run.plan.device.type() == c10::kCUDA) {
@@ -582,8 +582,8 @@ void execute(Run &run)
     }
     run.profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
     Executor executor(run);
-    for (const Step &step : run.plan.steps) {
-        std::visit(executor, step);
+    for (end = std::min(end, run.plan.steps.size()); run.done < end; run.done++) {
+        std::visit(executor, run.plan.steps[run.done]);
     }
 }
 

@@ -163,6 +163,7 @@ struct NativePlan {
     std::vector<BufferSpec> buffers;                 /* by slot */
     std::vector<Step> steps;
     std::vector<Output> outputs;
+    std::vector<size_t> ends; /* by slot: so many steps, the first, make or read its memory */
     std::vector<SymbolSource> symbols; /* empty: all sizes are known */
     size_t from_inputs = 0; /* so many symbols, the first, are found at the inputs; the others in SizesSteps */
     std::vector<Polynomial> sizes;
@@ -203,6 +204,7 @@ struct Run {
     bool profiled = false; /* somebody records */
     Listener *listener = nullptr;
     bool holds_gil = false;
+    size_t done = 0; /* so many steps, the first, have run */
 };
 
 struct GilReleased {
@@ -232,8 +234,9 @@ void bind_sizes(Run &run, const SizesStep &step);
 PyObject *number_of(const Run &run, const Output &output);
 /* The run's buffers can serve another one. */
 void give_back_sizes(Run &run);
-/* Without the GIL; takes it for steps in Python. Throws PythonError (then holding no more than before) and others. */
-void execute(Run &run);
+/* The steps that have not run, all or the first `end` of the plan. Without the GIL; takes it for steps in Python. Throws
+ * PythonError (then holding no more than before) and others. */
+void execute(Run &run, size_t end = SIZE_MAX);
 /* With the GIL. */
 PyObject *wrap_outputs(Run &run);
 at::Tensor empty_for(const NativePlan &plan, const BufferSpec &spec);

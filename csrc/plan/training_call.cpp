@@ -33,8 +33,8 @@ torch::autograd::edge_list edges_to(const TrainingCall *self, PyObject *const *a
 }
 
 /* The results with a history, by number, in groups of which each gets a node of autograd's: those behind which are the
- * same of the inputs that have a history themselves. A backward pass goes on to all that is behind a node, without a
- * gradient if there is none, and uses up what is saved there. */
+ * same of the inputs that have a history themselves, or hooks. A backward pass goes on to all that is behind a node, without
+ * a gradient if there is none, and uses up what is saved there. */
 std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *const *args)
 {
     const size_t count = self->layouts->size();
@@ -44,7 +44,8 @@ std::vector<std::vector<size_t>> groups_of(const TrainingCall *self, PyObject *c
         std::vector<bool> key;
         for (size_t i = 0; i < self->wanted->size() && !self->reaches->empty(); i++) {
             const at::Tensor &tensor = THPVariable_Unpack(args[(*self->wanted)[i]]);
-            key.push_back(tensor.requires_grad() && tensor.grad_fn() && (*self->reaches)[number][i]);
+            key.push_back((*self->reaches)[number][i] && tensor.requires_grad()
+                          && (tensor.grad_fn() || is_heard(torch::autograd::impl::gradient_edge(tensor))));
         }
         const size_t place = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
         if (place == keys.size()) {
@@ -111,6 +112,7 @@ public:
             others.insert(others.end(), backwards_.begin(), backwards_.end());
         }
         for (Backward *backward : backwards_) {
+            backward->split(args, items, first);
             backward->save(items, first, others);
             if (backwards_.size() > 1) {
                 backward->keep_shapes(shapes_);
@@ -310,6 +312,7 @@ PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = training_call;
     self->forward = Py_NewRef(forward);
     self->backward = Py_NewRef(backward);
+    self->usual = Py_NewRef(backward);
     self->again = again != Py_None ? Py_NewRef(again) : nullptr;
     self->partial = partial != Py_None ? Py_NewRef(partial) : nullptr;
     self->n_saved = n_saved;
@@ -340,6 +343,7 @@ int call_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->forward);
     Py_VISIT(self->backward);
+    Py_VISIT(self->usual);
     Py_VISIT(self->again);
     Py_VISIT(self->partial);
     return 0;
@@ -350,6 +354,7 @@ int call_clear(PyObject *object)
     TrainingCall *self = reinterpret_cast<TrainingCall *>(object);
     Py_CLEAR(self->forward);
     Py_CLEAR(self->backward);
+    Py_CLEAR(self->usual);
     Py_CLEAR(self->again);
     Py_CLEAR(self->partial);
     return 0;
@@ -413,8 +418,32 @@ PyType_Spec call_spec = {
 
 } // namespace
 
+namespace {
+
+PyObject *has_gradient_hooks(PyObject *, PyObject *given)
+{
+    if (!THPVariable_Check(given)) {
+        return PyErr_Format(PyExc_TypeError, "a tensor is needed");
+    }
+    const at::Tensor &tensor = THPVariable_Unpack(given);
+    const NodePointer leaf = torch::autograd::impl::try_get_grad_accumulator(tensor); /* hooks of Python's need none yet */
+    const bool is_waiting = tensor.requires_grad() && torch::autograd::impl::post_acc_grad_hooks(tensor) != nullptr;
+    return PyBool_FromLong(is_waiting || (leaf && is_heard({leaf, 0})));
+}
+
+PyMethodDef methods[] = {
+    {"has_gradient_hooks", has_gradient_hooks, METH_O,
+     "has_gradient_hooks(tensor)\n--\n\nWhether it is a leaf, and somebody is told when it has got its gradient."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+} // namespace
+
 extern "C" int dj_training_call_init(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, methods) < 0) {
+        return -1;
+    }
     PyObject *type = PyType_FromModuleAndSpec(module, &call_spec, nullptr);
     int status = type != nullptr ? PyModule_AddType(module, reinterpret_cast<PyTypeObject *>(type)) : -1;
     Py_XDECREF(type);

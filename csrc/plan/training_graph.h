@@ -7,6 +7,7 @@
 
 #include "call/call.h"
 #include "plan/graph_values.h"
+#include "plan/plan_run.h"
 
 #include <map>
 #include <memory>
@@ -25,6 +26,11 @@
 
 namespace {
 
+using dynajit::NativePlan;
+using dynajit::Output;
+using dynajit::PlanRun;
+using dynajit::Run;
+using dynajit::Slot;
 using dynajit::Value;
 using dynajit::Values;
 using torch::autograd::SavedVariable;
@@ -52,6 +58,7 @@ struct TrainingCall {
     PyObject *forward;  /* inputs -> returns, saved tensors, saved numbers */
     PyObject *backward; /* saved numbers, saved tensors, gradients of returns -> gradients of inputs */
     PyObject *partial;  /* a mapping: which gradients there are, as bytes -> backward that takes only those; NULL: zeros */
+    PyObject *usual;    /* the backward that ran last, at first the one of all gradients */
     PyObject *again;    /* inputs, gradients of returns -> differentiable gradients of inputs, or None; NULL: can't */
     Py_ssize_t n_saved;   /* tensors */
     Py_ssize_t n_checked; /* the first of them: of which the program may write in place meanwhile */
@@ -64,20 +71,126 @@ struct TrainingCall {
     bool draws; /* random numbers, of the CPU's generator alone */
 };
 
-/* Calls a compiled graph, which is none of the user's code. */
+/* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename N, typename Pointer = NodePointer> Pointer owned(N *node)
+{
+    if constexpr (requires { deleteNode(node); }) {
+        return Pointer(node, [](auto *dying) { deleteNode(dying); });
+    }
+    else {
+        return Pointer::unsafe_steal_from_new(node);
+    }
+}
+
+template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node)
+{
+    if constexpr (requires { node->getptr(); }) {
+        return node->getptr();
+    }
+    else {
+        return Pointer::reclaim_copy(node);
+    }
+}
+
+/* An exception that Python has raised, thrown. */
+[[noreturn]] void throw_python()
+{
+    python_error error;
+    error.persist();
+    throw std::move(error);
+}
+
+constexpr char BACKWARD_NAME[] = "DynajitBackward";
+
+/* A node that hands on what it is given: with the name of one of eager's, for the words of an error, or with ours. */
+struct Named : torch::autograd::Node {
+    std::string named;
+    explicit Named(const std::string &name) : named(name)
+    {
+    }
+    std::string name() const override
+    {
+        return named;
+    }
+    variable_list apply(variable_list &&gradients) override
+    {
+        return std::move(gradients);
+    }
+};
+
+/* How often a watched tensor had been written when the graph had run; none of its memory is kept. */
+struct Seen {
+    c10::VariableVersion counter;
+    uint32_t version = 0;
+    c10::SmallVector<int64_t, 5> sizes;
+    at::ScalarType dtype = at::kFloat;
+    at::Device device = at::kCPU;
+    NodePointer origin; /* of an input, which an edge of this graph's node leads to */
+    uint32_t output = 0;
+
+    Seen(const at::Tensor &tensor, bool is_result)
+    {
+        if (tensor.is_inference()) {
+            return; /* not counted */
+        }
+        counter = torch::autograd::impl::version_counter(tensor);
+        version = counter.current_version();
+        sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+        dtype = tensor.scalar_type();
+        device = tensor.device();
+        if (!is_result && tensor.requires_grad()) {
+            origin = tensor.grad_fn();
+            output = tensor.output_nr();
+        }
+    }
+
+    bool is_written() const
+    {
+        return counter.enabled() && counter.current_version() != version;
+    }
+
+    /* Raise as torch does for a tensor that an operation has saved. */
+    [[noreturn]] void refuse(const Watched &watched) const
+    {
+        at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
+        torch::autograd::impl::set_version_counter(like, c10::VariableVersion(version));
+        const NodePointer from = watched.name.empty() ? origin : owned<torch::autograd::Node>(new Named(watched.name));
+        if (from) {
+            torch::autograd::impl::set_gradient_edge(like, {from, watched.name.empty() ? output : watched.output});
+        }
+        const SavedVariable saved(like, false);
+        for (uint32_t i = version; i != counter.current_version(); i++) {
+            torch::autograd::impl::bump_version(like);
+        }
+        saved.unpack();
+        throw std::runtime_error("one of the variables needed for gradient computation has been modified by an inplace "
+                                 "operation");
+    }
+};
+
+/* While there is one, code that runs is none of the user's. */
+class HooksOff {
+public:
+    HooksOff()
+    {
+        dj_hook_enter_off(&region_);
+    }
+    ~HooksOff()
+    {
+        dj_hook_leave(&region_);
+    }
+    HooksOff(const HooksOff &) = delete;
+    HooksOff &operator=(const HooksOff &) = delete;
+
+private:
+    HookRegion region_;
+};
+
 Values call_off(PyObject *graph, Values &&given, bool releases)
 {
-    struct Region {
-        HookRegion region;
-        Region()
-        {
-            dj_hook_enter_off(&region);
-        }
-        ~Region()
-        {
-            dj_hook_leave(&region);
-        }
-    } region;
+    const HooksOff off;
     return dynajit::call_graph(graph, std::move(given), releases);
 }
 

@@ -6,8 +6,8 @@
 #define DYNAJIT_TRAINING_NODE_H
 
 #include "call/call.h"
-#include "plan/plan_executor.h"
 #include "plan/training_graph.h"
+#include "plan/training_parts.h"
 
 #include <algorithm>
 #include <map>
@@ -33,107 +33,8 @@
 
 namespace {
 
-/* Nodes are counted by std::shared_ptr in some releases of torch, by c10::intrusive_ptr in others. */
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <typename N, typename Pointer = NodePointer> Pointer owned(N *node)
-{
-    if constexpr (requires { deleteNode(node); }) {
-        return Pointer(node, [](auto *dying) { deleteNode(dying); });
-    }
-    else {
-        return Pointer::unsafe_steal_from_new(node);
-    }
-}
-
-template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node)
-{
-    if constexpr (requires { node->getptr(); }) {
-        return node->getptr();
-    }
-    else {
-        return Pointer::reclaim_copy(node);
-    }
-}
-
-/* An exception that Python has raised, thrown. */
-[[noreturn]] void throw_python()
-{
-    python_error error;
-    error.persist();
-    throw std::move(error);
-}
-
 /* For each result with a history: the backward pass that used up what its backward needs, -1 if none did. */
 using UsedUp = std::shared_ptr<std::vector<int>>;
-
-constexpr char BACKWARD_NAME[] = "DynajitBackward";
-
-/* A node that hands on what it is given: with the name of one of eager's, for the words of an error, or with ours. */
-struct Named : torch::autograd::Node {
-    std::string named;
-    explicit Named(const std::string &name) : named(name)
-    {
-    }
-    std::string name() const override
-    {
-        return named;
-    }
-    variable_list apply(variable_list &&gradients) override
-    {
-        return std::move(gradients);
-    }
-};
-
-/* How often a watched tensor had been written when the graph had run; none of its memory is kept. */
-struct Seen {
-    c10::VariableVersion counter;
-    uint32_t version = 0;
-    c10::SmallVector<int64_t, 5> sizes;
-    at::ScalarType dtype = at::kFloat;
-    at::Device device = at::kCPU;
-    NodePointer origin; /* of an input, which an edge of this graph's node leads to */
-    uint32_t output = 0;
-
-    Seen(const at::Tensor &tensor, bool is_result)
-    {
-        if (tensor.is_inference()) {
-            return; /* not counted */
-        }
-        counter = torch::autograd::impl::version_counter(tensor);
-        version = counter.current_version();
-        sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-        dtype = tensor.scalar_type();
-        device = tensor.device();
-        if (!is_result && tensor.requires_grad()) {
-            origin = tensor.grad_fn();
-            output = tensor.output_nr();
-        }
-    }
-
-    bool is_written() const
-    {
-        return counter.enabled() && counter.current_version() != version;
-    }
-
-    /* Raise as torch does for a tensor that an operation has saved. */
-    [[noreturn]] void refuse(const Watched &watched) const
-    {
-        at::Tensor like = at::empty({}, at::device(device).dtype(dtype)).expand(sizes).detach();
-        torch::autograd::impl::set_version_counter(like, c10::VariableVersion(version));
-        const NodePointer from = watched.name.empty() ? origin : owned<torch::autograd::Node>(new Named(watched.name));
-        if (from) {
-            torch::autograd::impl::set_gradient_edge(like, {from, watched.name.empty() ? output : watched.output});
-        }
-        const SavedVariable saved(like, false);
-        for (uint32_t i = version; i != counter.current_version(); i++) {
-            torch::autograd::impl::bump_version(like);
-        }
-        saved.unpack();
-        throw std::runtime_error("one of the variables needed for gradient computation has been modified by an inplace "
-                                 "operation");
-    }
-};
 
 using AllSeen = std::shared_ptr<std::vector<Seen>>;
 
@@ -242,6 +143,38 @@ public:
         }
     }
 
+    /* Have gradients that somebody waits for handed out before all are computed. `items`, `first`: as for `save`. */
+    void split(PyObject *const *args, const Values &items, size_t first)
+    {
+        bool no_autocast = false;
+        PyObject *plan = dynajit::plain_graph(call_->usual, &no_autocast);
+        if (!dynajit::is_plan_executor(plan)) {
+            return;
+        }
+        const torch::autograd::edge_list edges = next_edges();
+        const c10::Device device = dynajit::native_plan(plan)->device;
+        std::vector<Part> parts = parts_of(call_, *dynajit::native_plan(plan), args, items, first, edges);
+        split_plan_ = parts.empty() ? nullptr : plan;
+        split_from_.resize(parts.empty() ? 0 : edges.size());
+        NodePointer next;
+        for (size_t i = parts.size(); i-- > 0;) {
+            const NodePointer node = i > 0 ? owned<Node>(new Continued(Part(parts[i]), device)) : NodePointer();
+            torch::autograd::edge_list own;
+            for (size_t j = 0; j < parts[i].places.size(); j++) {
+                own.push_back(edges[parts[i].places[j]]);
+                split_from_[parts[i].places[j]] = {i > 0 ? node.get() : this, j};
+            }
+            if (next) {
+                own.emplace_back(next, 0);
+            }
+            (i > 0 ? node.get() : this)->set_next_edges(std::move(own));
+            next = node;
+        }
+        if (!parts.empty()) {
+            part_ = std::move(parts[0]);
+        }
+    }
+
     void keep_shapes(const std::vector<ResultShape> &shapes)
     {
         shapes_ = shapes;
@@ -265,24 +198,27 @@ public:
         refuse_written();
         variable_list found;
         if (create_graph && differentiate_again(gradients, found)) {
-            return found;
+            return handed_out(std::move(found));
         }
         const variable_list given_gradients = create_graph ? gradients : variable_list();
         at::NoGradGuard no_grad;
-        HookRegion region;
-        dj_hook_enter_off(&region);
         PyObject *backward = compiled_backward();
-        dj_hook_leave(&region);
-        if (backward == nullptr) {
-            throw_python();
-        }
         Values arguments = push(gradients, backward != call_->backward);
         gradients.clear();
         if (!torch::autograd::get_current_graph_task_keep_graph()) {
             release_variables(); /* the engine would do so when all is computed: now the plan drops them one by one */
         }
+        bool no_autocast = false;
+        PyObject *plan = dynajit::plain_graph(backward, &no_autocast);
+        if (split_plan_ != nullptr && plan == split_plan_ && !create_graph) {
+            Flags reached;
+            for (size_t i = 0; i < call_->wanted->size(); i++) {
+                reached.push_back(is_reached(i));
+            }
+            return handed_out(std::make_unique<Pass>(call_, plan, no_autocast, std::move(arguments), std::move(reached)));
+        }
         found = take(call_off(backward, std::move(arguments), true));
-        return create_graph ? undifferentiable(std::move(found), given_gradients) : found;
+        return handed_out(create_graph ? undifferentiable(std::move(found), given_gradients) : std::move(found));
     }
 
 private:
@@ -325,17 +261,37 @@ private:
         }
     }
 
+    /* The gradients of the first part, and what the other parts need; all of them where there is one part. */
+    variable_list handed_out(variable_list &&found)
+    {
+        return split_plan_ == nullptr ? std::move(found) : handed_out(std::make_unique<Pass>(std::move(found)));
+    }
+
+    variable_list handed_out(std::unique_ptr<Pass> pass)
+    {
+        variable_list gradients = pass->until(part_);
+        gradients.push_back(Pass::wrap(std::move(pass), next_edge(num_outputs() - 1).function->input_metadata(0).device()));
+        return gradients;
+    }
+
     /* The backward graph for the gradients that there are; borrowed from the call or its mapping. */
     PyObject *compiled_backward()
     {
-        if (call_->partial == nullptr) {
-            return call_->backward;
+        PyObject *found = call_->backward;
+        if (call_->partial != nullptr) {
+            const HooksOff off;
+            PyObject *key = started_from_as_bytes();
+            found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
+            Py_XDECREF(key);
+            if (found == nullptr) {
+                throw_python();
+            }
+            Py_DECREF(found); /* the mapping holds it */
+            found = found == Py_None ? call_->backward : found;
         }
-        PyObject *key = started_from_as_bytes();
-        PyObject *found = key != nullptr ? PyObject_GetItem(call_->partial, key) : nullptr;
-        Py_XDECREF(key);
-        Py_XDECREF(found); /* the mapping holds it */
-        return found == Py_None ? call_->backward : found;
+        Py_INCREF(found);
+        Py_XSETREF(call_->usual, found);
+        return found;
     }
 
     PyObject *started_from_as_bytes() const
@@ -559,7 +515,7 @@ private:
         const size_t count = found.size();
         for (size_t i = 0; i < count; i++) {
             if (found[i].defined()) {
-                found[i] = leading_to(found[i], i < num_outputs() ? next_edge(i) : torch::autograd::Edge());
+                found[i] = leading_to(found[i], edge_of(i));
             }
         }
         for (const at::Tensor &gradient : given) {
@@ -574,6 +530,12 @@ private:
         found = (*error)(std::move(found));
         found.resize(count);
         return std::move(found);
+    }
+
+    torch::autograd::Edge edge_of(size_t number)
+    {
+        const auto [node, place] = split_from_.empty() ? std::make_pair<Node *>(this, number) : split_from_[number];
+        return node != nullptr && place < node->num_outputs() ? node->next_edge(place) : torch::autograd::Edge();
     }
 
     /* The tensor as a result of the edge's node, or as a leaf. */
@@ -597,6 +559,9 @@ private:
     variable_list kept_;
     std::vector<bool> order_; /* whether each saved tensor is in saved_ or in kept_ */
     std::vector<PyObject *> numbers_;
+    PyObject *split_plan_ = nullptr; /* the plan that this is the first part of, borrowed; nullptr: of all plans all */
+    Part part_;
+    std::vector<std::pair<Node *, size_t>> split_from_; /* of each gradient: which node hands it out, and at which edge */
     std::shared_ptr<GraphInputs> inputs_; /* nullptr: backward can't be differentiated again */
 };
 

@@ -61,7 +61,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     # AOTAutograd leaves in the context which inputs are mutated. Under torch.compile there is one already.
     fake_mode = detect_fake_mode(list(example_inputs)) or FakeTensorMode(static_shapes=True)
     context = TracingContext.try_get() or TracingContext(fake_mode)
-    halves = _Halves(options.compile_fn, context, _reachability(history))
+    waited_for = [notes(node).waited_for for node in facts.inputs]
+    halves = _Halves(options.compile_fn, context, _reachability(history), waited_for)
     with lstm_with_backward(gm):
         inputs = [_as_fake(value, fake_mode) for value in example_inputs]
         partition = functools.partial(_partition, context, example_inputs, options.layouts)
@@ -118,12 +119,20 @@ class _Halves:
     """The forward and the backward graph, or the one for inference, compiled as AOTAutograd makes them.
 
     made: by phase. partial: the backward graph for some of the results' gradients, if `reach` says what these are.
+    waited_for: of each input, whether somebody is told when it has got its gradient.
     """
 
-    def __init__(self, compile_fn: CompileFn, context: TracingContext, reach: BackwardReachability | None) -> None:
+    def __init__(
+        self,
+        compile_fn: CompileFn,
+        context: TracingContext,
+        reach: BackwardReachability | None,
+        waited_for: Sequence[bool],
+    ) -> None:
         self.compile_fn = compile_fn
         self.context = context
         self.reach = reach
+        self.waited_for = waited_for
         self.made: dict[str, CompiledHalf] = {}
         self.partial: PartialBackwardCache | None = None
 
@@ -136,6 +145,9 @@ class _Halves:
         returned = getattr(metadata, "num_forward_returns", 0) if phase == "forward" else 0
         if phase == "forward":
             note_graph(graph, returns=returned)
+        if phase == "backward":
+            own = len(metadata.input_info) - len(self.waited_for) if metadata is not None else 0
+            note_graph(graph, waited_for=frozenset(own + at for at, waited in enumerate(self.waited_for) if waited))
         if phase != "backward" and metadata is not None:
             # the graph's own copies into inputs count as writes; the call is not to count them again
             metadata.mutated_graph_handled_indices_seen_by_autograd = []

@@ -14,7 +14,7 @@ import torch
 from dynajit.codegen import refusal
 from dynajit.codegen.c import mathlib
 from dynajit.codegen.c.printer import Printed, print_kernel
-from dynajit.codegen.memory import plan_memory
+from dynajit.codegen.memory import plan_memory, views_when_made
 from dynajit.codegen.plan import (
     AllocStep,
     Buffer,
@@ -88,7 +88,8 @@ def generate(
                         debug.write("ir_pre_fusion.txt", program_text(program))
                     schedule = fuse(program, for_device(device))
                     if backward and device.type == "cpu":
-                        schedule.units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in))
+                        early = {v.root for at in program.waited_for for v in values_in(program.outputs[at])}
+                        schedule.units = sink_units(schedule.units, schedule.reads, set(schedule.stored_in), early)
                     if device.type == "cpu":
                         store_over(program, schedule)
                 with timer("codegen"):
@@ -173,6 +174,7 @@ class _Planner:
             returns=program.returns,
             eager=refusal.rerun(checked, backward) if checked is not None else None,
         )
+        plan = views_when_made(plan) if program.waited_for else plan
         return plan_memory(plan, refusal.needed(checked, backward) if checked is not None else frozenset())
 
     def _finish(self) -> None:

@@ -96,6 +96,38 @@ def _views_of(plan: Plan) -> _Views:
     return views
 
 
+def memories(plan: Plan) -> dict[str, str]:
+    """For views and results of operators that may share memory with arguments: one name for all that may share it."""
+    found: dict[str, str] = {}
+    for step in plan.steps:
+        if isinstance(step, ViewStep):
+            found[step.output] = found.get(step.base, step.base)
+        elif isinstance(step, ExternStep) and step.aliases:
+            names = [found.get(name, name) for name in names_in(step)]
+            found.update(dict.fromkeys(names, names[0]))
+            found.update({name: names[0] for name, memory in found.items() if memory in names})
+    return found
+
+
+def views_when_made(plan: Plan) -> Plan:
+    """Views that only the caller needs, which come last, are taken when nothing else is done with their memory."""
+    steps = list(plan.steps)
+    while steps and isinstance(steps[-1], ViewStep):
+        steps.pop()
+    last, _ = _last_uses(dataclasses.replace(plan, steps=tuple(steps)))
+    same = memories(plan)
+    used: dict[str, int] = {}
+    for name, number in last.items():
+        memory = same.get(name, name)
+        used[memory] = max(number, used.get(memory, number))
+    views: dict[int, list[Step]] = {}
+    for step in plan.steps[len(steps) :]:
+        assert isinstance(step, ViewStep)
+        views.setdefault(used.get(same[step.output], len(steps) - 1), []).append(step)
+    ordered = [each for number, step in enumerate(steps) for each in (step, *views.get(number, ()))]
+    return dataclasses.replace(plan, steps=(*views.get(-1, ()), *ordered))
+
+
 def _held(plan: Plan, kept: set[str]) -> set[str]:
     """Buffers whose memory an output lies in."""
     views = _views_of(plan)

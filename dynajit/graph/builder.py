@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorConverter
 
-from dynajit import symbols, torch_compat
+from dynajit import _C, symbols, torch_compat
 from dynajit.graph.fake import FakeMode, fake_of
 from dynajit.graph.meta import is_view, note, notes
 from dynajit.graph.opaque import OPAQUE
@@ -216,7 +216,9 @@ class GraphBuilder:
             node = self.graph.placeholder(self._input_name(source) if symbol is None else symbol)
         node.meta["example_value"] = fake
         version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else None
-        note(node, source=source.name(), grad_fn=getattr(fake, "grad_fn", None), version=version)
+        waited_for = isinstance(real, torch.Tensor) and _C.has_gradient_hooks(real)
+        grad_fn = getattr(fake, "grad_fn", None)
+        note(node, source=source.name(), grad_fn=grad_fn, version=version, waited_for=waited_for)
         made = GraphInput(source, node, real, fake, symbol)
         self._last_placeholder = node
         self.inputs.append(made)

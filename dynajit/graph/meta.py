@@ -29,6 +29,7 @@ class NodeMeta:
     grad_fn: autograd's node of it before the graph writes it; read by `graph/builder.py`, `interp/machine.py` and aot.
     version: how often it had been written by then, None of inference tensors; read by
         `aot/passes/version_exempt_writes.py`.
+    waited_for: a leaf with hooks that are told of its gradient; read by `aot/autograd.py`.
 
     Of operations, set by `graph/builder.py` and `values/tensors/ops.py`:
     part: made by the capture, no operation of the program's; goes where nothing uses it.
@@ -49,6 +50,7 @@ class NodeMeta:
     source: str = ""
     grad_fn: Any = None
     version: int | None = None
+    waited_for: bool = False
     part: bool = False
     changes: bool = False
     writes: tuple[int | None, ...] = ()
@@ -69,6 +71,8 @@ class GraphMeta:
         may ask how often tensors were written. Set by `capture/capture.py`, read by aot.
     returns: so many of a forward graph's results are the program's; set by `aot/autograd.py`, read by
         `loopir/lower_graph.py`.
+    waited_for: places of a backward graph's results of which somebody is told when they are there; set by
+        `aot/autograd.py`, read by `loopir/lower_graph.py`.
     original: the captured graph that runs where a kernel refuses a value; set by `aot/joint.py`, read by
         `backends/codegen.py`.
     """
@@ -76,6 +80,7 @@ class GraphMeta:
     differentiated_inside: bool = False
     versions_read: bool = False
     returns: int | None = None
+    waited_for: frozenset[int] = frozenset()
     original: Callable[..., Any] | None = None
 
 

@@ -126,7 +126,8 @@ class _Lowering:
         self.eager_rounding = eager_rounding
         self.left = left
         self.device = device
-        self.program = Program(name, (), device, returns=graph_notes(gm).returns)
+        noted = graph_notes(gm)
+        self.program = Program(name, (), device, returns=noted.returns, waited_for=noted.waited_for)
         self.build = Builder(self.program)
         self.build.call, self.build.eager_rounding = self._call_library, eager_rounding
         self.values: dict[torch.fx.Node, Any] = {}

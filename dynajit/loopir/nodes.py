@@ -272,6 +272,7 @@ class Program:
     items: list[Tensor | Extern] = field(default_factory=list)
     outputs: tuple[Any, ...] = ()
     returns: int | None = None  # how many of the outputs are the user's; the others are kept for the backward graph
+    waited_for: frozenset[int] = frozenset()  # places of outputs that are handed out before the graph has run
     version_exempt: set[str] = field(default_factory=set)  # inputs whose writes autograd does not count
     size_origins: list[SizeOrigin] = field(default_factory=list)  # symbols that are known from the inputs
     size_definitions: dict[str, str] = field(default_factory=dict)  # symbols that are computed, as Python text

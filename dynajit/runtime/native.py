@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dynajit import _C
-from dynajit.codegen.memory import leaves_in, refs_in
+from dynajit.codegen.memory import leaves_in, memories, names_in, refs_in
 from dynajit.codegen.plan import (
     AllocStep,
     BufferRef,
@@ -59,7 +59,7 @@ def build(plan: Plan, kernels: Mapping[str, Any]) -> Callable[..., tuple[Any, ..
     constants = [(writer.slot(name), value) for name, value in plan.constants.items()]
     buffers = writer.buffers()
     sizes = writer.sizes.data()
-    return _C.PlanExecutor(plan.device, len(plan.inputs), buffers, constants, steps, outputs, sizes)
+    return _C.PlanExecutor(plan.device, len(plan.inputs), buffers, constants, steps, outputs, sizes, writer.ends())
 
 
 def launch(kernel: Any, slots: Sequence[int], programs: int) -> tuple[Any, ...]:
@@ -76,6 +76,8 @@ class _NativeWriter:
         self.slots = {name: number for number, name in enumerate(plan.inputs)}
         self.sizes = PlanSizes(plan, self.slot)
         self.unchecked: list[str] = []  # results whose layouts are not known yet
+        self.memories = memories(plan)
+        self.used: dict[str, int] = {}  # memory -> how many steps there are up to the last that names it
         self.takes = {kernel.name: kernel.sizes for kernel in plan.kernels}
         self.unaligned = {kernel.name: kernel.unaligned for kernel in plan.kernels if isinstance(kernel, GpuKernel)}
         self.tensors = tensors_used(plan)
@@ -116,14 +118,30 @@ class _NativeWriter:
 
     def steps(self) -> Iterator[tuple[Any, ...]]:
         """The plan's steps as tuples, but for sizes that its inputs tell."""
-        for late, steps in itertools.groupby(self.plan.steps, self._is_late):
+        count = 0
+        for late, group in itertools.groupby(self.plan.steps, self._is_late):
+            steps = list(group)
             if late:
-                symbols = self.sizes.add(list(steps))  # type: ignore[arg-type]
+                symbols = self.sizes.add(steps)  # type: ignore[arg-type]
                 ready = [name for name in self.unchecked if self._known(name)]
                 self.unchecked = [name for name in self.unchecked if name not in ready]
+                count += 1
+                self._use((*ready, *itertools.chain.from_iterable(map(names_in, steps))), count)
                 yield _SIZES, *symbols, tuple(map(self.slot, ready))
             else:
-                yield from (self.step(step) for step in steps if not isinstance(step, SizeStep))
+                for step in steps:
+                    if not isinstance(step, SizeStep):
+                        count += 1
+                        self._use(names_in(step), count)
+                        yield self.step(step)
+
+    def _use(self, names: Iterable[str], count: int) -> None:
+        self.used.update((self.memories.get(name, name), count) for name in names)
+
+    def ends(self) -> list[int]:
+        """For each slot: how many steps there are up to the last that makes or reads its memory."""
+        names = (name.removesuffix(".own") for name in self.slots)
+        return [self.used.get(self.memories.get(name, name), 0) for name in names]
 
     def _is_late(self, step: Any) -> bool:
         return isinstance(step, SizeStep) and step in self.sizes.late

@@ -8,7 +8,7 @@ backward graph these are values that are computed again, gradients of weights, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from dynajit.loopir.nodes import Scatter, Tensor
 from dynajit.loopir.size import hint_of
@@ -20,8 +20,14 @@ _PURE = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "bad
 LEAST_BYTES = 1 << 16
 
 
-def sink_units(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]], fixed: set[Tensor]) -> list[Unit]:
-    """The units in their new order. `fixed`: tensors that are stored in others' memory; who makes them stays."""
+def sink_units(
+    units: Sequence[Unit],
+    reads: Mapping[Tensor, tuple[Reading, ...]],
+    fixed: Set[Tensor],
+    waited_for: Set[Tensor] = frozenset(),
+) -> list[Unit]:
+    """The units in their new order. `fixed`: tensors that are stored in others' memory; who makes them stays.
+    `waited_for`: tensors that are handed out as soon as they are there."""
     following: dict[Unit, set[Unit]] = {}
     for unit in units:
         for other in unit.before:
@@ -32,7 +38,8 @@ def sink_units(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Reading, ...]
     read_later: set[Tensor] = set()
     for unit in reversed(units):
         place, read = 0, read_by(unit, reads)
-        made = sum(map(_bytes, _made_by(unit))) if _may_move(unit, fixed - own) else 0
+        stays = not _may_move(unit, fixed - own) or not waited_for.isdisjoint(_made_by(unit))
+        made = 0 if stays else sum(map(_bytes, _made_by(unit)))
         if made > LEAST_BYTES:
             last = _last_place(later, following.get(unit, set()))
             # What it reads lives until then. Where others read it in between, that counts for what only the caller
@@ -61,7 +68,7 @@ def _added_to_products(units: Sequence[Unit], reads: Mapping[Tensor, tuple[Readi
     return {scatter for scatter in made if scatter.base in products and readers[scatter.base] <= 1}
 
 
-def _may_move(unit: Unit, fixed: set[Tensor]) -> bool:
+def _may_move(unit: Unit, fixed: Set[Tensor]) -> bool:
     if isinstance(unit, Call):
         return _is_pure(unit)
     return not any(tensor in fixed for tensor in (*unit.members, *unit.stored))
