@@ -7,8 +7,8 @@ losses, gradients and parameters are from eager's, how many graphs, breaks and r
 after the second step, and a step's milliseconds (the median of the last 12, the slower rank's). torch.compile's graphs
 are those that its backend got, of which its DDP optimizer makes several of one.
 
-The second table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks. Its overlap is, in the
-profiler's traces, the share of the time in which gradients are on their way in which a node of autograd's still computes.
+The second table (`--overlap`: that one alone) is of DistributedDataParallel with 12 blocks. Its overlap is, in traces
+of the profiler's, the share of the time in which gradients are on their way in which a node of autograd's computes.
 """
 
 import argparse
