@@ -25,6 +25,7 @@ from dynajit.report.explain import ExplainReport
 
 GROUP_SECONDS = 20.0
 ANSWER_SECONDS = 60.0
+ENDED = "ended"  # what a process that is gone answers
 
 
 class Ranks:
@@ -44,7 +45,8 @@ class Ranks:
             self.processes.append(process)
 
     def run(self, case: Callable[..., Any], *args: Any, seconds: float = GROUP_SECONDS) -> list[Any]:
-        """What `case(rank, *args)` gives in each process. `seconds`: the time-out of the group's collectives."""
+        """What `case(rank, *args)` gives in each process, `ENDED` where it ends the process. `seconds`: the time-out of
+        the group's collectives."""
         self.cases += 1
         for connection in self.connections:
             connection.send((case, args, f"file://{self.folder}/group{self.cases}", seconds))
@@ -53,7 +55,7 @@ class Ranks:
         if silent:
             self.stop()
             raise AssertionError(f"no answer from ranks {silent} after {ANSWER_SECONDS} s")
-        answers = [connection.recv() for connection in self.connections]
+        answers = [_answer(connection) for connection in self.connections]
         raised = [f"rank {rank}: {text}" for rank, (fine, text) in enumerate(answers) if not fine]
         assert not raised, "\n".join(raised)
         return [answer for _, answer in answers]
@@ -62,6 +64,13 @@ class Ranks:
         for process in self.processes:
             process.kill()
             process.join()
+
+
+def _answer(connection: Connection) -> tuple[bool, Any]:
+    try:
+        return connection.recv()  # type: ignore[no-any-return]
+    except EOFError:
+        return True, ENDED
 
 
 def _serve(rank: int, count: int, connection: Connection) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import ENDED, Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -113,6 +115,78 @@ def test_one_rank_raises(two: Ranks, when: str) -> None:
     (first, _), (second, seconds) = two.run(one_raises, when, seconds=3.0)
     assert (first, second) == ("ValueError", "RuntimeError")
     assert seconds < 3.0 + 20.0  # the group's time-out, and a compile
+
+
+def one_fails_in_a_step(rank: int, how: str) -> list[str]:
+    """One rank raises in its forward pass, when the other waits for its gradients; then both go on."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, fails: bool) -> torch.Tensor:
+            y = self.inner(x)
+            if fails:
+                raise ValueError("no data")
+            return y.square()
+
+    wrapped: Any = DistributedDataParallel(Model())
+    call = dynajit.compile(wrapped) if how == "compiled" else wrapped
+    found = []
+    for step in range(3):
+        try:
+            call(torch.ones(4, 8), step == 2 and rank == 0).mean().backward()
+            found.append("")
+        except (ValueError, RuntimeError) as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def test_one_rank_raises_in_a_step(two: Ranks) -> None:
+    expected = two.run(one_fails_in_a_step, "eager", seconds=3.0)
+    assert expected == [["", "", "ValueError"], ["", "", "RuntimeError"]]
+    assert two.run(one_fails_in_a_step, "compiled", seconds=3.0) == expected
+
+
+def one_is_killed(rank: int, how: str) -> tuple[str, float]:
+    """One rank is killed while the other waits for it, in a compiled graph or for DDP's gradients."""
+    torch.manual_seed(0)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    def trained(x: torch.Tensor) -> None:
+        call(x).mean().backward()
+
+    if how == "gradients":
+        call: Any = dynajit.compile(DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))))
+    step = dynajit.compile(f) if how == "collective" else trained
+    x = torch.ones(4, 8)
+    for _ in range(2):
+        step(x)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        step(x)
+    except RuntimeError as error:
+        return type(error).__name__, time.monotonic() - begin
+    return "", time.monotonic() - begin
+
+
+@pytest.mark.parametrize("how", ["collective", "gradients"])
+def test_one_rank_is_killed(tmp_path: Any, how: str) -> None:
+    ranks = Ranks(tmp_path)
+    try:
+        (name, seconds), killed = ranks.run(one_is_killed, how, seconds=5.0)
+    finally:
+        ranks.stop()
+    assert killed == ENDED and name == "RuntimeError"
+    assert seconds < 5.0 + 20.0  # the group's time-out
 
 
 def logged(rank: int) -> list[str]:
