@@ -12,7 +12,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy
 import torch
@@ -39,12 +39,12 @@ _FUNCTIONS_TEXT = """
 abs absolute add all amax amin any append arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort
 around array array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_or
 bitwise_xor ceil clip column_stack concatenate copy copysign cos cosh count_nonzero cross cumprod cumsum deg2rad
-degrees diff divide dot dstack einsum equal exp exp2 expand_dims expm1 fabs flip floor fmax fmin full_like gradient
-greater greater_equal hsplit hstack hypot inner invert isclose isfinite isinf isnan kron less less_equal log log10
-log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor matmul max maximum mean meshgrid min
-minimum moveaxis multiply nan_to_num negative not_equal ones_like outer positive prod ptp rad2deg radians ravel repeat
-reshape rint roll rollaxis round sin sinc sinh sort split sqrt square squeeze stack std subtract sum swapaxes take tan
-tanh tensordot tile trace transpose tril triu trunc var vdot vsplit vstack where zeros_like
+degrees diff divide dot dstack einsum empty_like equal exp exp2 expand_dims expm1 fabs flip floor fmax fmin full_like
+gradient greater greater_equal hsplit hstack hypot inner invert isclose isfinite isinf isnan kron less less_equal log
+log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor matmul max maximum mean meshgrid
+min minimum moveaxis multiply nan_to_num negative not_equal ones_like outer positive prod ptp rad2deg radians ravel
+repeat reshape rint roll rollaxis round sin sinc sinh sort split sqrt square squeeze stack std subtract sum swapaxes
+take tan tanh tensordot tile trace transpose tril triu trunc var vdot vsplit vstack where zeros_like
 """
 # Of numpy.linalg and numpy.fft. Left out besides: decompositions, whose signs and order are the library's own.
 _INNER_TEXT = """
@@ -59,7 +59,10 @@ all any argmax argmin argsort astype clip copy cumprod cumsum dot flatten max me
 squeeze std sum swapaxes take trace transpose var
 """
 _METHODS = frozenset(_METHODS_TEXT.split())
+_INTEGER = numpy.dtype(int)
 _CONSTANT_ATTRIBUTES = frozenset({"dtype", "itemsize", "ndim", "nbytes", "shape", "size", "strides"})
+# what an array's `**` calls for these exponents
+_QUICK_POWERS: dict[float, Any] = {2: numpy.square, 0.5: numpy.sqrt}
 UFUNCS: dict[Any, Any] = {
     operator.add: numpy.add,
     operator.sub: numpy.subtract,
@@ -83,6 +86,11 @@ UFUNCS: dict[Any, Any] = {
     operator.gt: numpy.greater,
     operator.ge: numpy.greater_equal,
 }
+
+
+def computed(value: object) -> TypeGuard[GraphArrayVal]:
+    """Whether it is an array or scalar that the graph computes."""
+    return isinstance(value, GraphArrayVal)
 
 
 class ArrayMemory:
@@ -149,11 +157,14 @@ class GraphArrayVal(Value):
             return compute(tx, operator.attrgetter(name), f"ndarray.{name}", [self], {})
         if name in ("item", "tolist", "__float__", "__int__", "__bool__"):
             raise GraphBreak(breaks.DATA_DEPENDENT, f"{name}() of {self.describe()}")
-        if name in _METHODS:
+        if name in _METHODS or name == "fill":
             return BoundMethod(self, name)
         return super().getattr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "fill" and len(args) == 1 and not kwargs and not self.is_scalar:
+            self.write(tx, args[0])
+            return ConstVal(None)
         if name not in _METHODS:
             return super().call_method(tx, name, args, kwargs)
 
@@ -180,18 +191,49 @@ class GraphArrayVal(Value):
         return compute(tx, operator.getitem, "ndarray.__getitem__", [self, _index(tx, key)], {})
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
+        if self._chosen(tx, key, value):
+            return
         place = self.getitem(tx, key)
-        assert isinstance(place, GraphArrayVal)
+        assert computed(place)
         if place.is_scalar or not _shares(place.tensor, self.tensor):
-            key = TupleVal([*(key.items if isinstance(key, TupleVal) else [key]), ConstVal(...)])
+            key = TupleVal([*_parts(tx, key), ConstVal(...)])
             place = self.getitem(tx, key)
-            assert isinstance(place, GraphArrayVal)
+            assert computed(place)
         if not _shares(place.tensor, self.tensor):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "writing items of an array that an array chooses")
         place.write(tx, value)
 
+    def _chosen(self, tx: Tracer, key: Value, value: Value) -> bool:
+        """Write one number where a mask, or an array or list of indices, chooses; whether it was that."""
+        number = value.sample() if computed(value) else _constant(value)
+        keys = _parts(tx, key)
+        parts = [_sample(part) for part in keys]
+        if numpy.ndim(number) or not any(map(_chooses, parts)):
+            return False
+        self._check_fit(number, value)
+        if any(getattr(part, "dtype", _INTEGER).kind not in "bi" for part in parts):
+            raise GraphBreak(breaks.OP_RAISES, "an index that is no integer")
+        plain = [key for key, part in zip(keys, parts, strict=True) if not _chooses(part)]
+        _index(tx, TupleVal(plain))
+        memory = self.tensor.getattr(tx, "data")
+        index = TupleVal([_index_tensor(tx, part) for part in keys])
+        tx.torch_op("call_function", operator.setitem, [memory, index, as_tensor(tx, value, self.dtype)], {})
+        return True
+
+    def _check_fit(self, new: Any, value: Value) -> None:
+        """Break where NumPy would refuse to convert."""
+        if not numpy.can_cast(getattr(new, "dtype", self.dtype), self.dtype, "same_kind"):
+            raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"writing {value.describe()} into {self.describe()}")
+        try:
+            self.sample()[...] = new
+        except (TypeError, ValueError, OverflowError) as error:
+            raise GraphBreak(breaks.OP_RAISES, f"writing an array: {error}") from None
+
     def operate(self, tx: Tracer, function: Callable[..., Any], operands: Sequence[Value]) -> Value:
         ufunc = UFUNCS.get(function, function)
+        if ufunc is numpy.power and _computes_floats(operands) and type(operands[1]) is ConstVal:
+            quick = _QUICK_POWERS.get(operands[1].const())
+            ufunc, operands = (ufunc, operands) if quick is None else (quick, operands[:1])
         if not isinstance(ufunc, numpy.ufunc):
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"{function.__name__} of {operands[0].describe()}")
         return call(tx, ufunc, operands, {})
@@ -203,14 +245,7 @@ class GraphArrayVal(Value):
 
     def write(self, tx: Tracer, value: Value) -> None:
         """`array[...] = value`."""
-        sample = self.sample()
-        new = value.sample() if isinstance(value, GraphArrayVal) else _constant(value)
-        try:
-            if not numpy.can_cast(getattr(new, "dtype", self.dtype), self.dtype, "same_kind"):
-                raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"writing {value.describe()} into {self.describe()}")
-            sample[...] = new
-        except (TypeError, ValueError, OverflowError) as error:
-            raise GraphBreak(breaks.OP_RAISES, f"writing an array: {error}") from None
+        self._check_fit(value.sample() if computed(value) else _constant(value), value)
         # NumPy tells autograd of no write
         memory = self.tensor.getattr(tx, "data")
         tx.torch_op("call_method", "copy_", [memory, as_tensor(tx, value, self.dtype)], {})
@@ -227,6 +262,15 @@ class GraphArrayVal(Value):
         if self.memory is None:
             return torch.Tensor.numpy
         return _owner_of_a_copy if self.memory.owned else _view_of
+
+
+def _index_tensor(tx: Tracer, key: Value) -> Value:
+    """An index of torch's for one of NumPy's."""
+    return as_tensor(tx, key) if _chooses(_sample(key)) else key
+
+
+def _chooses(index: object) -> bool:
+    return isinstance(index, (list, numpy.ndarray))
 
 
 def _scalar_of(tensor: torch.Tensor) -> Any:
@@ -288,7 +332,7 @@ def numpy_dtype(dtype: torch.dtype) -> Any:
 
 def as_tensor(tx: Tracer, value: Value, dtype: Any = None) -> Value:
     """The tensor with an array's numbers, of `dtype` if one is given; what is known is a constant of the graph."""
-    if isinstance(value, GraphArrayVal):
+    if computed(value):
         found: Value = value.tensor
     else:
         known = numpy.array(_constant(value), dtype)
@@ -320,7 +364,7 @@ def _constant(value: Value) -> Any:
 
 def _sample(value: Value) -> Any:
     """What NumPy is asked about in place of the value."""
-    if isinstance(value, GraphArrayVal):
+    if computed(value):
         return value.sample()
     if isinstance(value, SequenceVal):
         found = [_sample(item) for item in value.items if isinstance(item, Value)]
@@ -353,7 +397,7 @@ def make_tensor(
 def holds(values: Sequence[Value]) -> bool:
     """Whether an array of the graph is among arguments, or in a list of them."""
     return any(
-        isinstance(value, GraphArrayVal)
+        computed(value)
         or (isinstance(value, SequenceVal) and holds([item for item in value.items if isinstance(item, Value)]))
         for value in values
     )
@@ -371,12 +415,21 @@ def model_of(function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> 
 def call(tx: Tracer, function: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's, with an array of the graph among its arguments."""
     name = "conj" if function is numpy.conjugate else _name_of(function)
-    known = name in _FUNCTIONS or (name in _OF_FLOATS and all(map(_is_float, args)))
+    known = name in _FUNCTIONS or (name in _OF_FLOATS and _computes_floats(args))
     if not known or _named(name) is not function or "out" in kwargs or "where" in kwargs:
         raise GraphBreak(breaks.UNSUPPORTED_VALUE, f"the NumPy function {name} of what the graph computes")
+    if function in (numpy.array, numpy.asarray) and not kwargs and len(args) == 1 and _are_scalars(tx, args[0]):
+        return compute(tx, numpy.stack, "stack", args, {})
     if isinstance(function, numpy.ufunc) and not kwargs and function.signature is None:
         args = _common(tx, function, args)
     return compute(tx, function, name, args, kwargs)
+
+
+def _are_scalars(tx: Tracer, value: Value) -> bool:
+    """Whether it is a list of scalars of one dtype, all of which the graph computes."""
+    items = tx.unpack(value) if value.py_type() in (list, tuple) else []
+    kinds = {item.dtype if item.is_scalar else None for item in items if computed(item)}
+    return len(kinds) == 1 and None not in kinds and all(computed(item) for item in items)
 
 
 def _name_of(function: Any) -> str:
@@ -392,13 +445,15 @@ def _named(name: str) -> Any:
         return None
 
 
-def _is_float(value: Value) -> bool:
-    return value.dtype.kind == "f" if isinstance(value, GraphArrayVal) else type(_constant(value)) is float
+def _computes_floats(args: Sequence[Value]) -> bool:
+    """Whether NumPy computes in floats, to whose dtype Python's numbers are converted."""
+    kinds = [arg.dtype.kind if computed(arg) else type(_constant(arg)) for arg in args]
+    return all(kind == "f" or kind is int or kind is float for kind in kinds)
 
 
 def _common(tx: Tracer, ufunc: Any, args: Sequence[Value]) -> Sequence[Value]:
     """The arguments in the dtypes that the ufunc computes in."""
-    given = [arg.dtype if isinstance(arg, GraphArrayVal) else _weak(_constant(arg)) for arg in args]
+    given = [arg.dtype if computed(arg) else _weak(_constant(arg)) for arg in args]
     try:
         wanted = ufunc.resolve_dtypes((*given, *(None for _ in range(ufunc.nout))))
     except (TypeError, AttributeError) as error:
@@ -415,7 +470,7 @@ def _weak(known: Any) -> Any:
 
 
 def _is_scalar(value: Value) -> bool:
-    if isinstance(value, GraphArrayVal):
+    if computed(value):
         return value.is_scalar
     return numpy.ndim(_constant(value)) == 0 and not isinstance(_constant(value), numpy.ndarray)
 
@@ -450,7 +505,7 @@ def compute(
     owners = [
         (arg, sample)
         for arg, sample in zip(args, samples, strict=True)
-        if isinstance(arg, GraphArrayVal) and not arg.is_scalar
+        if computed(arg) and not arg.is_scalar
     ]
     return _matched(tx, name, found, expected, owners)
 
@@ -463,7 +518,7 @@ def _make_regular(sample: Any) -> None:
 
 def _lowered(tx: Tracer, value: Value) -> Value:
     """An argument of `numpy_call`: tensors for arrays, names for dtypes."""
-    if isinstance(value, GraphArrayVal):
+    if computed(value):
         return value.tensor
     if isinstance(value, SequenceVal):
         items = [_lowered(tx, item) for item in value.items]
@@ -539,13 +594,17 @@ def hints(numbers: Sequence[Any]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _parts(tx: Tracer, key: Value) -> list[Value]:
+    """What an index says of each dimension."""
+    return list(key.values(tx)) if isinstance(key, TupleVal) else [key]
+
+
 def _index(tx: Tracer, key: Value) -> Value:
     """A key that torch's indexing takes for the same: no steps backwards, no masks."""
-    parts = key.values(tx) if isinstance(key, TupleVal) else [key]
-    for part in parts:
-        if isinstance(part, GraphArrayVal) and part.dtype.kind == "b":
+    for part in _parts(tx, key):
+        if computed(part) and part.dtype.kind == "b":
             raise GraphBreak(breaks.DYNAMIC_OUTPUT, "indexing an array with a mask")
-        known = None if isinstance(part, GraphArrayVal) else _constant(part)
+        known = None if computed(part) else _constant(part)
         if isinstance(known, slice) and (known.step or 1) < 0:
             raise GraphBreak(breaks.UNSUPPORTED_VALUE, "a slice of an array with a negative step")
         if isinstance(known, bool) or (isinstance(known, numpy.ndarray) and known.dtype.kind == "b"):

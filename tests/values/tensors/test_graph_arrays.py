@@ -330,3 +330,66 @@ def test_a_known_array_takes_in_place_what_the_graph_computed():
 
     same, is_one = dynajit.compile(program)(torch.ones(3))
     assert same.tolist() == [1, 1, 1] and is_one
+
+
+def _chosen(a: Any, value: Any) -> Any:
+    b = a.copy()
+    b[b < 0] = value
+    b[b[:, 0] > 1, 1:3] = value
+    b[[0, 2]] = value
+    b[:, [1, -1]] = value
+    b[[0, 1], [2, 2]] = b.max()
+    b[np.array([1, 1]), 0] = True
+    b[[True, False, True]] = 3
+    a[a > 0.5] = 2
+    return a, b
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("value", [0, 7.9])
+def test_numbers_are_written_where_a_mask_or_indices_choose(dtype: torch.dtype, value: float) -> None:
+    for backend in (None, "aot_eager"):
+        check(lambda x: _chosen(x.numpy(), value), lambda: ((x[:3, :4] * 4).to(dtype),), backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("index", "value"),
+    [(np.array([0, 9]), 1), (np.zeros((4, 3), bool), 1), (np.array([0.5]), 1), ([], 1)]
+    + [([[0], slice(None, None, -1)], 2)]
+    + [(np.ones((3, 4), bool), value) for value in (np.nan, 1j, 1 << 70, "no")],
+)
+def test_what_numpy_refuses_to_write(index: Any, value: Any) -> None:
+    key = tuple(index) if isinstance(index, list) and index else index
+
+    def f(array: Any) -> Any:
+        b = array * 2
+        try:
+            b[key] = value
+        except Exception as error:
+            return type(error), str(error)
+        return b
+
+    for array in (np.arange(12.0).reshape(3, 4), np.arange(12).reshape(3, 4)):
+        check(f, lambda array=array: (array.copy(),), graphs=None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_powers_and_remainders_by_pythons_integers(dtype: torch.dtype, backend: Any) -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy()
+        return [a**2, a**2.0, abs(a) ** 0.5, a**3, a**-1, a**1, a**0, 2**a, a // 2, a % 3, np.power(a, 2), a[0, 0] ** 2]
+
+    check(f, lambda: ((x * 4 + 0.01).to(dtype),), backend=backend)
+
+
+def test_arrays_of_computed_scalars_and_arrays_filled_anew() -> None:
+    def f(x: Any) -> Any:
+        a = x.numpy()
+        new = np.empty_like(a)
+        new[...] = a
+        new[1].fill(2.5)
+        return np.array([a.sum(), a.max(), a[0, 0]]), np.asarray([row.mean() for row in a]), new, new.sum()
+
+    for backend in (None, "aot_eager"):
+        check(f, lambda: (x.clone(),), backend=backend)
