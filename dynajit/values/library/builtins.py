@@ -75,6 +75,7 @@ from dynajit.values.scalars.constant import ConstVal, attribute_name, integer_of
 from dynajit.values.scalars.slices import make_slice
 from dynajit.values.scalars.symbolic import SymVal, operate
 from dynajit.values.scalars.unread import unread_text
+from dynajit.values.tensors.graph_arrays import computed
 from dynajit.values.tensors.tensor import TensorVal
 from dynajit.values.tensors.tensor_text import number_text
 from dynajit.values.tensors.wrapper_subclass import WrapperVal
@@ -589,7 +590,7 @@ def _text(tx: Tracer, fn: Any, method: str, value: Value) -> Value:
         raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
     if value.py_type() in (list, tuple, dict) and not value.is_const():
         return _container_text(tx, value)
-    unread = unread_text(tx, fn, [value])
+    unread = unread_text(tx, fn, [value]) or (number_text(tx, fn, value) if computed(value) else None)
     return unread if unread is not None else tx.fold(fn, [value])
 
 
@@ -638,12 +639,12 @@ def _format(tx: Tracer, value: Value, spec: Value | None) -> Value:
             return by_rule(tx, value.call_special(tx, "__format__", spec or ConstVal("")), FORMATTED)
         if spec is None or spec.const() == "":
             return _text(tx, str, "__str__", value)
-    if isinstance(value, TensorVal):
-        found = number_text(tx, value, spec or ConstVal(""))
-        if found is None:
-            raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
-        return found
     parts = [value, spec or ConstVal("")]
+    found = number_text(tx, format, *parts)
+    if found is not None:
+        return found
+    if isinstance(value, TensorVal):
+        raise GraphBreak(breaks.DATA_DEPENDENT, f"the text of {value.describe()}")
     unread = unread_text(tx, format, parts)
     return unread if unread is not None else tx.fold(format, parts)
 

@@ -13,6 +13,7 @@ from dynajit.values.containers.sequence import TupleVal
 from dynajit.values.core.value import Tracer, Value
 from dynajit.values.scalars.constant import ConstVal
 from dynajit.values.scalars.unread import join_texts, unread_text
+from dynajit.values.tensors.tensor_text import number_text
 
 # %[(name)][flags][width][.precision][length]type
 _PERCENT = re.compile(
@@ -71,5 +72,5 @@ def _one_percent(tx: Tracer, spec: re.Match[str], stars: Sequence[Value], value:
         text = text[:-1] + "s"
         if text == "%s":
             return value
-    unread = None if stars else unread_text(tx, text.__mod__, [value])
+    unread = None if stars else unread_text(tx, text.__mod__, [value]) or number_text(tx, text.__mod__, value)
     return unread if unread is not None else tx.fold(lambda *parts: text % parts, [*stars, value])

@@ -1,5 +1,10 @@
 """Texts of tensors without dimensions: made of what the graph gives, and needed while tracing."""
 
+# ruff: noqa: UP031 - `%` is what is tested
+
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -61,3 +66,30 @@ def test_texts_of_other_tensors_are_eagers() -> None:
 
     assert_same(fn, torch.ones(4))
     assert_same(lambda x: torch.vmap(lambda y: y * len(f"{y.dim()}"))(x), torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_texts_of_numpys_scalars(dtype: type) -> None:
+    def fn(a: Any) -> tuple[Any, ...]:
+        mean = a.mean()
+        text = f"{mean:.3f}|{a[0]}|{a.max()!r}|{a.sum():>12}|{mean!s:>8}"
+        a[0] = 9
+        return text, str(a[0]), repr(mean), "%s %.2f %r" % (mean, mean, a[1]), a
+
+    assert_same(fn, np.arange(1, 5).astype(dtype), graphs=1, breaks=0)
+    assert_same(lambda a: f"{a.sum():d} {a.sum():c}", np.arange(60, 63).astype(dtype))
+    assert_same(lambda a: {"3": 1, "3.0": 2}[str(a.sum())], np.arange(3).astype(dtype))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_percent() -> None:
+    def fn(x: torch.Tensor) -> tuple[Any, ...]:
+        total = x.sum()
+        return "%.3f %5d|%s" % (total, total, 3), "%(a)+.1f" % {"a": total}, total
+
+    assert_same(fn, torch.ones(3), graphs=1, breaks=0)
+    assert_same(fn, torch.arange(4), graphs=1, breaks=0)
+    assert_same(fn, torch.ones(3, requires_grad=True))  # of which torch warns
+    assert_same(lambda x: "%x %c" % (x.sum(), x.sum()), torch.arange(10))
+    assert_same(lambda x: "%x" % (x.sum(),), torch.ones(60))
+    assert_same(lambda x: "%s %.2f" % (x.sum(), x), torch.ones(1))
