@@ -55,6 +55,7 @@ class ArrayVal(Value):
     """A scalar or an array. `owner`: the array whose memory this one looks at, if that was made while tracing too."""
 
     lent = False  # whether a tensor shares the memory, and may change it
+    viewed = False  # whether another array looks at the memory
 
     array_priority = 1
 
@@ -119,9 +120,18 @@ class ArrayVal(Value):
         return compute(tx, operator.getitem, [self, key], {})
 
     def setitem(self, tx: Tracer, key: Value, value: Value) -> None:
-        self._write(tx, operator.setitem, [self, key, value])
+        if self.joins_graph(tx, [key, value]):
+            self.setitem(tx, key, value)  # as what it is now
+        else:
+            self._write(tx, operator.setitem, [self, key, value])
+
+    def joins_graph(self, tx: Tracer, operands: Sequence[Value]) -> bool:
+        """Whether the array, in which the graph is to write, is one of the graph's from here on (`graph_arrays.py`)."""
+        return False
 
     def ibinary(self, tx: Tracer, symbol: str, right: Value) -> bool:
+        if self.joins_graph(tx, [right]):
+            return self.ibinary(tx, symbol, right)
         if not self.is_scalar:
             self._write(tx, INPLACE[symbol], [self, right])
         return not self.is_scalar
@@ -218,6 +228,8 @@ def from_numpy(tx: Tracer, obj: Any) -> Value:
     owner = obj.base if isinstance(obj.base, numpy.ndarray) else None
     known = None if owner is None else tx.known_object(owner, source)
     made = ArrayVal(obj, known if isinstance(known, ArrayVal) else None)
+    if made.owner is not None:
+        tx.journal.set_attr(made.owner, "viewed", True)
     tx.remember_object(obj, made)
     return made
 

@@ -292,6 +292,26 @@ def _view_of(tensor: torch.Tensor) -> Any:
 # ---------------------------------------------------------------------------------------------- where arrays come from
 
 
+def _joins_graph(self: ArrayVal, tx: Tracer, operands: Sequence[Value]) -> bool:
+    if self.is_scalar or self.owner is not None or self.viewed or self.lent or not holds(operands):
+        return False
+    before = dict(vars(self))
+    made = GraphArrayVal(_tensor(as_tensor(tx, self)), memory=ArrayMemory(True))
+
+    def become(kind: type, state: dict[str, Any]) -> None:
+        """Whoever has the array has the same one still."""
+        vars(self).clear()
+        vars(self).update(state)
+        self.__class__ = kind  # type: ignore[assignment]
+
+    tx.journal.record(lambda: become(ArrayVal, before))
+    become(GraphArrayVal, vars(made))
+    return True
+
+
+ArrayVal.joins_graph = _joins_graph  # type: ignore[method-assign]
+
+
 def outside(tx: Tracer, array: Any, source: Source) -> GraphArrayVal | None:
     """The model of a real array, or None if torch can't look at its memory, or may write there unseen."""
     try:

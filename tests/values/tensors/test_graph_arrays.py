@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dynajit
-from dynajit.testing import CompileCounter
+from dynajit.testing import CompileCounter, assert_same
 from dynajit.values.tensors import graph_arrays
 
 x = torch.linspace(-1.5, 2, 24).reshape(4, 6)
@@ -393,3 +393,72 @@ def test_arrays_of_computed_scalars_and_arrays_filled_anew() -> None:
 
     for backend in (None, "aot_eager"):
         check(f, lambda: (x.clone(),), backend=backend)
+
+
+def _filled_by_rows(a: Any) -> Any:
+    out = np.zeros((3, 8))
+    for i in range(3):
+        out[i] = a * i
+    return out.sum(0), out, out.T
+
+
+def _filled_by_items(a: Any) -> Any:
+    out = np.zeros(8, np.float32)
+    same = [out]
+    out += a.astype(np.float32)
+    out[0], same[0][1] = 7, a[0]
+    weights = np.ones(3)
+    weights *= a[:3]
+    return out, same, same[0] is out, weights, len(out), out.dtype
+
+
+def _filled_in_between(a: Any) -> Any:
+    out = np.arange(8.0)
+    for i in range(8):
+        out[i] = a[i] if i % 2 else i
+    out[out > 3] = a.max()
+    tensor = torch.from_numpy(out)
+    tensor += 1
+    return out, tensor, out.mean(), np.concatenate([out, a])
+
+
+def _filled_and_viewed(a: Any) -> Any:
+    out = np.zeros(8)
+    view = out[2:5]
+    out[0], view[0], view[1] = a[0], 3, a[1]
+    return out, view
+
+
+def _filled_around_a_break(a: Any) -> Any:
+    out = np.zeros(8)
+    out[0] = a[0]
+    dynajit.graph_break()
+    out[1] = a[1]
+    return out, out * 2
+
+
+def _filled_wrongly(a: Any) -> Any:
+    out = np.zeros(8, int)
+    out[0] = 2
+    try:
+        out[9] = a[0]
+    except IndexError as error:
+        return out, str(error)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("fn", "graphs"),
+    [
+        (_filled_by_rows, 1),
+        (_filled_by_items, 1),
+        (_filled_in_between, 1),
+        (_filled_and_viewed, None),
+        (_filled_around_a_break, None),
+        (_filled_wrongly, None),
+    ],
+)
+def test_arrays_made_inside_are_filled_with_what_the_graph_computes(fn: Callable[..., Any], graphs: int | None) -> None:
+    for backend in (None, "codegen"):
+        check(fn, lambda: (np.linspace(-1.0, 1.0, 8),), graphs=graphs, backend=backend)
+        assert_same(fn, np.linspace(-1.0, 1.0, 8), backend=backend or "eager")
