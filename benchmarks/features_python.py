@@ -388,6 +388,19 @@ simple(NP, "random.seed, then randn", lambda x: _np_seeded(x), x8)
 TABLE = np.arange(8.0)
 
 
+def _np_filled(a: Any) -> Any:
+    out = np.zeros((3, 8))
+    for i in range(3):
+        out[i] = a * i
+    out[out < 0] = 0
+    return out**2
+
+
+simple(NP, "array made inside and filled, mask write, power", _np_filled, a8)
+simple(NP, "np.array of computed scalars", lambda a: np.array([a.sum(), a.max()]), a8)
+simple(NP, "text of a scalar", lambda a: (f"{a.mean():.3f}", a * 2), a8)
+
+
 def _np_seeded(x: Tensor) -> Tensor:
     return x * torch.from_numpy(np.random.RandomState(0).randn(8))
 
