@@ -173,17 +173,17 @@ def measure(name: str, kind: str, peer: bool, seconds: float) -> dict[str, Any]:
     modes = ("default", "reduce-overhead") if device == "cuda" else ("default",)
     train = kind == "training"
     torch.manual_seed(0)
-    model, args, kwargs = zoo()[name]()
-    closeness.without_dropout(model)
-    model.train(train)
     half = torch.bfloat16 if device == "cuda" else torch.float32
-    # batch norms learn from each call: every side has a copy of its own
-    eager = copy.deepcopy(model).to(device, half)
-    args, kwargs = _moved(args, device, half), _moved(kwargs, device, half)
     row: dict[str, Any] = {"model": name, "kind": kind}
     try:
+        model, args, kwargs = zoo()[name]()
+        closeness.without_dropout(model)
+        model.train(train)
+        # batch norms learn from each call: every side has a copy of its own
+        eager = copy.deepcopy(model).to(device, half)
+        args, kwargs = _moved(args, device, half), _moved(kwargs, device, half)
         wanted = {key: value.clone() for key, value in _step(eager, eager, args, kwargs, train)().items()}
-    except Exception as error:  # the configuration does not fit, or eager has no such operator
+    except Exception as error:  # a package is missing, the configuration does not fit, or eager has no such operator
         return row | {"left out": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
     double = copy.deepcopy(model).to(device, torch.float64)
     exact_args, exact_kwargs = closeness.in_double(tuple(args)), closeness.in_double(kwargs)
