@@ -29,7 +29,7 @@ struct Part {
 };
 
 /* More parts hand gradients out hardly earlier: one has this share of their bytes at least. */
-constexpr size_t MOST_PARTS = 32;
+constexpr size_t MAX_PARTS = 32;
 
 /* Whether somebody is told when a leaf has got its gradient. */
 bool is_heard(const torch::autograd::Edge &edge)
@@ -84,7 +84,7 @@ std::vector<Part> parts_of(const TrainingCall *call, const NativePlan &plan, PyO
         part.end = gradients[i].end;
         part.places.push_back(gradients[i].place);
         gathered += gradients[i].bytes;
-        if (gathered * MOST_PARTS > bytes && i + 1 < gradients.size() && gradients[i + 1].end > part.end) {
+        if (gathered * MAX_PARTS > bytes && i + 1 < gradients.size() && gradients[i + 1].end > part.end) {
             parts.emplace_back();
             gathered = 0;
         }
