@@ -292,7 +292,7 @@ MAX_FOLDER_LINES = {
     "dynajit/graph": 2193,
     "dynajit/guards": 1722,
     "dynajit/interp": 3476,
-    "dynajit/kept": 1123,
+    "dynajit/kept": 1125,
     "dynajit/loopir": 6289,
     "dynajit/report": 2474,
     "dynajit/resume": 2064,

@@ -186,7 +186,7 @@ def _capture(
             debug.write_times(record)
             records.publish(record)
     session.touch(code)
-    if kept is not None and variant is not None and frame.made is not None:
+    if kept is not None and variant is not None:
         kept.keep(frame.made)
     return variant
 

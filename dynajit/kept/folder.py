@@ -77,11 +77,13 @@ class Lookup:
         except _MALFORMED as error:
             raise NotKept(f"it is not as dynajit writes it ({type(error).__name__}: {error})") from error
 
-    def keep(self, made: variant.Made) -> None:
-        """Write the variant, if it has a form as data."""
+    def keep(self, made: variant.Made | None) -> None:
+        """Write the variant, if it has a form as data. None: it is no whole graph."""
         if self._key is None:
             return
         try:
+            if made is None:
+                raise NotKept("a graph ends inside of it")
             contents = json.dumps(variant.to_data(made), separators=(",", ":")).encode()
             slot = len(self.missed) if len(self.missed) < SLOTS else _any_slot(contents)
             kept_plan.write(self._name(slot), contents)
