@@ -79,7 +79,7 @@ def _add(mode: FakeTensorMode, key: list[Any], args: Iterable[Any]) -> None:
     for arg in args:
         kind = type(arg)
         if kind is FakeTensor:
-            if arg.fake_mode is not mode or arg.constant is not None or arg._has_symbolic_sizes_strides:
+            if arg.fake_mode is not mode or not _is_ordinary(arg):
                 raise _NoKey
             key += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype, arg.fake_device, _kind(arg))
         elif kind in _CONSTANTS:
@@ -89,6 +89,11 @@ def _add(mode: FakeTensorMode, key: list[Any], args: Iterable[Any]) -> None:
             _add(mode, key, arg)
         else:
             raise _NoKey
+
+
+def _is_ordinary(fake: FakeTensor) -> bool:
+    """Whether it has memory, known sizes and unknown values."""
+    return fake.layout is torch.strided and fake.constant is None and not fake._has_symbolic_sizes_strides
 
 
 def _kind(tensor: torch.Tensor) -> int:
@@ -104,7 +109,7 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
         if one is None:
             known.append(None)
             continue
-        if type(one) is not FakeTensor or one._has_symbolic_sizes_strides or one.constant is not None:
+        if type(one) is not FakeTensor or not _is_ordinary(one):
             return None
         sharing = [arg for arg in _tensors(args) if arg is one or _memory(arg) == _memory(one)]
         if sharing and (sharing[0] is not args[0] or len([*_tensors(args)]) > 1 or sharing[0] is one):
@@ -112,7 +117,7 @@ def remember(mode: FakeTensorMode, args: Sequence[Any], result: Any, looks: bool
         spec = _FakeResult(
             tuple(one.shape), one.stride(), int(one.storage_offset()), one.dtype, one.fake_device, bool(sharing)
         )
-        if one.layout is not torch.strided or not _same(_make(mode, spec, args[0] if sharing else None), one):
+        if not _same(_make(mode, spec, args[0] if sharing else None), one):
             return None
         known.append(spec)
     if several and len({_memory(one) for one in result if one is not None}) < len([s for s in known if s is not None]):

@@ -109,3 +109,8 @@ def test_a_default_dtype_that_changes_is_noticed() -> None:
         return made
 
     assert_same(f, torch.ones(3, dtype=torch.int32))
+
+
+def test_tensors_without_memory_of_their_own() -> None:
+    x = torch.eye(3)
+    assert_same(lambda x: (x.to_sparse().to_dense(), x.to_sparse().values() * 2, (x.to_sparse() * 2).to_dense()), x)
