@@ -220,6 +220,14 @@ def symbol_hints(env: Any) -> dict[Any, Any]:
     return env.var_to_val if found is None else found  # type: ignore[no-any-return]
 
 
+def at_hand(number: int | torch.SymInt) -> int | None:
+    """The number that a symbolic one is in the call that is compiled for; None if that is not known."""
+    if isinstance(number, int):
+        return number
+    found = number.node.expr.xreplace(symbol_hints(number.node.shape_env))
+    return int(found) if found.is_number else None
+
+
 def asks_to_start_again(error: Exception) -> bool:
     """Whether AOTAutograd raised this to be called again with what it learnt. Its class is of torch's compiler, which
     is not imported here."""

@@ -15,6 +15,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from dynajit.torch_compat import at_hand
+
 Decompositions = dict[Any, Callable[..., Any]]
 
 
@@ -51,14 +53,24 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 def _bernoulli(x: torch.Tensor, p: float, generator: torch.Generator | None = None) -> Any:
     """`bernoulli_` draws in the order of memory. What it becomes without the write gives a contiguous tensor, so for
     another one the draws are turned to its order."""
-    strides = x.stride()
-    if generator is not None or any(type(number) is not int for number in (*x.shape, *strides)) or x.is_contiguous():
+    sizes, strides = (tuple(map(at_hand, numbers)) for numbers in (x.shape, x.stride()))
+    if generator is not None or None in sizes or None in strides or _is_contiguous(sizes, strides):
         return NotImplemented
-    order = sorted(range(x.dim()), key=lambda place: -strides[place])
-    in_memory = x.permute(order)
-    if not in_memory.is_contiguous():
+    # of sizes that vary, the guards keep the order of the strides, if not their values
+    order = sorted(range(x.dim()), key=lambda place: strides[place] or 0, reverse=True)
+    if not _is_contiguous([sizes[place] for place in order], [strides[place] for place in order]):
         return NotImplemented
-    return torch.ops.aten.bernoulli.p(in_memory, p).permute([order.index(place) for place in range(x.dim())])
+    drawn = torch.ops.aten.bernoulli.p(x.permute(order), p)
+    return drawn.permute([order.index(place) for place in range(x.dim())])
+
+
+def _is_contiguous(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    expected = 1
+    for size, stride in reversed(list(zip(sizes, strides, strict=True))):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _unique(x: torch.Tensor, *_: Any) -> Any:

@@ -114,3 +114,20 @@ def test_tensors_whose_dimensions_change_in_place(backend: str, draws: bool, ins
         return y + torch.rand_like(y) if draws else y + 1
 
     assert_same(program, torch.arange(12.0).reshape(3, 4), backend=backend, repeat=1)
+
+
+@pytest.mark.parametrize(
+    "laid_out", [lambda n: torch.ones(n, n).t(), lambda n: torch.ones(2, n, n + 1).permute(2, 0, 1)]
+)
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_draws_in_the_order_of_memory_where_sizes_vary(laid_out: Any, dynamic: bool | None) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5)
+
+    compiled = dynajit.compile(f, dynamic=dynamic)
+    for size in (1, 3, 5, 7):
+        x = laid_out(size)
+        torch.manual_seed(0)
+        wanted = f(x), torch.rand(1)
+        torch.manual_seed(0)
+        torch.testing.assert_close((compiled(x), torch.rand(1)), wanted)
