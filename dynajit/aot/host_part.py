@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from dynajit.aot.rewrite import cut
+from dynajit.aot.rewrite import cut, results_of
 from dynajit.graph.meta import graph_notes, note_graph, value_of
 from dynajit.op_facts import facts
 from dynajit.symbols import is_symbolic
@@ -62,7 +62,7 @@ def split(gm: GraphModule, in_kernels: Collection[Node]) -> SplitGraph | None:
     Args:
         in_kernels: calls on the CPU that kernels of the device compute of numbers which they are given.
     """
-    results: tuple[Any, ...] = gm.graph.output_node().args[0]  # type: ignore[assignment]
+    results = results_of(gm)
     inputs = list(gm.graph.find_nodes(op="placeholder"))
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     host = _of_host(gm, in_kernels)
@@ -79,10 +79,11 @@ def split(gm: GraphModule, in_kernels: Collection[Node]) -> SplitGraph | None:
     places = tuple(_places(results, (inputs, hosted, made)))
     of_host = cut(gm, list(host), read_by_host, hosted)
     of_device = cut(gm, list(device), [*read_by_device, *handed], made)
-    returns = graph_notes(gm).returns
-    shown = None if returns is None else len({at for where, at in places[:returns] if where == 2})
-    note_graph(of_host, returns=None, original=None)
-    note_graph(of_device, returns=shown, original=None)
+    noted = graph_notes(gm)
+    shown = None if noted.returns is None else len({at for where, at in places[: noted.returns] if where == 2})
+    waited_for = frozenset(at for where, at in map(places.__getitem__, noted.waited_for) if where == 2)
+    note_graph(of_host, returns=None, original=None, waited_for=frozenset())
+    note_graph(of_device, returns=shown, original=None, waited_for=waited_for)
     taken = tuple(map(inputs.index, read_by_host)), tuple(map(inputs.index, read_by_device))
     return SplitGraph(of_host, of_device, *taken, len(handed), places, constants)
 

@@ -106,3 +106,12 @@ def test_results_that_are_kept_for_backward_are_told(returns: int | None, shown:
     assert parts is not None
     assert graph_notes(parts.device).returns == shown
     assert graph_notes(parts.device).original is graph_notes(parts.host).original is None
+
+
+def test_results_that_hooks_wait_for_are_told() -> None:
+    gm = graph_of(lambda x, c: (c + 1, x * 2, x, x + 1), "meta", "cpu")
+    note_graph(gm, waited_for=frozenset({0, 2, 3}))
+    parts = split(gm, ())
+    assert parts is not None
+    assert graph_notes(parts.device).waited_for == {1}
+    assert graph_notes(parts.host).waited_for == set()

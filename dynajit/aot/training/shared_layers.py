@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 
 from dynajit.aot.layers import Layers, equal_layers, items_of
-from dynajit.aot.rewrite import Copy, cut
+from dynajit.aot.rewrite import Copy, cut, results_of
 from dynajit.graph.meta import value_of
 
 # A graph, its fake inputs, what is to be done with the joint graph.
@@ -58,7 +58,7 @@ class SharedLayers:
         placeholders = graph.find_nodes(op="placeholder")
         count = len(found.layers[0].inputs)
         self.primals, self.tangents = placeholders[:count], placeholders[count:]
-        returned: Any = graph.output_node().args[0]
+        returned = results_of(self.joint)
         self.results: list[Any] = list(returned[: len(found.results)])
         self.gradients: list[Any] = list(returned[len(found.results) :])
         self._check(values)
