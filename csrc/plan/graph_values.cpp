@@ -17,14 +17,6 @@
 namespace dynajit {
 namespace {
 
-/* An exception that Python has raised, thrown. */
-[[noreturn]] void throw_python()
-{
-    python_error error;
-    error.persist();
-    throw std::move(error);
-}
-
 /* A reference that is given up at the end of the block. */
 struct Owned {
     PyObject *object;

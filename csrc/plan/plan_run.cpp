@@ -7,17 +7,13 @@
 #include <torch/csrc/Exceptions.h>
 
 namespace dynajit {
-namespace {
 
-/* An exception that Python has raised, thrown. */
 [[noreturn]] void throw_python()
 {
     python_error error;
     error.persist();
     throw std::move(error);
 }
-
-} // namespace
 
 PlanRun::PlanRun(PyObject *executor, bool no_autocast, Values &&given)
     : executor_(Py_NewRef(executor)), no_autocast_(no_autocast), run_(std::make_unique<Run>(*native_plan(executor)))

@@ -13,6 +13,9 @@
 
 namespace dynajit {
 
+/* Throws the exception that Python has raised. */
+[[noreturn]] void throw_python();
+
 /* Autocast as it is inside of a compiled graph. */
 class Autocast {
 public:

@@ -31,6 +31,7 @@ using dynajit::Output;
 using dynajit::PlanRun;
 using dynajit::Run;
 using dynajit::Slot;
+using dynajit::throw_python;
 using dynajit::Value;
 using dynajit::Values;
 using torch::autograd::SavedVariable;
@@ -92,14 +93,6 @@ template <typename N, typename Pointer = NodePointer> Pointer another_to(N *node
     else {
         return Pointer::reclaim_copy(node);
     }
-}
-
-/* An exception that Python has raised, thrown. */
-[[noreturn]] void throw_python()
-{
-    python_error error;
-    error.persist();
-    throw std::move(error);
 }
 
 constexpr char BACKWARD_NAME[] = "DynajitBackward";
