@@ -15,16 +15,11 @@ import torch
 import dynajit
 from dynajit.aot import by_size
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("fresh"),
+]
 BACKENDS = ("eager", "aot_eager", "codegen")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Any:
-    dynajit.reset()
-    yield
-    assert not dynajit.counters["internal_errors"]
-    dynajit.reset()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

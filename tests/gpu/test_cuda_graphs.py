@@ -12,16 +12,10 @@ import torch
 
 import dynajit
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Any:
-    dynajit.reset()
-    yield
-    assert not dynajit.counters["internal_errors"]
-    dynajit.reset()
-
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("fresh"),
+]
 
 
 def test_cuda_graphs() -> None:

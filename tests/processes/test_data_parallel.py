@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 import dynajit
 
 STEPS = 20
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: Any) -> Iterator[Ranks]:
-    ranks = Ranks(tmp_path_factory.mktemp("groups"))
-    yield ranks
-    ranks.stop()
 
 
 class Model(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +13,6 @@ from ranks import Ranks, counted
 from torch.distributed.device_mesh import init_device_mesh
 
 import dynajit
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: Any) -> Iterator[Ranks]:
-    ranks = Ranks(tmp_path_factory.mktemp("groups"))
-    yield ranks
-    ranks.stop()
 
 
 def reduced(x: torch.Tensor) -> Any:

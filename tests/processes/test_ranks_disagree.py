@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dynajit
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: Any) -> Iterator[Ranks]:
-    ranks = Ranks(tmp_path_factory.mktemp("groups"))
-    yield ranks
-    ranks.stop()
 
 
 def branching(x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ import dynajit
 
 STEPS = 6
 BLOCKS = 3
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: Any) -> Iterator[Ranks]:
-    ranks = Ranks(tmp_path_factory.mktemp("groups"))
-    yield ranks
-    ranks.stop()
 
 
 class Block(nn.Module):
