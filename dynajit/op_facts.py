@@ -18,6 +18,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+#: Arguments of these types are what they say: nothing of the program's can change them.
+CONSTANT_TYPES = frozenset(
+    {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
 _AUGMENTED = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor setitem"
 #: Python's operators that write their first operand.
 IN_PLACE_OPERATORS = frozenset(getattr(operator, name) for name in _AUGMENTED.split())

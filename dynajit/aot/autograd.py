@@ -23,7 +23,7 @@ from dynajit.aot.modes import one_at_a_time
 from dynajit.aot.passes.recurrent import lstm_with_backward
 from dynajit.aot.passes.unused import is_drawn
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, run_passes
-from dynajit.aot.rewrite import results_of
+from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.aot.runtime_wrappers import eager_on_overlap
 from dynajit.aot.trace import same_strides
 from dynajit.aot.training.double_backward import DoubleBackward, differentiable_twice, reason_against
@@ -166,7 +166,7 @@ class _Halves:
 def _compile_backward(
     compile_fn: CompileFn, context: TracingContext, graph: torch.fx.GraphModule
 ) -> Callable[..., Any]:
-    inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    inputs = fake_inputs(graph)
     with tracing(context):
         return _C.call_eager(compile_fn, (graph, inputs, "backward"))  # type: ignore[no-any-return]
 

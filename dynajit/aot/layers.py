@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from dynajit.graph.meta import memory, notes, value_of
-from dynajit.op_facts import facts
+from dynajit.op_facts import CONSTANT_TYPES, facts
 
 _FEWEST_NODES = 8  # of a layer that is worth it
 _FEWEST_LAYERS = 3
@@ -26,9 +26,6 @@ _PERIODS = 4  # the most common distances that are tried
 _CUTS = 4  # places to cut at that are tried, those across which the fewest values go first
 # methods that are no operators by their names
 _CONVERSIONS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", "long"})
-_CONSTANTS = frozenset(
-    {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
-)
 
 
 @dataclasses.dataclass
@@ -104,7 +101,7 @@ def _seen(value: Any, ref: Callable[[Node], Any] = lambda node: look_of(value_of
         return (dict, *((name, _seen(item, ref)) for name, item in value.items()))
     if isinstance(value, slice):
         return (slice, _seen((value.start, value.stop, value.step), ref))
-    if type(value) in _CONSTANTS or value is Ellipsis:
+    if type(value) in CONSTANT_TYPES or value is Ellipsis:
         return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
     raise _Odd
 

@@ -89,6 +89,11 @@ def call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     return made
 
 
+def fake_inputs(gm: GraphModule) -> list[Any]:
+    """What stands for the inputs of an ATen graph."""
+    return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+
+
 def results_of(gm: GraphModule) -> tuple[Any, ...]:
     """What a graph returns: nodes and constants."""
     results: Any = gm.graph.output_node().args[0]

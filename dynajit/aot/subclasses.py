@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynajit.aot.legality import GraphFacts
-from dynajit.aot.rewrite import Copy
+from dynajit.aot.rewrite import Copy, results_of
 from dynajit.graph.meta import value_of
 from dynajit.symbols import is_symbolic
 from dynajit.torch_compat import any_autocast_enabled, memory_of
@@ -146,9 +146,8 @@ class _Desugar(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._input(node)
             elif node.op != "output":
                 self._step(node, mode)
-        results: Any = self.gm.graph.output_node().args[0]
         flat: list[Any] = []
-        for node in results:
+        for node in results_of(self.gm):
             value = self._values[node] if isinstance(node, torch.fx.Node) else node
             self.makers.append(_maker(value))
             plain = self.copy.of.get(node)

@@ -22,6 +22,7 @@ from dynajit import codegen as generator
 from dynajit.aot import by_size, compile_joint, decompositions, host_part
 from dynajit.aot.inference import freezing
 from dynajit.aot.pipeline import CompileFn, PassContext, run_passes
+from dynajit.aot.rewrite import fake_inputs, results_of
 from dynajit.backends.registry import check_options, register_backend
 from dynajit.codegen.plan import BufferRef, Plan, ViewStep
 from dynajit.graph.meta import graph_notes, is_view
@@ -194,7 +195,7 @@ def _compiled(
     parts = host_part.split(gm, _in_kernels(gm, device)) if recorded else None
     if parts is not None:
         inside = [(parts.host, _CPU), (parts.device, device)]
-        return parts.join(*(_compiled(settings, part, _fakes(part), phase, where) for part, where in inside))
+        return parts.join(*(_compiled(settings, part, fake_inputs(part), phase, where) for part, where in inside))
     name = f"{phase}_{next(_serial)}"
     if logs.enabled("aot_graphs") or debug.enabled():
         more = logs.verbose("aot_graphs")
@@ -212,10 +213,6 @@ def _compiled(
 
 def _in_kernels(gm: torch.fx.GraphModule, device: torch.device) -> Collection[torch.fx.Node]:
     return host_numbers.of_the_device(gm.graph, device, LOWERINGS.__contains__)
-
-
-def _fakes(gm: torch.fx.GraphModule) -> list[Any]:
-    return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def _plan(
@@ -281,7 +278,7 @@ def _with_separate_objects(plan: Plan, gm: torch.fx.GraphModule) -> Plan:
     owners |= {str(node.target): node.target for node in gm.graph.find_nodes(op="get_attr")}
     outputs, steps = list(plan.outputs), list(plan.steps)
     buffers = dict(plan.buffers)
-    nodes: Any = gm.graph.output_node().args[0]
+    nodes = results_of(gm)
     # what others are views of comes before them in the graph, and must be none: autograd asks
     order = {node: at for at, node in enumerate(gm.graph.nodes)}
     places = [at for at, output in enumerate(outputs) if isinstance(output, BufferRef)]
@@ -300,8 +297,7 @@ def _detached(gm: torch.fx.GraphModule) -> dict[int, tuple[torch.fx.Node, bool]]
     """Places of the outputs that are views behind a `detach`, the last `detach` on the way, and whether the output is a
     view of that."""
     found: dict[int, tuple[torch.fx.Node, bool]] = {}
-    nodes: Any = gm.graph.output_node().args[0]
-    for place, node in enumerate(nodes):
+    for place, node in enumerate(results_of(gm)):
         last, detach = node, None
         while isinstance(node, torch.fx.Node) and node.op == "call_function" and is_view(node):
             if detach is None and node.target is torch.ops.aten.detach.default:

@@ -12,11 +12,9 @@ import torch
 from torch import fx
 
 from dynajit import _C
+from dynajit.op_facts import CONSTANT_TYPES
 
-_CONSTANTS = (
-    *(int, float, complex, bool, str, bytes, type(None), type(...)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
+_CONSTANTS = CONSTANT_TYPES | {bytes, type(...)}
 # its blocks are found in the variables of the graph's frame when an operation raises in one
 _NEEDS_FRAME = frozenset({torch.autograd.grad_mode._enter_inference_mode})
 

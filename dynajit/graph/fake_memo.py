@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynajit.op_facts import facts
+from dynajit.op_facts import CONSTANT_TYPES, facts
 
-_CONSTANTS = frozenset(
-    {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
-)
 # what they give depends on how large the memory is, too
 _BY_MEMORY = frozenset({torch.ops.aten.as_strided.default})
 
@@ -82,7 +79,7 @@ def _add(mode: FakeTensorMode, key: list[Any], args: Iterable[Any]) -> None:
             if arg.fake_mode is not mode or not _is_ordinary(arg):
                 raise _NoKey
             key += (arg.shape, arg.stride(), arg.storage_offset(), arg.dtype, arg.fake_device, _kind(arg))
-        elif kind in _CONSTANTS:
+        elif kind in CONSTANT_TYPES:
             key += (kind, arg)
         elif kind in (list, tuple):
             key += (kind, len(arg))

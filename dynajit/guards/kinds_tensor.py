@@ -20,8 +20,8 @@ def _fits(expected: tuple[int | None, ...], actual: tuple[int, ...]) -> bool:
 
 
 def has_history(tensor: torch.Tensor) -> bool:
-    """Whether autograd can tell where it comes from: not of one of many
-    views, or one made in no_grad, once its memory was written."""
+    """Whether autograd can tell where it comes from: not of one of many views, or one made in no_grad, once its memory
+    was written."""
     try:
         return tensor.is_leaf in (True, False)
     except RuntimeError:

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from dynajit.aot.rewrite import results_of
 from dynajit.aot.training.saved_copies import ancestors, copy_of, is_small
 from dynajit.graph.meta import memory, note, notes
 
@@ -29,7 +30,7 @@ def part_reads(joint: GraphModule, n_results: int, weights: Collection[int]) -> 
     weights' names."""
     inputs = joint.graph.find_nodes(op="placeholder")
     memories = {memory(inputs[at]) for at in weights} - {None}
-    outputs: Any = joint.graph.output_node().args[0]
+    outputs = results_of(joint)
     forward, backward = map(ancestors, (outputs[:n_results], outputs[n_results:]))
     own = backward - forward
     for node in forward:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import notes, value_of
 
 
@@ -63,8 +64,7 @@ class AutogradGraph:
 def autograd_graph_of(gm: torch.fx.GraphModule) -> AutogradGraph | None:
     """Autograd's graph of the results. None: no result has a gradient, or it does not lead from the results to the
     inputs and nothing else."""
-    outputs: Any = gm.graph.output_node().args[0]
-    values = [value_of(node) for node in outputs]
+    values = [value_of(node) for node in results_of(gm)]
     results: list[tuple[int | None, torch.Tensor]] = [
         (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad
     ]

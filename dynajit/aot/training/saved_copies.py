@@ -19,6 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from dynajit.aot.rewrite import results_of
 from dynajit.graph.meta import memory, value_of
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ SMALL = 1 << 16
 def keep_results(joint: GraphModule, n_results: int) -> set[int]:
     """Mark what may not be computed again in backward. Returns the memory, as `memory_of` names it, of the inputs and
     results that eager does not keep. Not for graphs with regions of `torch.utils.checkpoint`, which keep inputs."""
-    outputs: Any = joint.graph.output_node().args[0]
+    outputs = results_of(joint)
     results, gradients = outputs[:n_results], outputs[n_results:]
     forward = ancestors(results)
     parameters = joint.graph.find_nodes(op="placeholder")
