@@ -54,7 +54,6 @@ def compile_with_autograd(
 def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Callable[..., Any]:
     facts = GraphFacts(gm)
     _refuse_writes(facts, example_inputs)
-    grad_enabled = torch.is_grad_enabled()  # tracing goes through the changes that the graph makes
     history = autograd_graph_of(gm)
     passes = PassContext("traced")
     traced = run_passes(gm, passes)
@@ -79,10 +78,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     drawn = list(filter(is_drawn, gm.graph.nodes))
     once = reason_against(mutated, drawn, _plain_outputs(context))
     double = None if once else DoubleBackward(gm.forward)
-    # With gradients off at the call, those that a part of the graph turns on are not for the call to know.
-    hidden = not grad_enabled and facts.turns_gradients_on
     own = None
-    if traced is gm and not hidden:
+    if traced is gm:
         checks = [] if history is None else version_checks(gm, history, frozenset(mutated))
         parts = halves.made, len(example_inputs), double, halves.partial, history, checks
         own = without_wrapper(metadata, *parts, draws=bool(drawn))
@@ -94,8 +91,6 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         raise RuntimeError("backward may start from one result after the other, and the graph is one node to autograd")
     else:
         compiled = passes.wrapped(compiled)
-        if hidden and metadata is not None:
-            compiled = functools.partial(_with_gradients, metadata.grad_enabled_mutation, compiled)
         if double is not None and not drawn:
             compiled = differentiable_twice(double, compiled)
         checks = [] if history is None else version_checks(gm, history, frozenset())
@@ -334,16 +329,6 @@ def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
     if not isinstance(value, torch.Tensor) or is_fake(value):
         return value
     return fake_mode.from_tensor(value, static_shapes=True)
-
-
-def _with_gradients(mode: bool | None, compiled: Callable[..., Any], *inputs: Any) -> Any:
-    """Results that are views are made after the graph's node: they have a history where the graph itself, not its
-    caller, turned gradients on."""
-    with torch.enable_grad():
-        outputs = compiled(*inputs)
-    if mode is not None:
-        torch._C._set_grad_enabled(mode)
-    return outputs
 
 
 def _left_in_mode(grad_enabled: bool, compiled: Callable[..., Sequence[Any]], *inputs: Any) -> Sequence[Any]:

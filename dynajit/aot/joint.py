@@ -22,6 +22,7 @@ from dynajit.aot.legality import GraphFacts, why_not_differentiable, why_not_tra
 from dynajit.aot.modes import dual_level_left
 from dynajit.aot.passes.version_exempt_writes import marking_version_exempt
 from dynajit.aot.pipeline import CompileFn, CompileOptions, PassContext, PassFailed, run_passes
+from dynajit.aot.rewrite import copied
 from dynajit.aot.runtime_wrappers import wrap_inference
 from dynajit.aot.subclasses import NotDesugared, has_wrappers, plain_inputs, why_as_captured, without_wrappers, wrapped
 from dynajit.aot.trace import FunctionalGraph, NotFunctional, NotSimple, trace_functional
@@ -110,6 +111,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
     # Tracing executes the graph's own grad mode changes.
     with torch.set_grad_enabled(torch.is_grad_enabled()), dual_level_left(gm):
         differentiated = _may_need_grad(facts, example_inputs)
+        if differentiated and not torch.is_grad_enabled():
+            return _with_gradients_on(gm, example_inputs, options)
         if differentiated and writes_past_autograd(facts):
             plain = without_gradients(facts, example_inputs, piece)
             if plain is not None:
@@ -138,6 +141,33 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: C
         note_graph(graph.module, original=gm.forward)
     compiled = marking(graph.module, graph.inputs, "inference")
     return wrap_inference(graph.inputs, graph.mutated, gm.forward, compiled)
+
+
+def _with_gradients_on(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+) -> Callable[..., Any]:
+    """A graph that is called with gradients off and turns them on, compiled and called as one that is called with
+    gradients on and turns them off first: what AOTAutograd does before the graph it does in the mode of the call, and
+    the copy of an input that is written has no history then."""
+    modes = [node for node in gm.graph.nodes if node.target is torch._C._set_grad_enabled]
+    first = next(node for node in gm.graph.nodes if node.op != "placeholder")
+    if first is not modes[0] or first.args[0] is False:
+        gm = copied(gm)
+        place = next(node for node in gm.graph.nodes if node.op != "placeholder")
+        with gm.graph.inserting_before(place):
+            gm.graph.call_function(torch._C._set_grad_enabled, (False,))
+        gm.recompile()
+    with torch.enable_grad():
+        compiled = _compile(gm, example_inputs, options)
+    mode_after = modes[-1].args[0]
+
+    def with_gradients_on(*inputs: Any) -> Any:
+        with torch.enable_grad():
+            results = compiled(*inputs)
+        torch._C._set_grad_enabled(mode_after)
+        return results
+
+    return with_gradients_on
 
 
 def _through_autograd(

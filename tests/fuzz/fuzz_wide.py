@@ -250,6 +250,19 @@ s$ = {{a$ & b$||a$ - b$||a$ ^ b$||b$ - a$||b$ & a$||b$ ^ a$||set([*a$, *b$])||a$
 {{dynajit.graph_break()||pass||obj.members = s$}}
 print([*s$], [*a$], [*(s$ - {16})]); x = x + next(iter(s$), 1)
 
+w$ = <tensor>.float() * <float>
+with {{torch.no_grad()||torch.enable_grad()||torch.no_grad(), Scope(obj)||contextlib.nullcontext()}}:
+    {{print('p', <int>)||print(w$.sum().item() > 0.137)||dynajit.graph_break()||<block>}}
+{{w$.mul_(<float>)||w$ += <float>||w$.detach().mul_(0.5)||w$.data.add_(1)||w$.view(-1)[:1].sin_()||x.data.mul_(0.5)}}
+{{w$.exp_()||w$.mul_(x.sum().float())||y.data.add_(1)||w$ = w$ + torch.rand(1)||pass}}
+x = {{w$||w$ * 2||w$ + x||w$.sum() * x}}
+
+v$ = {{<tensor> * <float>||<tensor>.clone()||torch.ones(2, 3)}}
+for i in range(<int> % 3 + 1):
+    v$.{{transpose_(0, -1)||unsqueeze_(0)||squeeze_()||swapaxes_(-1, 0)||as_strided_((1,), (1,))}}
+    {{print('laid out', i)||x = opaque(x)||y = y + v$.sum()||pass}}
+{{x = v$||x = v$ + x||print(v$.shape, v$.stride())||items.append(v$)}}
+
 order$ = {k: [*v] for k, v in itertools.groupby(sorted([1, <int>, 2, 3]), key=lambda k: k % 2)}
 left$, (mid$, *right$), end$ = {{[x, (y, n, z), 1]||(x, [y], 2)||[x, items, <int>]}}
 x = left$ + (mid$ * len(right$) if torch.is_tensor(mid$) else 1) + end$ * len(order$)

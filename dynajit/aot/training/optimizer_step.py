@@ -6,7 +6,7 @@ rest. As one graph autograd would take the writes for writes of what the rest ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,16 @@ def _is_plain(node: Node) -> bool:
     )
 
 
+def _differentiated(graph: GraphFacts) -> Iterator[bool]:
+    """Of each call, whether autograd has a part in it."""
+    off = False
+    for node in graph.calls:
+        if node.target is torch._C._set_grad_enabled:
+            off = node.args[0] is False
+        written = () if off else graph.writes.get(node, ())
+        yield is_differentiated(node) or any(map(_has_gradients, map(value_of, written)))
+
+
 def is_differentiated(node: Node) -> bool:
     """Whether a call computes what has gradients."""
     if not node.op.startswith("call") or written_by(node):
@@ -91,9 +101,10 @@ def _has_gradients(value: Any) -> bool:
 def without_gradients(
     graph: GraphFacts, example_inputs: Sequence[Any], compile_piece: CompilePiece
 ) -> Callable[..., Any] | None:
-    """The graph compiled without gradients, though they are on. None if one of its calls computes what has any."""
+    """The graph compiled without gradients, though they are on. None if one of its calls computes or writes what has
+    any."""
     modes = [node for node in graph.calls if node.target is torch._C._set_grad_enabled]
-    if any(map(is_differentiated, graph.calls)) or (modes and modes[-1].args[0] is not True):
+    if any(_differentiated(graph)) or (modes and modes[-1].args[0] is not True):
         return None
     with torch.no_grad():
         return torch.no_grad()(compile_piece(without(graph.gm, modes), list(example_inputs)))  # type: ignore[no-any-return]

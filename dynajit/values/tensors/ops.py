@@ -7,9 +7,9 @@ graph and was run on fake tensors. What an operation may not do here is decided 
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,8 +79,7 @@ def torch_op(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: di
     elif name == "bernoulli" and (len(args) == 2 or "p" in kwargs) and isinstance(args[0], TensorVal):
         # it can't be told from `bernoulli_` later, which draws in the order of memory
         args = [args[0].call_method(tx, "contiguous", [], {}), *args[1:]]
-    with _sizes_given_back(tx, kwargs.get("out")):
-        return _add_node(tx, op, target, args, kwargs)
+    return _add_node(tx, op, target, args, kwargs)
 
 
 def _of_array(tx: Tracer, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -136,6 +135,7 @@ class _Operation:
         # what dynajit itself puts in an operation's place, as for collectives, stays one node
         traceable = isinstance(self.target, types.FunctionType) and not is_own(self.target.__code__.co_filename)
         self.tx.graph.mode.looked_at_values = False
+        self._keep_layouts()
         with Warned() as warned:
             result = run_fake(self.tx.graph, self.op, self.target, *self.fakes)
         if warned.in_python and traceable and self._versions() == self.versions:
@@ -144,6 +144,12 @@ class _Operation:
             # only where the operation itself runs under these filters is its warning treated as the program wants
             raise GraphBreak(breaks.OUTPUT_CALL, f"{self.name}, which warns: {warned.texts[0]}")
         return result
+
+    def _keep_layouts(self) -> None:
+        """Where the trace goes back before the operation, the fakes that it lays out anew are laid out as before."""
+        for fake in _tensors_in([*written_arguments(self.target, *self.fakes), self.fakes[1].get("out")]):
+            if fake.layout is torch.strided and not is_wrapper(fake):
+                self.tx.journal.record(functools.partial(_lay_out_again, self.tx.graph, fake, _layout(fake)))
 
     def notes_of_raising(self) -> dict[str, Any]:
         """What its node says if it may raise when it runs."""
@@ -246,20 +252,15 @@ def _add_node(tx: Tracer, op: str, target: Any, args: Sequence[Value], kwargs: d
     return model_result(tx, result, node)
 
 
-@contextmanager
-def _sizes_given_back(tx: Tracer, out: Value | None) -> Iterator[None]:
-    """An operation gives `out=` the size of its result. Where it ends the graph, the graph has not run it: what the
-    fakes stand for is as large as before."""
-    given = [] if out is None else _tensors_in(out.to_graph(tx)[1])
-    before = [(fake.shape, fake.stride(), fake.storage_offset()) for fake in given]
-    try:
-        yield
-    except GraphBreak:
-        for fake, (shape, stride, offset) in zip(given, before, strict=True):
-            if fake.shape != shape:
-                with tx.graph.mode, torch.no_grad():
-                    fake.as_strided_(shape, stride, offset)
-        raise
+def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
+    return fake.shape, fake.stride(), fake.storage_offset()
+
+
+def _lay_out_again(graph: GraphBuilder, fake: torch.Tensor, before: tuple[Any, ...]) -> None:
+    """Give a fake tensor the layout that it had; its version, and what autograd knows of it, stay."""
+    if str(_layout(fake)) != str(before):  # symbolic numbers that are compared would have to be decided
+        with graph.mode, torch.no_grad():
+            fake.data = fake.detach().as_strided(*before)
 
 
 def _check_sizes(graph: GraphBuilder, name: str, result: Any) -> None:

@@ -82,6 +82,26 @@ def test_data_without_gradients_stays_in_the_compiled_graph() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("write", [lambda y: y.mul_(0.9), lambda y: y[1:].sin_(), lambda y: torch.exp_(y)])
+def test_a_write_through_data_leaves_the_others_to_autograd(write: Callable[[torch.Tensor], Any], backend: str) -> None:
+    def step(y: torch.Tensor, x: torch.Tensor) -> None:
+        write(y)
+        x.data.add_(1)
+
+    def program(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = w * 1
+        run(y, x)
+        return torch.autograd.grad(y.sum(), w)[0]
+
+    w = torch.tensor([0.5, 2.0, 1.0], requires_grad=True)
+    run = step
+    wanted = program(w, torch.zeros(3))
+    run = dynajit.compile(step, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(program(w, torch.zeros(3)), wanted)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
 def test_a_write_through_data_is_an_effect_of_its_own(backend: str) -> None:
     def write(x: torch.Tensor) -> None:
         x.data.add_(1)
