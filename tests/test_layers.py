@@ -285,7 +285,7 @@ MAX_FOLDER_LINES = {
     "dynajit": 4125,
     "dynajit/aot": 7393,
     "dynajit/backends": 902,
-    "dynajit/bytecode": 4384,
+    "dynajit/bytecode": 4266,
     "dynajit/capture": 2456,
     "dynajit/codegen": 6102,
     "dynajit/exported": 1255,

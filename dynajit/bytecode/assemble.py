@@ -3,7 +3,7 @@
 In: calls such as load_fast("x"), mark(label), raw(user's instruction). Out: a CodeType that takes plain positional
 parameters. Constants may be any objects: each is kept by identity, never merged with an equal one. Jumps, exception
 ranges, inline caches, and the stack's size are worked out here; `encode.py` writes the tables.
-To emit one more op: a method that calls `op(name, arg)`, and an entry in each py3NN.LOWER.
+To emit one more op: a row of `Emitter` (or `op(name, arg)`), and an entry in each py3NN.LOWER.
 
 Cells are parameters: a name in `cells` must be a parameter whose value is a cell object. It is listed in co_cellvars
 and gets no MAKE_CELL, so that LOAD_DEREF, STORE_DEREF and LOAD_CLOSURE work on the passed cell itself (since 3.11 a
@@ -115,6 +115,40 @@ class _Landing(NamedTuple):
     instructions: tuple[RawOp, ...]
     goal: Label
     location: Location | None
+
+
+def _method(opname: str, doc: str) -> Callable[[Emitter, Any], None]:
+    """A method that emits the op with its argument."""
+
+    def emit(self: Emitter, argument: Any) -> None:
+        self.op(opname, argument)
+
+    emit.__doc__ = doc
+    return emit
+
+
+def _with_name(opname: str, doc: str) -> Callable[[Emitter, str], None]:
+    return _method(opname, doc)
+
+
+def _with_number(opname: str, doc: str) -> Callable[[Emitter, int], None]:
+    return _method(opname, doc)
+
+
+def _alone(opname: str, doc: str) -> Callable[[Emitter], None]:
+    def emit(self: Emitter) -> None:
+        self.op(opname)
+
+    emit.__doc__ = doc
+    return emit
+
+
+def _jumping(opname: str, doc: str) -> Callable[[Emitter, Label], None]:
+    def emit(self: Emitter, goal: Label) -> None:
+        self.jump_op(opname, goal)
+
+    emit.__doc__ = doc
+    return emit
 
 
 class Emitter:
@@ -252,29 +286,10 @@ class Emitter:
         else:
             raise ValueError(f"{op} cannot jump {'backward' if backward else 'forward'}")
 
-    def jump(self, goal: Label) -> None:
-        """Go to `goal`."""
-        self.jump_op("JUMP", goal)
-
-    def pop_jump_if_true(self, goal: Label) -> None:
-        """Pop; go to `goal` if it was true."""
-        self.jump_op("POP_JUMP_IF_TRUE", goal)
-
-    def pop_jump_if_false(self, goal: Label) -> None:
-        """Pop; go to `goal` if it was false."""
-        self.jump_op("POP_JUMP_IF_FALSE", goal)
-
-    def pop_jump_if_none(self, goal: Label) -> None:
-        """Pop; go to `goal` if it was None."""
-        self.jump_op("POP_JUMP_IF_NONE", goal)
-
-    def pop_jump_if_not_none(self, goal: Label) -> None:
-        """Pop; go to `goal` if it was not None."""
-        self.jump_op("POP_JUMP_IF_NOT_NONE", goal)
-
-    def for_iter(self, end: Label) -> None:
-        """Push the next item of the iterator on top; when exhausted pop the iterator and go to `end`."""
-        self.jump_op("FOR_ITER", end)
+    jump = _jumping("JUMP", "Go to the label.")
+    pop_jump_if_false = _jumping("POP_JUMP_IF_FALSE", "Pop; go to the label if it was false.")
+    pop_jump_if_not_none = _jumping("POP_JUMP_IF_NOT_NONE", "Pop; go to the label if it was not None.")
+    for_iter = _jumping("FOR_ITER", "Push the iterator's next item; at its end pop it and go to the label.")
 
     # -- constants and variables
 
@@ -288,135 +303,37 @@ class Emitter:
         else:
             self.op("LOAD_CONST", obj)
 
-    def load_fast(self, name: str) -> None:
-        """Push a local."""
-        self.op("LOAD_FAST", name)
-
-    def store_fast(self, name: str) -> None:
-        """Pop into a local."""
-        self.op("STORE_FAST", name)
-
-    def delete_fast(self, name: str) -> None:
-        """Unbind a local."""
-        self.op("DELETE_FAST", name)
-
-    def load_deref(self, name: str) -> None:
-        """Push what a cell holds."""
-        self.op("LOAD_DEREF", name)
-
-    def store_deref(self, name: str) -> None:
-        """Pop into a cell."""
-        self.op("STORE_DEREF", name)
-
-    def delete_deref(self, name: str) -> None:
-        """Empty a cell."""
-        self.op("DELETE_DEREF", name)
-
-    def load_closure(self, name: str) -> None:
-        """Push the cell itself."""
-        self.op("LOAD_CLOSURE", name)
+    load_fast = _with_name("LOAD_FAST", "Push a local.")
+    store_fast = _with_name("STORE_FAST", "Pop into a local.")
+    delete_fast = _with_name("DELETE_FAST", "Unbind a local.")
+    load_deref = _with_name("LOAD_DEREF", "Push what a cell holds.")
+    store_deref = _with_name("STORE_DEREF", "Pop into a cell.")
+    load_closure = _with_name("LOAD_CLOSURE", "Push the cell itself.")
+    store_global = _with_name("STORE_GLOBAL", "Pop into a global.")
 
     def load_global(self, name: str) -> None:
         """Push a global or builtin."""
         self.op("LOAD_GLOBAL", (name, False))
 
-    def store_global(self, name: str) -> None:
-        """Pop into a global."""
-        self.op("STORE_GLOBAL", name)
+    # -- operators, containers, the stack
 
-    def delete_global(self, name: str) -> None:
-        """Unbind a global."""
-        self.op("DELETE_GLOBAL", name)
-
-    # -- attributes and items
-
-    def load_attr(self, name: str) -> None:
-        """object → attribute."""
-        self.op("LOAD_ATTR", name)
-
-    def store_attr(self, name: str) -> None:
-        """value, object → ."""
-        self.op("STORE_ATTR", name)
-
-    def delete_attr(self, name: str) -> None:
-        """object → ."""
-        self.op("DELETE_ATTR", name)
-
-    def binary_subscr(self) -> None:
-        """container, key → item."""
-        self.op("BINARY_SUBSCR")
-
-    def store_subscr(self) -> None:
-        """value, container, key → ."""
-        self.op("STORE_SUBSCR")
-
-    def delete_subscr(self) -> None:
-        """container, key → ."""
-        self.op("DELETE_SUBSCR")
-
-    # -- building and taking apart
-
-    def build_tuple(self, n: int) -> None:
-        """n items → tuple."""
-        self.op("BUILD_TUPLE", n)
-
-    def build_list(self, n: int) -> None:
-        """n items → list."""
-        self.op("BUILD_LIST", n)
-
-    def build_set(self, n: int) -> None:
-        """n items → set."""
-        self.op("BUILD_SET", n)
-
-    def build_map(self, n: int) -> None:
-        """n times key, value → dict."""
-        self.op("BUILD_MAP", n)
-
-    def build_slice(self, n: int) -> None:
-        """start, stop (, step) → slice."""
-        self.op("BUILD_SLICE", n)
-
-    def build_string(self, n: int) -> None:
-        """n strings → string."""
-        self.op("BUILD_STRING", n)
-
-    def list_extend(self, n: int = 1) -> None:
-        """Pop an iterable and extend the list n below with it."""
-        self.op("LIST_EXTEND", n)
-
-    def list_append(self, n: int = 1) -> None:
-        """Pop a value and append it to the list n below."""
-        self.op("LIST_APPEND", n)
-
-    def set_update(self, n: int = 1) -> None:
-        """Pop an iterable and add its items to the set n below."""
-        self.op("SET_UPDATE", n)
-
-    def dict_update(self, n: int = 1) -> None:
-        """Pop a mapping and update the dict n below with it."""
-        self.op("DICT_UPDATE", n)
-
-    def list_to_tuple(self) -> None:
-        """list → tuple."""
-        self.op("LIST_TO_TUPLE")
-
-    def unpack_sequence(self, n: int) -> None:
-        """sequence → its n items, the first on top."""
-        self.op("UNPACK_SEQUENCE", n)
-
-    # -- the stack
-
-    def pop_top(self) -> None:
-        """Drop the top."""
-        self.op("POP_TOP")
-
-    def copy(self, n: int) -> None:
-        """Push the nth slot from the top (1 is the top) again."""
-        self.op("COPY", n)
-
-    def swap(self, n: int) -> None:
-        """Exchange the top and the nth slot from the top."""
-        self.op("SWAP", n)
+    load_attr = _with_name("LOAD_ATTR", "object → attribute.")
+    store_attr = _with_name("STORE_ATTR", "value, object → .")
+    delete_attr = _with_name("DELETE_ATTR", "object → .")
+    compare_op = _with_name("COMPARE_OP", "left, right → left <name> right.")
+    binary_subscr = _alone("BINARY_SUBSCR", "container, key → item.")
+    store_subscr = _alone("STORE_SUBSCR", "value, container, key → .")
+    build_tuple = _with_number("BUILD_TUPLE", "n items → tuple.")
+    build_list = _with_number("BUILD_LIST", "n items → list.")
+    build_set = _with_number("BUILD_SET", "n items → set.")
+    build_map = _with_number("BUILD_MAP", "n times key, value → dict.")
+    build_slice = _with_number("BUILD_SLICE", "start, stop (, step) → slice.")
+    unpack_sequence = _with_number("UNPACK_SEQUENCE", "sequence → its n items, the first on top.")
+    copy = _with_number("COPY", "Push the nth slot from the top (1 is the top) again.")
+    swap = _with_number("SWAP", "Exchange the top and the nth slot from the top.")
+    pop_top = _alone("POP_TOP", "Drop the top.")
+    push_null = _alone("PUSH_NULL", "Push a NULL.")
+    return_value = _alone("RETURN_VALUE", "Pop and return.")
 
     def drop_below(self, keep: int, count: int) -> None:
         """Drop the `count` slots that lie below the topmost `keep`."""
@@ -424,36 +341,6 @@ class Emitter:
             for depth in range(2, keep + 2):
                 self.swap(depth)
             self.pop_top()
-
-    def push_null(self) -> None:
-        """Push a NULL."""
-        self.op("PUSH_NULL")
-
-    # -- operators
-
-    def is_op(self, invert: bool = False) -> None:
-        """left, right → left is (not) right."""
-        self.op("IS_OP", invert)
-
-    def contains_op(self, invert: bool = False) -> None:
-        """item, container → item (not) in container."""
-        self.op("CONTAINS_OP", invert)
-
-    def compare_op(self, symbol: str) -> None:
-        """left, right → left <symbol> right."""
-        self.op("COMPARE_OP", symbol)
-
-    def binary_op(self, symbol: str) -> None:
-        """left, right → left <symbol> right; "+=" and its kin are the in-place operators."""
-        self.op("BINARY_OP", symbol)
-
-    def unary_not(self) -> None:
-        """value → not value."""
-        self.op("UNARY_NOT")
-
-    def get_iter(self) -> None:
-        """iterable → iterator."""
-        self.op("GET_ITER")
 
     # -- calls
 
@@ -496,14 +383,9 @@ class Emitter:
         """The call alone: callable, NULL (or self) and arguments lie on the stack as CPython's own code leaves them."""
         self.op("CALL", (argc, tuple(kwnames)))
 
-    def call_function_ex(self, has_kwargs: bool = False) -> None:
-        """Call with a tuple of positional and, if `has_kwargs`, a dict of keyword arguments on the stack above
-        callable and NULL."""
-        self.op("CALL_FUNCTION_EX", has_kwargs)
-
-    def return_value(self) -> None:
-        """Pop and return."""
-        self.op("RETURN_VALUE")
+    def call_function_ex(self) -> None:
+        """Call with a tuple of arguments on the stack above callable and NULL."""
+        self.op("CALL_FUNCTION_EX", False)
 
     # -- assembling
 

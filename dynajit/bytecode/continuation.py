@@ -363,7 +363,7 @@ class Tail:
         emitter.set_location(instr.positions)
         emitter.copy(3 if not is_call else 2 if target().NULL_AFTER_CALLABLE else 1)
         emitter.load_const(super)
-        emitter.is_op()
+        emitter.op("IS_OP", False)
         emitter.pop_jump_if_false(otherwise)
         if not arguments:
             emitter.call_function(
