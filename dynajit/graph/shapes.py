@@ -28,8 +28,6 @@ from dynajit.symbols import Tree
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-_UNBOUNDED = 1 << 62
-
 
 class ShapeSource(TorchSource):
     """A source as torch's ShapeEnv wants one: something with a name."""

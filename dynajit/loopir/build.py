@@ -110,6 +110,11 @@ def apply(name: str, *arguments: Scalar) -> Scalar:
     return nodes.op(name, arguments, torch.bool if operation.result == "bool" else dtype)
 
 
+def rsqrt(x: Scalar) -> Scalar:
+    """1 / sqrt(x)"""
+    return apply("div", like(1, x), apply("sqrt", x))
+
+
 def added(terms: Iterable[Scalar]) -> Scalar:
     """The sum of at least one term, from the first to the last."""
     return functools.reduce(functools.partial(apply, "add"), terms)

@@ -8,13 +8,13 @@ One more normalisation: a function made of `build.reduce` and `build.map`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt
 from dynajit.loopir.builder import Builder, check_dtype
 from dynajit.loopir.index import Index
+from dynajit.loopir.lower_reduction import count_of
 from dynajit.loopir.nodes import Scalar, Value
 from dynajit.loopir.registry import NotLowered, lowering
 
@@ -27,13 +27,6 @@ def _channels(x: Value) -> list[int]:
     if len(x.shape) < 2:
         raise NotLowered
     return [dim for dim in range(len(x.shape)) if dim != 1]
-
-
-def _count(x: Value, dims: Sequence[int]) -> Any:
-    count: Any = 1
-    for dim in dims:
-        count *= x.shape[dim]
-    return count
 
 
 def _sum_dtype(build: Builder, dtype: torch.dtype) -> torch.dtype:
@@ -64,14 +57,14 @@ def _batch_norm(
     if x.dtype is not dtype:
         raise NotLowered  # torch's fake statistics have another dtype than its real ones
     dims = _channels(x)
-    count = _count(x, dims)
+    count = count_of(x, dims)
     wide = _sum_dtype(build, dtype)
     total = build.reduce("sum", x, dims, False, wide)
     mean = build.map(lambda s: convert(apply("div", s, like(count, s)), dtype), total, dtype=wide)
     squares = build.reduce("sum", _squares(build, x, mean, dtype), dims, False, wide)
     spread = build.map(lambda s: apply("div", s, like(count, s)), squares, dtype=dtype)
     rstd = build.map(
-        lambda s: convert(apply("div", like(1, s), apply("sqrt", apply("add", s, like(eps, s)))), dtype),
+        lambda s: convert(rsqrt(apply("add", s, like(eps, s))), dtype),
         spread,
         dtype=wide,
     )
@@ -149,15 +142,13 @@ def _batch_norm_backward(
         raise NotLowered
     dtype = compute_dtype(check_dtype(x.dtype))
     dims = _channels(x)
-    count = _count(x, dims)
+    count = count_of(x, dims)
     mean, spread = (save_mean, save_rstd) if training else (running_mean, running_var)
     if mean is None or spread is None or not mean.shape or not spread.shape:
         raise NotLowered
     rstd = spread
     if not training:
-        rstd = build.map(
-            lambda v: apply("div", like(1, v), apply("sqrt", apply("add", v, like(eps, v)))), spread, dtype=dtype
-        )
+        rstd = build.map(lambda v: rsqrt(apply("add", v, like(eps, v))), spread, dtype=dtype)
 
     wide = _sum_dtype(build, dtype)
 

@@ -96,9 +96,9 @@ def _stack(build: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     return _joined(build, [build.view(x, one, lambda axes: [*axes[:at], *axes[at + 1 :]]) for x in tensors], at)
 
 
-def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, otherwise: Any, dtype: torch.dtype) -> Value:
-    """`piece` at every `step`th place from `start` on along `dim`; elsewhere `otherwise(axes)`."""
-    count = piece.shape[dim]
+def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, around: Value | None = None) -> Value:
+    """`piece` at every `step`th place from `start` on along `dim`; elsewhere `around`, or zeros."""
+    count, dtype = piece.shape[dim], check_dtype(build.out.dtype)
 
     def body(axes: Axes) -> Scalar:
         offset = axes[dim] + -start
@@ -107,7 +107,7 @@ def _placed(build: Builder, piece: Value, dim: int, start: int, step: int, other
             zero = nodes.const(0, torch.int64)
             conditions.append(apply("eq", position(mod(offset + step * build.out.shape[dim], step)), zero))
         element = convert(build.element(piece, _moved(axes, dim, floordiv(offset, step))), dtype)
-        return guard(conditions, element, otherwise(axes))
+        return guard(conditions, element, number(0, dtype) if around is None else build.element(around, axes))
 
     return build.result(body)
 
@@ -123,9 +123,7 @@ def _slice_backward(
     build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Value:
     dim %= len(build.out.shape)
-    dtype = check_dtype(build.out.dtype)
-    begin = _begin(start, build.out.shape[dim])
-    return _placed(build, grad, dim, begin, step, lambda axes: number(0, dtype), dtype)
+    return _placed(build, grad, dim, _begin(start, build.out.shape[dim]), step)
 
 
 @lowering(aten.slice_scatter.default)
@@ -139,8 +137,7 @@ def _slice_scatter(
     step: int = 1,
 ) -> Value:
     dim %= len(x.shape)
-    begin = _begin(start, x.shape[dim])
-    return _placed(build, source, dim, begin, step, lambda axes: build.element(x, axes), x.dtype)
+    return _placed(build, source, dim, _begin(start, x.shape[dim]), step, x)
 
 
 def _one(build: Builder, x: Value, dim: int) -> Value:
@@ -160,16 +157,13 @@ def _place(index: int, size: int) -> int:
 @lowering(aten.select_backward.default)
 def _select_backward(build: Builder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
     dim %= len(build.out.shape)
-    dtype = check_dtype(build.out.dtype)
-    at = _place(index, build.out.shape[dim])
-    return _placed(build, _one(build, grad, dim), dim, at, 1, lambda axes: number(0, dtype), dtype)
+    return _placed(build, _one(build, grad, dim), dim, _place(index, build.out.shape[dim]), 1)
 
 
 @lowering(aten.select_scatter.default)
 def _select_scatter(build: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
     dim %= len(x.shape)
-    at = _place(index, x.shape[dim])
-    return _placed(build, _one(build, source, dim), dim, at, 1, lambda axes: build.element(x, axes), x.dtype)
+    return _placed(build, _one(build, source, dim), dim, _place(index, x.shape[dim]), 1, x)
 
 
 @lowering(aten.constant_pad_nd.default)
@@ -234,7 +228,9 @@ def _repeat(build: Builder, x: Value, repeats: Sequence[int]) -> Value:
     return build.result(lambda axes: build.element(repeated, axes))
 
 
-def _triangle(build: Builder, x: Value, diagonal: int, upper: bool) -> Value:
+@lowering(aten.tril.default, aten.triu.default)
+def _triangle(build: Builder, x: Value, diagonal: int = 0) -> Value:
+    upper = build.origin.op.startswith("aten.triu")
     zero = number(0, check_dtype(x.dtype))
 
     def body(axes: Axes) -> Scalar:
@@ -244,13 +240,3 @@ def _triangle(build: Builder, x: Value, diagonal: int, upper: bool) -> Value:
         return element if keep is None else nodes.op("where", (keep, element, zero), element.dtype)
 
     return build.result(body)
-
-
-@lowering(aten.tril.default)
-def _tril(build: Builder, x: Value, diagonal: int = 0) -> Value:
-    return _triangle(build, x, diagonal, False)
-
-
-@lowering(aten.triu.default)
-def _triu(build: Builder, x: Value, diagonal: int = 0) -> Value:
-    return _triangle(build, x, diagonal, True)

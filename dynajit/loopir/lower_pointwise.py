@@ -1,17 +1,19 @@
 """Lowerings of ATen ops that compute each element from the elements at the same place.
 
 In and out: see `registry.py`. Arithmetic is done in the result's dtype (float32 for bfloat16 and float16) and rounded
-to it after each op, as in eager. One more op: a line in a table or a function below.
+to it after each op, as in eager. One more op: a row of `_elementwise`, or a function below.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.nodes import Const, Scalar, Value, position
 from dynajit.loopir.ops import FLOATS, INTS, MATH_FUNCTIONS
@@ -21,27 +23,37 @@ from dynajit.loopir.size import RuntimeFloat, Size, hint_of
 aten = torch.ops.aten
 Operand = Value | Number
 
+
+def _is_float(x: Value) -> bool:
+    return x.dtype.is_floating_point
+
+
+def _own_dtype(x: Value) -> torch.dtype:
+    return compute_dtype(check_dtype(x.dtype))
+
+
+def _elementwise(
+    body: Callable[..., Scalar],
+    *targets: Any,
+    only: Callable[[Value], bool] | None = None,
+    dtype: Callable[[Value], torch.dtype] | None = None,
+) -> None:
+    """Lower these ops: an element of the result is `body` of those of the arguments. `only`: the first arguments that
+    it is for. `dtype`: of the first argument, what elements are taken in, if not in the result's."""
+
+    @lowering(*targets)
+    def lower(build: Builder, x: Value, *others: Operand) -> Value:
+        if only is not None and not only(x):
+            raise NotLowered
+        return build.elementwise(body, x, *others, dtype=None if dtype is None else dtype(x))
+
+
 # ---- one argument, float result (integers are converted to the default dtype, which is the result's)
 
-
-def _register_unary_float(name: str) -> None:
-    @lowering(getattr(aten, name).default)
-    def lower(build: Builder, x: Value) -> Value:
-        return build.elementwise(lambda a: apply(name, a), x)
-
-
 for _name in (*MATH_FUNCTIONS, "sqrt"):
-    _register_unary_float(_name)
-
-
-@lowering(aten.rsqrt.default)
-def _rsqrt(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("div", like(1, a), apply("sqrt", a)), x)
-
-
-@lowering(aten.reciprocal.default)
-def _reciprocal(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("div", like(1, a), a), x)
+    _elementwise(partial(apply, _name), getattr(aten, _name).default)
+_elementwise(rsqrt, aten.rsqrt.default)
+_elementwise(lambda a: apply("div", like(1, a), a), aten.reciprocal.default)
 
 
 def sigmoid(a: Scalar) -> Scalar:
@@ -56,14 +68,8 @@ def _times_sigmoid(x: Scalar, a: Scalar) -> Scalar:
     return apply("div", above, apply("add", like(1, a), e))
 
 
-@lowering(aten.sigmoid.default)
-def _sigmoid(build: Builder, x: Value) -> Value:
-    return build.elementwise(sigmoid, x)
-
-
-@lowering(aten.silu.default)
-def _silu(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: _times_sigmoid(a, a), x)
+_elementwise(sigmoid, aten.sigmoid.default)
+_elementwise(lambda a: _times_sigmoid(a, a), aten.silu.default)
 
 
 @lowering(aten.gelu.default)
@@ -85,33 +91,11 @@ def _gelu_tanh(a: Scalar) -> Scalar:
 # ---- one argument, same dtype
 
 
-@lowering(aten.neg.default)
-def _neg(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("neg", a), x)
-
-
-@lowering(aten.abs.default)
-def _abs(build: Builder, x: Value) -> Value:
-    if x.dtype in (torch.uint8, torch.bool):
-        raise NotLowered
-    return build.elementwise(lambda a: apply("abs", a), x)
-
-
-def _register_rounding(aten_name: str, name: str) -> None:
-    @lowering(getattr(aten, aten_name).default)
-    def lower(build: Builder, x: Value) -> Value:
-        if not x.dtype.is_floating_point:
-            raise NotLowered
-        return build.elementwise(lambda a: apply(name, a), x)
-
-
+_elementwise(partial(apply, "neg"), aten.neg.default)
+_elementwise(partial(apply, "abs"), aten.abs.default, only=lambda x: x.dtype not in (torch.uint8, torch.bool))
 for _name in ("floor", "ceil", "trunc", "round"):
-    _register_rounding(_name, _name)
-
-
-@lowering(aten.relu.default)
-def _relu(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("maximum", a, like(0, a)), x)
+    _elementwise(partial(apply, _name), getattr(aten, _name).default, only=_is_float)
+_elementwise(lambda a: apply("maximum", a, like(0, a)), aten.relu.default)
 
 
 @lowering(aten.threshold_backward.default)
@@ -142,21 +126,11 @@ def _clamp(build: Builder, x: Value, low: Operand | None = None, high: Operand |
     )
 
 
-@lowering(aten.maximum.default, aten.clamp_min.default, aten.clamp_min.Tensor)
-def _maximum(build: Builder, x: Value, y: Operand) -> Value:
-    return build.elementwise(lambda a, b: apply("maximum", a, b), x, y)
-
-
-@lowering(aten.minimum.default, aten.clamp_max.default, aten.clamp_max.Tensor)
-def _minimum(build: Builder, x: Value, y: Operand) -> Value:
-    return build.elementwise(lambda a, b: apply("minimum", a, b), x, y)
+for _name, _packet in (("maximum", aten.clamp_min), ("minimum", aten.clamp_max)):
+    _elementwise(partial(apply, _name), getattr(aten, _name).default, _packet.default, _packet.Tensor)
 
 
 # ---- arithmetic
-
-
-def _is_number(x: Operand, value: float) -> bool:
-    return not isinstance(x, Value) and x == value
 
 
 def _scaled(b: Scalar, alpha: Number) -> Scalar:
@@ -175,16 +149,11 @@ def _times_alpha(build: Builder, b: Scalar, alpha: Number) -> Scalar:
     return b if alpha == 1 else apply("mul", convert(number(alpha, build.out.dtype), b.dtype), b)
 
 
-@lowering(aten.add.Tensor, aten.add.Scalar)
-def _add(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
+@lowering(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _add(build: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Value:
     _arithmetic(build, alpha)
-    return build.elementwise(lambda a, b: apply("add", a, _times_alpha(build, b, alpha)), x, y)
-
-
-@lowering(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(build: Builder, x: Value, y: Operand, alpha: Number = 1) -> Value:
-    _arithmetic(build, alpha)
-    return build.elementwise(lambda a, b: apply("sub", a, _times_alpha(build, b, alpha)), x, y)
+    name = build.origin.op.split(".")[1]
+    return build.elementwise(lambda a, b: apply(name, a, _times_alpha(build, b, alpha)), x, y)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -215,16 +184,11 @@ def _div_mode(build: Builder, x: Value, y: Operand, rounding_mode: str | None = 
     return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
 
-@lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
+@lowering(aten.floor_divide.default, aten.floor_divide.Scalar, aten.remainder.Scalar)
 def _floor_divide(build: Builder, x: Value, y: Operand) -> Value:
     _constant_divisor(build, y)
-    return build.elementwise(lambda a, b: apply("floordiv", a, b), x, y)
-
-
-@lowering(aten.remainder.Scalar)
-def _remainder(build: Builder, x: Value, y: Operand) -> Value:
-    _constant_divisor(build, y)
-    return build.elementwise(lambda a, b: apply("intmod", a, b), x, y)
+    name = "intmod" if build.origin.op.startswith("aten.remainder") else "floordiv"
+    return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
 
 def _constant_divisor(build: Builder, y: Operand) -> None:
@@ -274,7 +238,7 @@ def _power(a: Scalar, exponent: Number, dtype: torch.dtype) -> Scalar:
     if exponent == 0.5:
         return apply("sqrt", a)
     if exponent == -0.5:
-        return apply("div", like(1, a), apply("sqrt", a))
+        return rsqrt(a)
     if exponent == -1:
         return apply("div", like(1, a), a)
     if exponent == -2:
@@ -338,18 +302,12 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _register_comparison(_name)
 
 
-def _register_logical(aten_name: str, name: str) -> None:
-    @lowering(getattr(aten, aten_name).default)
-    def lower(build: Builder, *args: Value) -> Value:
-        return build.elementwise(lambda *scalars: apply(name, *scalars), *args, dtype=torch.bool)
+for _name in ("and", "or", "xor", "not"):
+    _elementwise(partial(apply, _name), getattr(aten, f"logical_{_name}").default, dtype=lambda x: torch.bool)
 
 
-for _aten_name, _name in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor"), ("logical_not", "not")):
-    _register_logical(_aten_name, _name)
-
-
-def _register_bitwise(aten_name: str, name: str) -> None:
-    packet = getattr(aten, aten_name)
+def _register_bitwise(name: str) -> None:
+    packet = getattr(aten, f"bitwise_{name}")
 
     @lowering(packet.Tensor, packet.Scalar)
     def lower(build: Builder, x: Value, y: Operand) -> Value:
@@ -358,54 +316,26 @@ def _register_bitwise(aten_name: str, name: str) -> None:
         return build.elementwise(lambda a, b: apply(name, a, b), x, y)
 
 
-for _aten_name, _name in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
-    _register_bitwise(_aten_name, _name)
+for _name in ("and", "or", "xor"):
+    _register_bitwise(_name)
+_elementwise(lambda a: apply("not" if a.dtype is torch.bool else "invert", a), aten.bitwise_not.default)
+_elementwise(lambda a: apply("ne", a, a), aten.isnan.default, dtype=_own_dtype)
+for _target, _infinite in (
+    (aten.isinf.default, lambda a: apply("eq", apply("abs", a), like(math.inf, a))),
+    (aten.isposinf.default, lambda a: apply("eq", a, like(math.inf, a))),
+    (aten.isneginf.default, lambda a: apply("eq", a, like(-math.inf, a))),
+):
+    _elementwise(_infinite, _target, only=_is_float, dtype=_own_dtype)
 
 
-@lowering(aten.bitwise_not.default)
-def _bitwise_not(build: Builder, x: Value) -> Value:
-    return build.elementwise(lambda a: apply("not" if a.dtype is torch.bool else "invert", a), x)
-
-
-@lowering(aten.isnan.default)
-def _isnan(build: Builder, x: Value) -> Value:
-    dtype = compute_dtype(check_dtype(x.dtype))
-    return build.elementwise(lambda a: apply("ne", a, a), x, dtype=dtype)
-
-
-@lowering(aten.isinf.default)
-def _isinf(build: Builder, x: Value) -> Value:
-    if not x.dtype.is_floating_point:
-        raise NotLowered
-    dtype = compute_dtype(check_dtype(x.dtype))
-    return build.elementwise(lambda a: apply("eq", apply("abs", a), like(math.inf, a)), x, dtype=dtype)
-
-
-def _register_signed_infinity(name: str, value: float) -> None:
-    @lowering(getattr(aten, name).default)
-    def lower(build: Builder, x: Value) -> Value:
-        if not x.dtype.is_floating_point:
-            raise NotLowered
-        dtype = compute_dtype(check_dtype(x.dtype))
-        return build.elementwise(lambda a: apply("eq", a, like(value, a)), x, dtype=dtype)
-
-
-_register_signed_infinity("isposinf", math.inf)
-_register_signed_infinity("isneginf", -math.inf)
-
-
-@lowering(aten.sign.default)
-def _sign(build: Builder, x: Value) -> Value:
+def _sign(a: Scalar) -> Scalar:
     """0 of NaN and of both zeros."""
-    if x.dtype is torch.bool:
-        raise NotLowered
+    zero = like(0, a)
+    below = select(apply("lt", a, zero), like(-1, a), zero)
+    return select(apply("gt", a, zero), like(1, a), below)
 
-    def body(a: Scalar) -> Scalar:
-        zero = like(0, a)
-        below = select(apply("lt", a, zero), like(-1, a), zero)
-        return select(apply("gt", a, zero), like(1, a), below)
 
-    return build.elementwise(body, x)
+_elementwise(_sign, aten.sign.default, only=lambda x: x.dtype is not torch.bool)
 
 
 def _where(build: Builder, condition: Value, x: Operand, y: Operand) -> Value:
@@ -473,14 +403,14 @@ def _scalar_tensor(build: Builder, value: Number, **kwargs: Any) -> Value:
     return _filled(build, value)
 
 
-@lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
-def _zeros(build: Builder, *args: Any, **kwargs: Any) -> Value:
-    return _filled(build, 0 if build.out.dtype is not torch.bool else False)
+def _register_filled(name: str, value: int) -> None:
+    @lowering(*(getattr(aten, form).default for form in (name, f"{name}_like", f"new_{name}")))
+    def lower(build: Builder, *args: Any, **kwargs: Any) -> Value:
+        return _filled(build, value if build.out.dtype is not torch.bool else bool(value))
 
 
-@lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def _ones(build: Builder, *args: Any, **kwargs: Any) -> Value:
-    return _filled(build, 1 if build.out.dtype is not torch.bool else True)
+_register_filled("zeros", 0)
+_register_filled("ones", 1)
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,19 +22,9 @@ from dynajit.loopir.index import Index, constant, floordiv
 from dynajit.loopir.lower_pieces import below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered, lowering
+from dynajit.loopir.windows import MAX_PLACES, Axes, Windows
 
 aten = torch.ops.aten
-Axes = tuple[Index, ...]
-# Larger windows are left to the operator.
-MAX_PLACES = 25
-
-
-def _pair(values: int | Sequence[int], otherwise: tuple[int, int]) -> tuple[int, int]:
-    if isinstance(values, int):
-        return values, values
-    if not values:
-        return otherwise
-    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
 
 
 def _inside(index: Index, size: int) -> Scalar:
@@ -46,42 +36,13 @@ def _inside(index: Index, size: int) -> Scalar:
     return apply("maximum", place, number(0, torch.int64)) if below_first else place
 
 
-class _Windows:
-    """Where the windows of a pooling are."""
-
-    def __init__(self, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> None:
-        self.x = x
-        self.kernel = _pair(kernel, (1, 1))
-        self.stride = _pair(stride, self.kernel)
-        self.padding = _pair(padding, (0, 0))
-        self.dilation = _pair(dilation, (1, 1))
-        self.size = x.shape[-2:]
-        if len(x.shape) not in (3, 4) or self.kernel[0] * self.kernel[1] > MAX_PLACES:
-            raise NotLowered
-        if not all(isinstance(size, int) for size in self.size):
-            raise NotLowered
-        if self.dilation != (1, 1) and self.padding != (0, 0):
-            raise NotLowered
-
-    def at(self, axes: Axes, dim: int, step: int) -> Index:
-        """The row or column that is the `step`-th of the window of the element at the axes."""
-        start = axes[dim - 2] * self.stride[dim]
-        return start + (step * self.dilation[dim] - self.padding[dim])
-
-    def places(self, axes: Axes) -> Iterator[tuple[Index, Index]]:
-        """Rows and columns of the window, in order."""
-        for i in range(self.kernel[0]):
-            for j in range(self.kernel[1]):
-                yield self.at(axes, 0, i), self.at(axes, 1, j)
-
-
 @lowering(aten.max_pool2d_with_indices.default)
 def _max_pool(
     build: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> tuple[Value, Value]:
+    windows = Windows(x, kernel, stride, padding, dilation)
     if build.program.device.type != "cpu":
-        return lower_pool_gpu.max_pool(build, x, kernel, stride, padding, dilation, ceil)
-    windows = _Windows(x, kernel, stride, padding, dilation)
+        return lower_pool_gpu.max_pool(build, windows)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point:
         raise NotLowered
@@ -133,7 +94,7 @@ def _max_pool_backward(
     indices: Value,
 ) -> Value:
     if build.program.device.type != "cpu":
-        return lower_pool_gpu.max_pool_backward(build, grad, x, kernel, stride, padding, dilation, ceil, indices)
+        return lower_pool_gpu.max_pool_backward(build, grad, Windows(x, kernel, stride, padding, dilation), indices)
     return lower_scatter.max_pool_backward(build, grad, indices)
 
 
@@ -158,7 +119,7 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    windows = _Windows(x, kernel, stride, padding)
+    windows = Windows(x, kernel, stride, padding)
     dtype = compute_dtype(check_dtype(x.dtype))
     if not dtype.is_floating_point or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered
@@ -187,7 +148,7 @@ def _avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    windows = _Windows(x, kernel, stride, padding)
+    windows = Windows(x, kernel, stride, padding)
     if ceil or (windows.padding != (0, 0) and not count_include_pad):
         raise NotLowered  # windows that count fewer places
     side_by_side = windows.stride == windows.kernel and windows.padding == (0, 0)

@@ -5,7 +5,7 @@ In and out: see `registry.py`. On CPUs torch's own kernels do well. One more kin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -16,60 +16,35 @@ from dynajit.loopir.index import Index, floordiv, mod
 from dynajit.loopir.lower_pieces import all_of, below, from_, guard
 from dynajit.loopir.nodes import Scalar, Value, position
 from dynajit.loopir.registry import NotLowered
-
-aten = torch.ops.aten
-Axes = tuple[Index, ...]
-
-# Windows larger than this make a kernel longer than it is worth.
-MAX_PLACES = 25
+from dynajit.loopir.windows import Axes, Windows
 
 
-def _pair(sizes: Sequence[int] | int) -> tuple[int, int]:
-    both = (sizes, sizes) if isinstance(sizes, int) else tuple(sizes)
-    return (both[0], both[-1])
-
-
-def _window(
-    build: Builder,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Size, stride and padding of the windows, if kernels of ours are for them."""
-    size, step, pad = _pair(kernel), _pair(stride or kernel), _pair(padding)
-    symbolic = any(type(length) is not int for length in x.shape)
-    if build.program.device.type == "cpu" or symbolic or _pair(dilation) != (1, 1) or size[0] * size[1] > MAX_PLACES:
+def _check(windows: Windows) -> None:
+    """Refuse windows that kernels of ours are not for."""
+    x = windows.x
+    if (
+        windows.dilation != (1, 1)
+        or not all(type(length) is int for length in x.shape)
+        or not x.dtype.is_floating_point
+    ):
         raise NotLowered
-    if not x.dtype.is_floating_point:
-        raise NotLowered
-    return size, step, pad
 
 
-def max_pool(
-    build: Builder,
-    x: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil_mode: bool = False,
-) -> tuple[Value, Value]:
-    size, step, pad = _window(build, x, kernel_size, stride, padding, dilation)
+def max_pool(build: Builder, windows: Windows) -> tuple[Value, Value]:
+    """The greatest of each window, and its place."""
+    _check(windows)
+    x = windows.x
     height, width = x.shape[-2:]
     dtype = compute_dtype(check_dtype(x.dtype))
     lowest = nodes.const(float("-inf"), dtype)
 
     def places(axes: Axes) -> Iterator[tuple[Scalar, list[Scalar], Scalar]]:
         """The window's elements, the conditions under which each is one, and where it is, row by row."""
-        for down in range(size[0]):
-            for right in range(size[1]):
-                y, z = axes[-2] * step[0] + (down - pad[0]), axes[-1] * step[1] + (right - pad[1])
-                inside = [from_(y, 0), below(y, height), from_(z, 0), below(z, width)]
-                held = [condition for condition in inside if condition is not None]
-                element = convert(build.element(x, (*axes[:-2], y, z)), dtype)
-                yield guard(held, element, lowest), held, position(y * width + z)
+        for y, z in windows.places(axes):
+            inside = [from_(y, 0), below(y, height), from_(z, 0), below(z, width)]
+            held = [condition for condition in inside if condition is not None]
+            element = convert(build.element(x, (*axes[:-2], y, z)), dtype)
+            yield guard(held, element, lowest), held, position(y * width + z)
 
     def value(axes: Axes) -> Scalar:
         best: Scalar = lowest
@@ -103,19 +78,10 @@ def _unsure(found: Scalar, none: Scalar) -> bool:
     return found is none
 
 
-def max_pool_backward(
-    build: Builder,
-    grad: Value,
-    x: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Value,
-) -> Value:
+def max_pool_backward(build: Builder, grad: Value, windows: Windows, indices: Value) -> Value:
     """Each place of the input looks for the windows that it may be the greatest of."""
-    size, step, pad = _window(build, x, kernel_size, stride, padding, dilation)
+    _check(windows)
+    x, size, step, pad = windows.x, windows.kernel, windows.stride, windows.padding
     width, dtype = x.shape[-1], compute_dtype(check_dtype(x.dtype))
     zero = nodes.const(0, dtype)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dynajit.loopir.build import apply, compute_dtype, convert, like, number, select
+from dynajit.loopir.build import apply, compute_dtype, convert, like, number, rsqrt, select
 from dynajit.loopir.builder import Builder, Number, check_dtype
 from dynajit.loopir.index import contiguous_strides, linearise
 from dynajit.loopir.nodes import Scalar, Value, position
@@ -28,7 +28,8 @@ def _dims(dims: Dims, x: Value) -> list[int]:
     return [dims] if isinstance(dims, int) else list(dims)
 
 
-def _count(x: Value, dims: Sequence[int]) -> int:
+def count_of(x: Value, dims: Sequence[int]) -> int:
+    """How many elements there are along these dimensions."""
     total = 1
     for dim in {dim % len(x.shape) for dim in dims} if x.shape else ():
         total *= x.shape[dim]
@@ -42,20 +43,28 @@ def _reduced(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> 
     return build.reduce(kind, x, _dims(dims, x), keepdim, dtype)
 
 
-@lowering(aten.sum.dim_IntList)
-def _sum_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
-    return build.as_result(_reduced(build, "sum", x, dims, keepdim))
+def _register_total(kind: str, of_dims: Any) -> None:
+    @lowering(of_dims)
+    def along(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
+        return build.as_result(_reduced(build, kind, x, dims, keepdim))
+
+    @lowering(getattr(aten, kind).default)
+    def whole(build: Builder, x: Value, dtype: Any = None) -> Value:
+        return build.as_result(_reduced(build, kind, x, None, False))
+
+    @lowering(getattr(aten, f"cum{kind}").default)
+    def running(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+        return _scan(build, kind, x, dim)
 
 
-@lowering(aten.sum.default)
-def _sum_all(build: Builder, x: Value, dtype: Any = None) -> Value:
-    return build.as_result(_reduced(build, "sum", x, None, False))
+_register_total("sum", aten.sum.dim_IntList)
+_register_total("prod", aten.prod.dim_int)
 
 
 @lowering(aten.mean.dim)
 def _mean_dims(build: Builder, x: Value, dims: Dims, keepdim: bool = False, dtype: Any = None) -> Value:
     total = _reduced(build, "sum", x, dims, keepdim)
-    count = _count(x, _dims(dims, x))
+    count = count_of(x, _dims(dims, x))
     return build.elementwise(lambda a: apply("div", a, like(count, a)), total, dtype=total.dtype)
 
 
@@ -64,36 +73,12 @@ def _mean_all(build: Builder, x: Value, dtype: Any = None) -> Value:
     return _mean_dims(build, x, None)
 
 
-def _extreme(build: Builder, kind: str, x: Value, dims: Dims, keepdim: bool) -> Value:
-    return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, check_dtype(x.dtype)))
-
-
-@lowering(aten.amax.default)
-def _amax(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
-    return _extreme(build, "max", x, dims, keepdim)
-
-
-@lowering(aten.amin.default)
-def _amin(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
-    return _extreme(build, "min", x, dims, keepdim)
-
-
-@lowering(aten.max.default)
-def _max_all(build: Builder, x: Value) -> Value:
-    return _extreme(build, "max", x, None, False)
-
-
-@lowering(aten.min.default)
-def _min_all(build: Builder, x: Value) -> Value:
-    return _extreme(build, "min", x, None, False)
-
-
 # ---- places of extremes
 
 
-def _place_of(build: Builder, kind: str, x: Value, extreme: Value, dims: Sequence[int], keepdim: bool) -> Value:
+def _place_of(build: Builder, x: Value, extreme: Value, dims: Sequence[int], keepdim: bool) -> Value:
     """The first place along `dims` where x is its extreme (kept dimensions), or not a number."""
-    narrow = torch.int32 if _count(x, dims) < 1 << 31 else torch.int64
+    narrow = torch.int32 if count_of(x, dims) < 1 << 31 else torch.int64
     sizes = [x.shape[dim] for dim in dims]
 
     def body(axes: Any) -> Scalar:
@@ -119,18 +104,8 @@ def _with_place(build: Builder, kind: str, x: Value, dim: int, keepdim: bool) ->
         return build.pointwise((), lambda axes: build.element(x, axes)), zero
     dim %= len(x.shape)
     kept = build.reduce(kind, x, [dim], True, check_dtype(x.dtype))
-    places = _place_of(build, kind, x, kept, [dim], keepdim)
+    places = _place_of(build, x, kept, [dim], keepdim)
     return build.as_result(build.reshape(kept, tuple(values.shape)), values), build.as_result(places, indices)
-
-
-@lowering(aten.max.dim)
-def _max_dim(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _with_place(build, "max", x, dim, keepdim)
-
-
-@lowering(aten.min.dim)
-def _min_dim(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _with_place(build, "min", x, dim, keepdim)
 
 
 def _arg(build: Builder, kind: str, x: Value, dim: int | None, keepdim: bool) -> Value:
@@ -138,41 +113,33 @@ def _arg(build: Builder, kind: str, x: Value, dim: int | None, keepdim: bool) ->
         raise NotLowered
     dims = list(range(len(x.shape))) if dim is None else [dim % len(x.shape)]
     kept = build.reduce(kind, x, dims, True, check_dtype(x.dtype))
-    return build.as_result(_place_of(build, kind, x, kept, dims, keepdim))
+    return build.as_result(_place_of(build, x, kept, dims, keepdim))
 
 
-@lowering(aten.argmax.default)
-def _argmax(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _arg(build, "max", x, dim, keepdim)
+def _register_extreme(kind: str, truth: Any) -> None:
+    packet = getattr(aten, kind)
+
+    @lowering(getattr(aten, f"a{kind}").default, packet.default)
+    def extreme(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+        return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, check_dtype(x.dtype)))
+
+    @lowering(packet.dim)
+    def with_place(build: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        return _with_place(build, kind, x, dim, keepdim)
+
+    @lowering(getattr(aten, f"arg{kind}").default)
+    def place(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        return _arg(build, kind, x, dim, keepdim)
+
+    @lowering(truth.dim, truth.dims, truth.default)
+    def of_truth(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+        if build.out.dtype is not torch.bool:
+            raise NotLowered  # uint8 gives uint8
+        return build.as_result(build.reduce(kind, x, _dims(dims, x), keepdim, torch.bool))
 
 
-@lowering(aten.argmin.default)
-def _argmin(build: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _arg(build, "min", x, dim, keepdim)
-
-
-@lowering(aten.any.dim, aten.any.dims, aten.any.default)
-def _any(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
-    if build.out.dtype is not torch.bool:
-        raise NotLowered  # uint8 gives uint8
-    return build.as_result(build.reduce("max", x, _dims(dims, x), keepdim, torch.bool))
-
-
-@lowering(aten.all.dim, aten.all.dims, aten.all.default)
-def _all(build: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
-    if build.out.dtype is not torch.bool:
-        raise NotLowered
-    return build.as_result(build.reduce("min", x, _dims(dims, x), keepdim, torch.bool))
-
-
-@lowering(aten.prod.dim_int)
-def _prod(build: Builder, x: Value, dim: int, keepdim: bool = False, dtype: Any = None) -> Value:
-    return build.as_result(_reduced(build, "prod", x, dim, keepdim))
-
-
-@lowering(aten.prod.default)
-def _prod_all(build: Builder, x: Value, dtype: Any = None) -> Value:
-    return build.as_result(_reduced(build, "prod", x, None, False))
+_register_extreme("max", aten.any)
+_register_extreme("min", aten.all)
 
 
 # ---- running sums and products
@@ -192,22 +159,12 @@ def _scan(build: Builder, kind: str, x: Value, dim: int) -> Value:
     return build.scan(kind, x, dim)
 
 
-@lowering(aten.cumsum.default)
-def _cumsum(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
-    return _scan(build, "sum", x, dim)
-
-
-@lowering(aten.cumprod.default)
-def _cumprod(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
-    return _scan(build, "prod", x, dim)
-
-
 # ---- variance and normalisations
 
 
 def _mean_and_squares(build: Builder, x: Value, dims: Sequence[int], dtype: torch.dtype) -> tuple[Value, Value]:
     """Mean, and sum of squared distances to it, with the reduced dimensions kept."""
-    count = _count(x, dims)
+    count = count_of(x, dims)
     total = build.reduce("sum", x, dims, True, dtype)
     mean = build.map(lambda a: apply("div", a, like(count, a)), total, dtype=dtype)
     squares = build.map(lambda a, m: apply("mul", apply("sub", a, m), apply("sub", a, m)), x, mean, dtype=dtype)
@@ -220,7 +177,7 @@ def _variance(build: Builder, x: Value, dims: Dims, correction: Number | None) -
     dtype = compute_dtype(check_dtype(x.dtype))
     chosen = _dims(dims, x)
     less = 1 if correction is None else correction
-    left = max(_count(x, chosen) - (int(less) if less == int(less) else less), 0)
+    left = max(count_of(x, chosen) - (int(less) if less == int(less) else less), 0)
     mean, squares = _mean_and_squares(build, x, chosen, dtype)
     return build.map(lambda s: apply("div", s, like(left, s)), squares, dtype=dtype), mean
 
@@ -250,10 +207,10 @@ def _native_layer_norm(
 ) -> tuple[Value, Value, Value]:
     dtype = compute_dtype(check_dtype(x.dtype))
     dims = list(range(len(x.shape) - len(normalized_shape), len(x.shape)))
-    count = _count(x, dims)
+    count = count_of(x, dims)
     mean, squares = _mean_and_squares(build, x, dims, dtype)
     rstd = build.map(
-        lambda s: apply("div", like(1, s), apply("sqrt", apply("add", apply("div", s, like(count, s)), like(eps, s)))),
+        lambda s: rsqrt(apply("add", apply("div", s, like(count, s)), like(eps, s))),
         squares,
         dtype=dtype,
     )
