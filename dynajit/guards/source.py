@@ -14,7 +14,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dynajit import _C
 from dynajit.report.shown import short
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dynajit.bytecode.assemble import Emitter
 
 Load = Callable[["Source"], None]
-Self = TypeVar("Self", bound="Source")
 
 _interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Source] = weakref.WeakValueDictionary()
 _intern_lock = threading.Lock()
@@ -61,9 +60,7 @@ class Source:
         raise TypeError("make sources with their subclass")
 
     @classmethod
-    def _make(
-        cls: type[Self], identity: tuple[Hashable, ...], base: Source | None, name: str, **fields: object
-    ) -> Self:
+    def _make(cls, identity: tuple[Hashable, ...], base: Source | None, name: str, **fields: object) -> Self:
         key: tuple[Hashable, ...] = (cls.__qualname__, None if base is None else id(base), *identity)
         with _intern_lock:
             found = _interned.get(key)
@@ -235,7 +232,7 @@ class _Attribute(Source):
     __slots__ = ("attr",)
     attr: str
 
-    def __new__(cls: type[Self], base: Source, name: str) -> Self:
+    def __new__(cls, base: Source, name: str) -> Self:
         return cls._make((name,), base, f"{base.name()}.{name}", attr=name)
 
     def emit(self, e: Emitter, load: Load) -> None:
@@ -299,28 +296,6 @@ class TypeSource(Source):
         return type(base)
 
 
-class TypeAttrSource(Source):
-    """The entry in a class's MRO, with no descriptor run. The base leads to the class."""
-
-    __slots__ = ("attr",)
-    attr: str
-
-    def __new__(cls, base: Source, name: str) -> TypeAttrSource:
-        return cls._make((name,), base, f"{base.name()}.__mro__[{name!r}]", attr=name)
-
-    def emit(self, e: Emitter, load: Load) -> None:
-        self._emit_call(e, load, _C.type_lookup, self.attr)
-
-    def access(self) -> tuple[str, object]:
-        return "TYPE_ATTR", self.attr
-
-    def read(self, base: Any, environment: Environment) -> Any:
-        for kind in base.__mro__ if isinstance(base, type) else ():
-            if self.attr in kind.__dict__:
-                return kind.__dict__[self.attr]
-        raise Unreachable(self._name)
-
-
 class ItemSource(Source):
     """Item of a dict (by a constant key) or of a list or tuple (by an index).
 
@@ -359,28 +334,6 @@ class ItemSource(Source):
         raise Unreachable(self._name)
 
 
-class DictKeySource(Source):
-    """The index-th key of a dict, in iteration order."""
-
-    __slots__ = ("index",)
-    index: int
-
-    def __new__(cls, base: Source, index: int) -> DictKeySource:
-        return cls._make((index,), base, f"list({base.name()})[{index}]", index=index)
-
-    def emit(self, e: Emitter, load: Load) -> None:
-        self._emit_call(e, load, _C.dict_key, self.index)
-
-    def access(self) -> tuple[str, object]:
-        return "DICT_KEY", self.index
-
-    def read(self, base: Any, environment: Environment) -> Any:
-        if not isinstance(base, dict) or not 0 <= self.index < dict.__len__(base):
-            raise Unreachable(self._name)
-        keys = OrderedDict.__iter__(base) if isinstance(base, OrderedDict) else dict.__iter__(base)
-        return list(keys)[self.index]
-
-
 class ClosureCellSource(Source):
     """The index-th cell of a function's closure; the cell, not what is in it."""
 
@@ -407,53 +360,69 @@ class ClosureCellSource(Source):
         return closure[self.index]
 
 
-class _Dimension(Source):
-    """A number of a tensor's metadata. The base leads to the tensor."""
+class _Found(Source):
+    """What a function in C finds for the base and one more argument, without running code of the program's."""
 
-    __slots__ = ("dimension",)
-    dimension: int
-    method = ""
+    __slots__ = ("argument",)
+    argument: Any
+    text = ""  # as in messages, of the base's text and the argument
+    leaf = ""  # the guard program's instruction
+    function: Callable[..., Any]
 
-    def __new__(cls, base: Source, dimension: int) -> _Dimension:
-        return cls._make((dimension,), base, f"{base.name()}.{cls.method}({dimension})", dimension=dimension)
+    def __new__(cls, base: Source, argument: Any) -> Self:
+        return cls._make((argument,), base, cls.text.format(base.name(), argument), argument=argument)
 
     def emit(self, e: Emitter, load: Load) -> None:
-        self._emit_call(e, load, self._reader(), self.dimension)
+        self._emit_call(e, load, type(self).function, self.argument)
 
-    def _reader(self) -> Callable[..., int]:
-        raise NotImplementedError
+    def access(self) -> tuple[str, object]:
+        return self.leaf, self.argument
 
     def read(self, base: Any, environment: Environment) -> Any:
         try:
-            return self._reader()(base, self.dimension)
+            return type(self).function(base, self.argument)
         except TypeError:
             raise Unreachable(self._name) from None
 
 
-class SizeSource(_Dimension):
-    """One size of a tensor."""
+class TypeAttrSource(_Found):
+    """The entry in a class's MRO, with no descriptor run. The base leads to the class."""
 
     __slots__ = ()
-    method = "size"
+    text, leaf, function = "{}.__mro__[{!r}]", "TYPE_ATTR", _C.type_lookup
 
-    def _reader(self) -> Callable[..., int]:
-        return _C.tensor_size
+    def read(self, base: Any, environment: Environment) -> Any:
+        for kind in base.__mro__ if isinstance(base, type) else ():
+            if self.argument in kind.__dict__:
+                return kind.__dict__[self.argument]
+        raise Unreachable(self._name)
 
-    def access(self) -> tuple[str, object]:
-        return "TENSOR_SIZE", self.dimension
 
-
-class StrideSource(_Dimension):
-    """One stride of a tensor."""
+class DictKeySource(_Found):
+    """The key of a dict with that number, in iteration order."""
 
     __slots__ = ()
-    method = "stride"
+    text, leaf, function = "list({})[{}]", "DICT_KEY", _C.dict_key
 
-    def _reader(self) -> Callable[..., int]:
-        return _C.tensor_stride
+    def read(self, base: Any, environment: Environment) -> Any:
+        if not isinstance(base, dict) or not 0 <= self.argument < dict.__len__(base):
+            raise Unreachable(self._name)
+        keys = OrderedDict.__iter__(base) if isinstance(base, OrderedDict) else dict.__iter__(base)
+        return list(keys)[self.argument]
 
-    def access(self) -> tuple[str, object]:
-        return "TENSOR_STRIDE", self.dimension
+
+class SizeSource(_Found):
+    """One size of a tensor. The base leads to the tensor."""
+
+    __slots__ = ()
+    text, leaf, function = "{}.size({})", "TENSOR_SIZE", _C.tensor_size
+
+
+class StrideSource(_Found):
+    """One stride of a tensor. The base leads to the tensor."""
+
+    __slots__ = ()
+    text, leaf, function = "{}.stride({})", "TENSOR_STRIDE", _C.tensor_stride
 
 
 class CallSource(Source):
